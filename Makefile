@@ -1,0 +1,42 @@
+# Two commands do everything on a fresh machine with Python >= 3.11: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types check bench-env bench clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/foresee demo
+
+test: $(VENV)/.installed
+	$(BIN)/pytest -n 2
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+check: lint types test
+
+# What only benchmarks need (peers and referees) lives in an environment of its own.
+.venv-bench/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . libcachesim
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		fbgemm-gpu-cpu==1.8.0 torchmetrics==1.0.3 tensordict pyre-extensions tqdm iopath psutil
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps torchrec==1.8.0
+	touch $@
+
+bench-env: .venv-bench/.installed
+
+bench: $(VENV)/.installed bench-env
+	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf $(VENV) .venv-bench build demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
