@@ -1,0 +1,25 @@
+"""Models: plain torch modules, (dense, embeddings) -> logits. They know nothing of where rows come from.
+
+One model is one file and one line in `MODELS`. `Shape` is what a model needs to know of a log; see `contract.py`.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from .contract import LogShape, Model, Shape
+from .dcn_v2 import DCNv2
+from .deepfm import DeepFM
+from .dlrm import DLRM
+from .ncf import NCF
+from .wide_and_deep import WideAndDeep
+
+MODELS: dict[str, type[nn.Module]] = {
+    "dlrm": DLRM,
+    "deepfm": DeepFM,
+    "wide_and_deep": WideAndDeep,
+    "dcn_v2": DCNv2,
+    "ncf": NCF,
+}
+
+__all__ = ["DLRM", "MODELS", "NCF", "DCNv2", "DeepFM", "LogShape", "Model", "Shape", "WideAndDeep"]

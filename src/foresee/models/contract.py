@@ -1,0 +1,66 @@
+"""What a model is: (dense [samples, dense features], embeddings [samples, features, row width]) -> logits [samples].
+
+In: the shape of a log (a ClickLog, or `LogShape` where there is none) and the embedding width `dim`. Out: the protocol
+that every model here follows and the two checks they share. A row may have more columns than `dim`, for first-order
+weights or a second embedding: `row_width(dim)` says how many, so whoever makes the tables can ask before the model
+exists. A model must never know where rows come from, and must never use one sample's input for another's logit.
+
+Weights are drawn from torch's global generator when a model is constructed: `torch.manual_seed(seed)` just before
+gives the same weights every time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Shape(Protocol):
+    """The part of a log that a model needs to know."""
+
+    @property
+    def num_dense(self) -> int: ...
+
+    @property
+    def num_features(self) -> int:
+        """Categorical features; each gives one pooled row per sample."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogShape:
+    """A Shape without a log."""
+
+    num_dense: int
+    num_features: int
+
+
+class Model(Protocol):
+    """A model as the engine sees it. Any nn.Module with this call will do; `row_width` is optional and means `dim`."""
+
+    def __call__(self, dense: Tensor, embeddings: Tensor) -> Tensor: ...
+
+
+def checked_shape(shape: Shape, dim: int) -> LogShape:
+    """The shape alone, so that a model does not hold on to a log; sizes no model can be made of are refused."""
+    if shape.num_features < 1:
+        raise ValueError(f"num_features is {shape.num_features}: a model needs at least one categorical feature")
+    if shape.num_dense < 0:
+        raise ValueError(f"num_dense is {shape.num_dense}: give zero or more dense features")
+    if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
+        raise ValueError(f"dim is {dim!r}: give the embedding width as a whole number of at least 1")
+    return LogShape(num_dense=shape.num_dense, num_features=shape.num_features)
+
+
+def check_input(dense: Tensor, embeddings: Tensor, shape: Shape, row_width: int) -> None:
+    """Refuse tensors of another shape than the model was made for; matrix products would fail less clearly or not."""
+    samples = embeddings.shape[0]
+    if tuple(dense.shape) != (samples, shape.num_dense):
+        raise ValueError(f"dense has shape {tuple(dense.shape)}, this model takes {(samples, shape.num_dense)}")
+    if tuple(embeddings.shape[1:]) != (shape.num_features, row_width):
+        raise ValueError(
+            f"embeddings have shape {tuple(embeddings.shape)}, "
+            f"this model takes {(samples, shape.num_features, row_width)}: make the tables row_width(dim) wide"
+        )

@@ -1,0 +1,48 @@
+"""DeepFM (Guo et al., 2017): a factorisation machine and an MLP that share their embeddings.
+
+In: dense [samples, dense features], embeddings [samples, features, dim + 1]. Out: logits [samples], the sum of the
+first order (the last column of each row is its weight), the second order (dots of all pairs of the other columns) and
+the deep part. A dense feature takes part in the pairs as its value times a vector of its own, a weight of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .contract import Shape, check_input, checked_shape
+from .first_order import FirstOrder
+from .mlp import checked_widths, mlp
+from .pairs import sum_of_pair_products
+
+
+class DeepFM(nn.Module):
+    """`deep` are hidden widths: the deep part always ends in one logit."""
+
+    def __init__(self, shape: Shape, dim: int, *, deep: Sequence[int] = (512, 256)) -> None:
+        super().__init__()
+        self.shape = checked_shape(shape, dim)
+        self.dim = dim
+        self.first_order = FirstOrder(shape.num_dense)
+        self.dense_vectors = nn.Parameter(0.01 * torch.randn(shape.num_dense, dim))
+        width_in = shape.num_dense + shape.num_features * dim
+        self.deep = mlp(width_in, (*checked_widths("deep", deep), 1), activate_last=False)
+
+    @classmethod
+    def row_width(cls, dim: int) -> int:
+        """Columns a row needs: the embedding and the first-order weight."""
+        return dim + 1
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        check_input(dense, embeddings, self.shape, self.row_width(self.dim))
+        vectors, weights = embeddings[:, :, : self.dim], embeddings[:, :, self.dim]
+        first: Tensor = self.first_order(dense, weights)
+        deep: Tensor = self.deep(torch.cat((dense, vectors.flatten(1)), dim=1))
+        return first + self.second_order(dense, vectors) + deep.squeeze(1)
+
+    def second_order(self, dense: Tensor, vectors: Tensor) -> Tensor:  # -> [samples]
+        """Dots of all pairs of the sample's vectors, dense and categorical together."""
+        from_dense = dense.unsqueeze(2) * self.dense_vectors  # [samples, dense features, dim]
+        return sum_of_pair_products(torch.cat((from_dense, vectors), dim=1)).sum(dim=1)

@@ -1,0 +1,60 @@
+"""DLRM (Naumov et al., 2019): a bottom MLP for the dense features, dots of all pairs of vectors, a top MLP.
+
+In: dense [samples, dense features], embeddings [samples, features, dim]. Out: logits [samples]. The dense features
+become one more vector beside the embeddings; the top MLP sees that vector and the dot product of every pair.
+
+A log without dense features has nothing for the bottom MLP to map, which leaves it a constant: so it is one learned
+vector. Its dots with the embeddings act as first-order weights, and even a log with a single feature trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .contract import Shape, check_input, checked_shape
+from .mlp import checked_widths, mlp
+from .pairs import PairDots
+
+
+class DLRM(nn.Module):
+    """`bottom` and `top` are hidden widths: the bottom MLP always ends in `dim`, the top MLP in one logit."""
+
+    def __init__(
+        self, shape: Shape, dim: int, *, bottom: Sequence[int] = (512, 256), top: Sequence[int] = (512, 256)
+    ) -> None:
+        super().__init__()
+        self.shape = checked_shape(shape, dim)
+        self.dim = dim
+        widths = checked_widths("bottom", bottom)
+        if shape.num_dense:
+            self.bottom: nn.Module = mlp(shape.num_dense, (*widths, dim), activate_last=True)
+        else:
+            self.bottom = _Constant(dim)
+        self.pair_dots = PairDots(shape.num_features + 1)
+        self.top = mlp(dim + self.pair_dots.num_pairs, (*checked_widths("top", top), 1), activate_last=False)
+
+    @classmethod
+    def row_width(cls, dim: int) -> int:
+        """Columns a row needs: the embedding."""
+        return dim
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        check_input(dense, embeddings, self.shape, self.row_width(self.dim))
+        from_dense = self.bottom(dense)  # [samples, dim]
+        vectors = torch.cat((from_dense.unsqueeze(1), embeddings), dim=1)  # [samples, 1 + features, dim]
+        logits: Tensor = self.top(torch.cat((from_dense, self.pair_dots(vectors)), dim=1))
+        return logits.squeeze(1)
+
+
+class _Constant(nn.Module):
+    """The bottom of a log without dense features."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.rand(dim) / dim**0.5)  # not negative, as after a ReLU
+
+    def forward(self, dense: Tensor) -> Tensor:  # [samples, 0] -> [samples, dim]
+        return self.value.expand(dense.shape[0], -1)

@@ -1,0 +1,45 @@
+"""NCF (He et al., 2017), in its NeuMF form: a generalised matrix factorisation and an MLP, joined by one last layer.
+
+In: dense [samples, dense features], embeddings [samples, features, 2 · dim]. Out: logits [samples]. The two parts have
+embeddings of their own, as in the paper: the first `dim` columns of a row are the factorisation's, the rest the MLP's.
+
+The paper has two features, user and item, and multiplies their vectors element by element. With more features (genres,
+context) the products of all pairs are summed, which for two is the paper's product; for one there is no pair and only
+the MLP speaks. Dense features go to the MLP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .contract import Shape, check_input, checked_shape
+from .mlp import checked_widths, mlp
+from .pairs import sum_of_pair_products
+
+
+class NCF(nn.Module):
+    """`deep` are the widths of the MLP; its last layer is joined with the `dim` products of the factorisation."""
+
+    def __init__(self, shape: Shape, dim: int, *, deep: Sequence[int] = (128, 64, 32)) -> None:
+        super().__init__()
+        self.shape = checked_shape(shape, dim)
+        self.dim = dim
+        widths = checked_widths("deep", deep)
+        width_in = shape.num_dense + shape.num_features * dim
+        self.deep = mlp(width_in, widths, activate_last=True)
+        self.last = nn.Linear(dim + (widths[-1] if widths else width_in), 1)
+
+    @classmethod
+    def row_width(cls, dim: int) -> int:
+        """Columns a row needs: one embedding for each part."""
+        return 2 * dim
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        check_input(dense, embeddings, self.shape, self.row_width(self.dim))
+        factors, vectors = embeddings[:, :, : self.dim], embeddings[:, :, self.dim :]
+        deep = self.deep(torch.cat((dense, vectors.flatten(1)), dim=1))
+        logits: Tensor = self.last(torch.cat((sum_of_pair_products(factors), deep), dim=1))
+        return logits.squeeze(1)

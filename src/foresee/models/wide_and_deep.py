@@ -1,0 +1,40 @@
+"""Wide & Deep (Cheng et al., 2016): a linear model and an MLP, trained together.
+
+In: dense [samples, dense features], embeddings [samples, features, dim + 1]. Out: logits [samples]. The wide part's
+weight of an id is the last column of its row; the deep part reads the other `dim` columns and the dense features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .contract import Shape, check_input, checked_shape
+from .first_order import FirstOrder
+from .mlp import checked_widths, mlp
+
+
+class WideAndDeep(nn.Module):
+    """`deep` are hidden widths: the deep part always ends in one logit."""
+
+    def __init__(self, shape: Shape, dim: int, *, deep: Sequence[int] = (512, 256)) -> None:
+        super().__init__()
+        self.shape = checked_shape(shape, dim)
+        self.dim = dim
+        self.wide = FirstOrder(shape.num_dense)
+        width_in = shape.num_dense + shape.num_features * dim
+        self.deep = mlp(width_in, (*checked_widths("deep", deep), 1), activate_last=False)
+
+    @classmethod
+    def row_width(cls, dim: int) -> int:
+        """Columns a row needs: the embedding and the wide weight."""
+        return dim + 1
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        check_input(dense, embeddings, self.shape, self.row_width(self.dim))
+        vectors, weights = embeddings[:, :, : self.dim], embeddings[:, :, self.dim]
+        deep: Tensor = self.deep(torch.cat((dense, vectors.flatten(1)), dim=1))
+        wide: Tensor = self.wide(dense, weights)
+        return wide + deep.squeeze(1)
