@@ -1,0 +1,140 @@
+"""How long a job will still run, from what is known of it so far.
+
+In: the job's description and its progress. Out: seconds of run time left on its own GPUs.
+`reactive` knows only the speed at present, `regimes` also which speeds the job will ever have but not for how long
+(Shockwave's predictor), `oracle` knows the job's own description to the end. `with_error` spoils any of them, job by job.
+Never: look at the execution itself; an estimator sees what a scheduler could see.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from statistics import NormalDist, median
+
+from foresee.cluster.job import Job
+
+LEAST_SECONDS = 1.0
+MEDIAN_TO_SIGMA = 1.4826
+"""Standard deviation of a normal variable / median of its absolute value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """What anyone can observe of a job."""
+
+    units_done: float
+    seconds_per_unit: float
+    """Speed at present."""
+
+
+Estimator = Callable[[Job, Progress], float]
+
+
+def reactive(job: Job, progress: Progress) -> float:
+    """All that is left goes on at the present speed."""
+    return max(LEAST_SECONDS, (job.num_units - progress.units_done) * progress.seconds_per_unit)
+
+
+def oracle(job: Job, progress: Progress) -> float:
+    """The job's own description, to the end."""
+    return max(LEAST_SECONDS, job.seconds_after(progress.units_done))
+
+
+def regimes(job: Job, progress: Progress) -> float:
+    """Dirichlet counts over the job's modes, restated by the epochs seen: Shockwave's predictor.
+
+    Prior: units split evenly over the modes. Every unit seen, the one in progress included, adds one to its mode; expected
+    units per mode then lose those already seen. What is left over is scaled to the units that truly remain.
+    """
+    total = job.num_units
+    seen = min(math.floor(progress.units_done), math.ceil(total))
+    remaining = total - seen
+    if remaining <= 0:
+        return LEAST_SECONDS
+    modes = _Modes.of(job)
+    observed = modes.units_within(seen + 1)
+    counts = [total / len(observed) + units for units in observed]
+    expected = [total * count / sum(counts) for count in counts]
+    left = [_restated(units, gone) for units, gone in zip(expected, observed, strict=True)]
+    inflated = max(int(sum(left)) + 1, remaining)
+    seconds = sum(units * each for units, each in zip(left, modes.seconds_per_unit, strict=True))
+    return max(LEAST_SECONDS, seconds * remaining / inflated)
+
+
+def _restated(expected: float, seen: float) -> float:
+    """Expected units of a mode less those seen, one at a time while a whole one is left."""
+    return expected - min(seen, math.floor(expected))
+
+
+@dataclass(frozen=True, slots=True)
+class _Modes:
+    """A job's regimes by mode: equal batch sizes are one mode, whatever the order they come in."""
+
+    keys: tuple[float, ...]
+    seconds_per_unit: tuple[float, ...]
+    lengths: tuple[tuple[int, float], ...]
+    """(mode, units), regime after regime."""
+
+    @classmethod
+    def of(cls, job: Job) -> _Modes:
+        keyed = [(regime.batch_size or regime.seconds_per_unit, regime) for regime in job.regimes]
+        keys = sorted({key for key, _ in keyed})
+        means = []
+        for key in keys:
+            same = [regime for other, regime in keyed if other == key]
+            means.append(sum(r.seconds for r in same) / sum(r.num_units for r in same))
+        lengths = tuple((keys.index(key), regime.num_units) for key, regime in keyed)
+        return cls(tuple(keys), tuple(means), lengths)
+
+    def units_within(self, units: float) -> list[float]:
+        """Units of each mode among the first `units`."""
+        counts = [0.0] * len(self.keys)
+        for mode, length in self.lengths:
+            counts[mode] += min(length, max(units, 0.0))
+            units -= length
+        return counts
+
+
+class ErrorRecord:
+    """How wrong the estimates on arrival were, over the jobs that have finished since."""
+
+    # Until jobs have finished the spread is assumed, as if this many jobs had shown it.
+    PRIOR_SPREAD = 0.05
+    PRIOR_JOBS = 10
+
+    def __init__(self) -> None:
+        self._deviations = [self.PRIOR_SPREAD / MEDIAN_TO_SIGMA] * self.PRIOR_JOBS
+
+    def add(self, estimated_seconds: float, true_seconds: float) -> None:
+        if estimated_seconds > 0 and true_seconds > 0:
+            insort(self._deviations, abs(math.log(true_seconds / estimated_seconds)))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of log(true / estimated), by the median so that a few wild jobs do not rule."""
+        return MEDIAN_TO_SIGMA * median(self._deviations)
+
+
+ESTIMATORS: dict[str, Estimator] = {"reactive": reactive, "regimes": regimes, "oracle": oracle}
+
+
+def with_error(estimator: Estimator, *, sigma: float, seed: int) -> Estimator:
+    """The estimator, off by one log-normal factor per job that never corrects itself while the job runs."""
+    factors: dict[str, float] = {}
+
+    def estimate(job: Job, progress: Progress) -> float:
+        if job.id not in factors:
+            factors[job.id] = math.exp(sigma * _normal(f"{seed}:{job.id}"))
+        return max(LEAST_SECONDS, factors[job.id] * estimator(job, progress))
+
+    return estimate
+
+
+def _normal(key: str) -> float:
+    """A standard normal number that depends on the key alone, so jobs keep their error whatever else is simulated."""
+    digest = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
+    return NormalDist().inv_cdf((digest + 0.5) / 2**64)

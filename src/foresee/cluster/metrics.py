@@ -1,0 +1,131 @@
+"""What a run was worth: time, fairness and use, in all, per user and per class.
+
+In: a finished run. Out: plain numbers.
+Finish-time fairness ρ compares a job's completion time with what an equal share would have given it. There are two
+definitions in use and both are here: `static` divides by the contention of the whole trace (jobs / GPUs), as Shockwave's
+code does; `themis` by the mean number of jobs during this job's life / GPUs. Neither is below contention 1.
+Never: round, drop jobs, or prefer a definition silently.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from foresee.cluster.job import Cluster, Job
+from foresee.cluster.simulation import Outcome, Run
+
+UNFAIR_ABOVE = 1.05
+"""The published count of unfair jobs allows five per cent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metrics:
+    makespan_seconds: float
+    bound_seconds: float
+    """No schedule of these jobs on this cluster ends sooner."""
+    jct_mean_seconds: float
+    jct_p99_seconds: float
+    worst_rho: float
+    unfair_share: float
+    worst_rho_themis: float
+    unfair_share_themis: float
+    utilisation: float
+    num_starts: int
+    num_jobs: int
+
+    @property
+    def gap(self) -> float:
+        """How far the makespan is above its bound, as a share of the bound."""
+        return self.makespan_seconds / self.bound_seconds - 1
+
+
+def measure(run: Run) -> Metrics:
+    outcomes = run.outcomes
+    static, themis = rho_static(run), rho_themis(run)
+    return Metrics(
+        makespan_seconds=run.makespan_seconds,
+        bound_seconds=makespan_bound([outcome.job for outcome in outcomes], run.cluster),
+        jct_mean_seconds=math.fsum(outcome.jct_seconds for outcome in outcomes) / len(outcomes),
+        jct_p99_seconds=float(np.percentile([outcome.jct_seconds for outcome in outcomes], 99)),
+        worst_rho=max(static),
+        unfair_share=unfair_share(static),
+        worst_rho_themis=max(themis),
+        unfair_share_themis=unfair_share(themis),
+        utilisation=run.busy_gpu_seconds / (run.cluster.gpus * run.makespan_seconds),
+        num_starts=sum(outcome.num_starts for outcome in outcomes),
+        num_jobs=len(outcomes),
+    )
+
+
+def rho_static(run: Run) -> list[float]:
+    """Contention as the whole trace has it: jobs / GPUs."""
+    contention = max(1.0, len(run.outcomes) / run.cluster.gpus)
+    return [outcome.jct_seconds / (outcome.job.exclusive_seconds * contention) for outcome in run.outcomes]
+
+
+def rho_themis(run: Run) -> list[float]:
+    """Contention as the job met it: mean live jobs over the rounds of its life / GPUs."""
+    reached = np.concatenate([[0], np.cumsum([round.num_live for round in run.rounds])])
+    return [_rho_in_life(outcome, reached, run.cluster.gpus) for outcome in run.outcomes]
+
+
+def _rho_in_life(outcome: Outcome, reached: np.ndarray, gpus: int) -> float:
+    first, end = outcome.first_round, outcome.end_round
+    contention = max(1.0, float(reached[end] - reached[first]) / (end - first) / gpus)
+    return outcome.jct_seconds / (outcome.job.exclusive_seconds * contention)
+
+
+def unfair_share(rhos: Sequence[float], above: float = UNFAIR_ABOVE) -> float:
+    return sum(rho > above for rho in rhos) / len(rhos)
+
+
+def makespan_bound(jobs: Iterable[Job], cluster: Cluster) -> float:
+    """A time before which no schedule can end: each job needs its run time after it arrives, and from any moment on the
+    GPUs must hold all work that arrives from then on."""
+    ordered = sorted(jobs, key=lambda job: job.arrival_seconds, reverse=True)
+    bound, later_gpu_seconds = 0.0, 0.0
+    for job in ordered:
+        later_gpu_seconds += job.gpus * job.exclusive_seconds
+        alone = job.arrival_seconds + job.exclusive_seconds
+        bound = max(bound, alone, job.arrival_seconds + later_gpu_seconds / cluster.gpus)
+    return bound
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupMetrics:
+    """One user's or one class's part of a run."""
+
+    name: str
+    num_jobs: int
+    gpu_seconds: float
+    jct_mean_seconds: float
+    wait_mean_seconds: float
+    """Arrival to first start."""
+    worst_rho: float
+    worst_rho_themis: float
+
+
+def measure_by(run: Run, name_of: Callable[[Job], str]) -> list[GroupMetrics]:
+    """The run split by a name of each job (`lambda job: job.user`), largest consumers first."""
+    groups: dict[str, list[tuple[Outcome, float, float]]] = {}
+    for outcome, static, themis in zip(run.outcomes, rho_static(run), rho_themis(run), strict=True):
+        groups.setdefault(name_of(outcome.job), []).append((outcome, static, themis))
+    measured = [_group(name, members) for name, members in groups.items()]
+    return sorted(measured, key=lambda group: -group.gpu_seconds)
+
+
+def _group(name: str, members: Sequence[tuple[Outcome, float, float]]) -> GroupMetrics:
+    outcomes = [outcome for outcome, _, _ in members]
+    return GroupMetrics(
+        name=name,
+        num_jobs=len(outcomes),
+        gpu_seconds=sum(outcome.served_seconds * outcome.job.gpus for outcome in outcomes),
+        jct_mean_seconds=sum(outcome.jct_seconds for outcome in outcomes) / len(outcomes),
+        wait_mean_seconds=sum(o.start_seconds - o.job.arrival_seconds for o in outcomes) / len(outcomes),
+        worst_rho=max(static for _, static, _ in members),
+        worst_rho_themis=max(themis for _, _, themis in members),
+    )

@@ -1,0 +1,87 @@
+"""The window program as a mixed-integer program, solved by HiGHS.
+
+In: a window and a time limit. Out: for every round of the window the jobs that run.
+The published code models log with binaries; log is concave and maximised, so one linear cut per segment is enough.
+A second, small program then puts each job's rounds in time, heavier jobs earlier.
+Never: return a plan that breaks the capacity of a round; without a solution in time it returns None.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from foresee.cluster.window.program import LOG_KNOTS, PROGRESS_KNOTS, Floats, Ints, Window
+
+
+def solve_highs(window: Window, *, time_limit_seconds: float = 5.0, gap: float = 1e-3) -> list[list[int]] | None:
+    """Jobs (as indices) of each round; None if the program is infeasible or no solution was found in time."""
+    rounds = best_rounds(window, time_limit_seconds=time_limit_seconds, gap=gap)
+    return None if rounds is None else _spread(window, rounds, time_limit_seconds, gap)
+
+
+def best_rounds(window: Window, *, time_limit_seconds: float = 5.0, gap: float = 1e-3) -> Ints | None:
+    """Rounds per job. Variables: runs [jobs * rounds] binary, units [jobs], log [jobs], longest remaining time."""
+    jobs, rounds = window.num_jobs, window.num_rounds
+    num_runs = jobs * rounds
+    identity, zeros = sparse.identity(jobs), sparse.csr_matrix
+    per_job = sparse.kron(sparse.identity(jobs), np.ones((1, rounds)))  # sums a job's runs
+    pace = sparse.diags(window.seconds_per_unit)
+    none, column = zeros((jobs, jobs)), zeros((jobs, 1))
+    rows = [
+        (sparse.hstack([_capacity(window), zeros((rounds, 2 * jobs + 1))]), -np.inf, window.capacity_gpus),
+        (sparse.hstack([-window.round_seconds * per_job, pace, none, column]), -np.inf, 0.0),
+        (sparse.hstack([zeros((jobs, num_runs)), pace, none, np.ones((jobs, 1))]), window.remaining_seconds, np.inf),
+        (sparse.hstack([per_job, none, none, column]), window.least_rounds.astype(float), np.inf),
+    ]
+    for slope, offset in _log_segments():
+        units = sparse.diags(-slope / window.units_total)
+        limit = offset + slope * window.units_done / window.units_total
+        rows.append((sparse.hstack([zeros((jobs, num_runs)), units, identity, column]), -np.inf, limit))
+    cost = np.concatenate(
+        [np.zeros(num_runs + jobs), -window.weights / (jobs * rounds), [window.makespan_weight]]
+    )
+    upper = np.concatenate([np.ones(num_runs), window.units_total - window.units_done, np.zeros(jobs), [np.inf]])
+    lower = np.concatenate([np.zeros(num_runs + jobs), np.full(jobs, LOG_KNOTS[0]), [0.0]])
+    solution = _solve(cost, rows, Bounds(lower, upper), num_runs, time_limit_seconds, gap)
+    return None if solution is None else solution[:num_runs].reshape(jobs, rounds).round().sum(axis=1).astype(np.int64)
+
+
+def _spread(window: Window, rounds: Ints, time_limit_seconds: float, gap: float) -> list[list[int]] | None:
+    """Least weighted mean position of the rounds each job was given."""
+    weight = np.where(rounds > 0, window.weights / np.maximum(rounds, 1), 0.0)
+    cost = np.outer(weight, np.arange(window.num_rounds)).ravel()
+    per_job = sparse.kron(sparse.identity(window.num_jobs), np.ones((1, window.num_rounds)))
+    rows = [(_capacity(window), -np.inf, window.capacity_gpus), (per_job, rounds, rounds)]
+    solution = _solve(cost, rows, Bounds(0, 1), len(cost), time_limit_seconds, gap)
+    if solution is None:
+        return None
+    runs = solution.reshape(window.num_jobs, window.num_rounds).round().astype(bool)
+    return [np.flatnonzero(runs[:, index]).tolist() for index in range(window.num_rounds)]
+
+
+def _capacity(window: Window) -> sparse.csr_matrix:
+    return sparse.kron(window.gpus[None, :], sparse.identity(window.num_rounds))
+
+
+def _log_segments() -> list[tuple[float, float]]:
+    """Slope and offset of each linear piece of the logarithm."""
+    slopes = np.diff(LOG_KNOTS) / np.diff(PROGRESS_KNOTS)
+    return [(float(s), float(l - s * p)) for s, l, p in zip(slopes, LOG_KNOTS[:-1], PROGRESS_KNOTS[:-1], strict=True)]
+
+
+def _solve(
+    cost: Floats, rows: list[tuple[sparse.csr_matrix, object, object]], bounds: Bounds, num_integer: int,
+    time_limit_seconds: float, gap: float,
+) -> Floats | None:  # fmt: skip
+    integrality = np.zeros(len(cost))
+    integrality[:num_integer] = 1
+    result = milp(
+        cost,
+        constraints=[LinearConstraint(sparse.csr_matrix(matrix), low, high) for matrix, low, high in rows],
+        bounds=bounds,
+        integrality=integrality,
+        options={"time_limit": time_limit_seconds, "mip_rel_gap": gap},
+    )
+    return None if result.x is None else np.asarray(result.x)
