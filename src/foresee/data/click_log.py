@@ -1,0 +1,180 @@
+"""A prepared click log on disk: the folder that `prepare`, `synthetic` and `tiny` write.
+
+In: the folder's path. Out: what the log holds (features, tables, splits) and streams of its batches. Opening reads
+`log.json` and looks at file sizes only; samples are read when batches are asked for. Never writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from foresee.data.folder import DESCRIPTION_FILE
+from foresee.data.row_groups import RowGroups
+from foresee.data.samples import Samples
+from foresee.data.schema import DenseFeature, Feature, LogDescription, Table, Vocabulary, parse_description
+from foresee.data.stream import LogStream, StreamOptions
+from foresee.data.writer import hash_contents
+from foresee.errors import DataError
+
+
+class ClickLog:
+    """An opened log. Row ids are global: the offset of the table + the local id."""
+
+    def __init__(self, path: Path, description: LogDescription) -> None:
+        self.path = path
+        self.description = description
+        starts = accumulate((table.num_rows for table in description.tables), initial=0)
+        self.table_offsets: dict[str, int] = dict(zip((table.name for table in self.tables), starts, strict=False))
+        """The first row id of every table."""
+
+    @classmethod
+    def open(cls, path: str | Path) -> ClickLog:
+        """Open a prepared log; `foresee prepare` makes one."""
+        folder = Path(path)
+        file = folder / DESCRIPTION_FILE
+        try:
+            text = file.read_text("utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError(f"{folder}: no prepared log is here ({DESCRIPTION_FILE} is missing); make one with "
+                            "`foresee prepare` or give another path.") from None  # fmt: skip
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{file}: cannot be read ({error}); check its permissions or prepare again.") from None
+        log = cls(folder, parse_description(text, str(file)))
+        log._check_parts()
+        return log
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """Categorical features in the order of a batch's bags."""
+        return self.description.features
+
+    @property
+    def dense(self) -> tuple[DenseFeature, ...]:
+        """Dense features in the order of a batch's columns."""
+        return self.description.dense
+
+    @property
+    def dense_names(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self.description.dense)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """(name, num_rows) of every table, in row-id order."""
+        return self.description.tables
+
+    @property
+    def mean_features(self) -> tuple[bool, ...]:
+        """For each categorical feature: is its bag averaged (True) or summed (False)?"""
+        return tuple(feature.pooling == "mean" for feature in self.features)
+
+    @property
+    def multi_valued(self) -> bool:
+        """Does any feature hold bags? If not, batches have no `bag_offsets`."""
+        return any(feature.multi_valued for feature in self.features)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(table.num_rows for table in self.tables)
+
+    @property
+    def num_features(self) -> int:
+        return len(self.features)
+
+    @property
+    def num_dense(self) -> int:
+        return len(self.description.dense)
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """Samples of every split that is not empty."""
+        return {name: split.num_samples for name, split in self.description.splits.items()}
+
+    @property
+    def best_auc(self) -> dict[str, float]:
+        """Per split: the AUC of someone who knows the planted model. Empty unless the log is synthetic."""
+        return self.description.best_auc
+
+    @property
+    def digest(self) -> str:
+        return self.description.digest
+
+    @property
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """Per table: how raw values became ids."""
+        return self.description.vocabularies
+
+    def vocabulary(self, table: str) -> Any:
+        """A pyarrow Table (id, value, count) of a table's vocabulary; None if values were hashed or there are none."""
+        file = self.vocabularies[table].file
+        return None if file is None else pq.read_table(self.path / file)
+
+    def batches(
+        self,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        epochs: int = 1,
+        split: str = "train",
+        shuffle: bool = True,
+        drop_last: bool = True,
+        shuffle_samples: int = 131_072,
+    ) -> LogStream:
+        """A stream of batches. To evaluate: split="valid", shuffle=False, drop_last=False."""
+        options = StreamOptions(
+            batch_size=batch_size,
+            seed=seed,
+            epochs=epochs,
+            split=split,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            shuffle_samples=shuffle_samples,
+        )
+        return LogStream(
+            self._row_groups(split),
+            log_digest=self.digest,
+            num_rows=self.num_rows,
+            table_offsets=[self.table_offsets[feature.table] for feature in self.features],
+            options=options,
+        )
+
+    def samples(self, split: str = "train") -> Iterator[Samples]:
+        """The split as it is stored, row group by row group."""
+        row_groups = self._row_groups(split)
+        for number in range(len(row_groups.sizes)):
+            yield row_groups.read(np.array([number]))
+
+    def check(self) -> None:
+        """Read everything and compare it with the digest. Raises DataError if a part was changed."""
+        for name, split in self.description.splits.items():
+            content = hashlib.blake2b(digest_size=32)
+            for samples in self.samples(name):
+                hash_contents(content, samples)
+            if content.hexdigest() != split.content:
+                raise DataError(f"{self.path}: the {name} split is not what was written; prepare the log again.")
+
+    def _row_groups(self, split: str) -> RowGroups:
+        if split not in self.description.splits:
+            has = ", ".join(self.description.splits) or "none"
+            raise DataError(f"{self.path}: the log has no {split!r} split (it has: {has}); "
+                            "name one of these or prepare again with a larger share for it.")  # fmt: skip
+        description = self.description
+        return RowGroups(
+            self.path, description.splits[split], description.row_group_samples, description.features, description.dense
+        )
+
+    def _check_parts(self) -> None:
+        for split in self.description.splits.values():
+            for part in split.parts:
+                file = self.path / part.file
+                if not file.is_file():
+                    raise DataError(f"{file}: this part of the log is missing; prepare the log again.")
+                if file.stat().st_size != part.num_bytes:
+                    raise DataError(f"{file}: expected {part.num_bytes} bytes, found {file.stat().st_size}; "
+                                    "the part is damaged, prepare the log again.")  # fmt: skip
