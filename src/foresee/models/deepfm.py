@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from .contract import Shape, check_input, checked_shape
 from .first_order import FirstOrder
 from .mlp import checked_widths, mlp
-from .pairs import sum_of_pair_products
 
 
 class DeepFM(nn.Module):
@@ -43,6 +42,10 @@ class DeepFM(nn.Module):
         return first + self.second_order(dense, vectors) + deep.squeeze(1)
 
     def second_order(self, dense: Tensor, vectors: Tensor) -> Tensor:  # -> [samples]
-        """Dots of all pairs of the sample's vectors, dense and categorical together."""
-        from_dense = dense.unsqueeze(2) * self.dense_vectors  # [samples, dense features, dim]
-        return sum_of_pair_products(torch.cat((from_dense, vectors), dim=1)).sum(dim=1)
+        """Dots of all pairs of the sample's vectors, dense and categorical: ½ (|Σ x_i|² − Σ |x_i|²).
+
+        The dense features' share of both sums is a matrix product, so their vectors are never laid out per sample.
+        """
+        total = vectors.sum(dim=1) + dense @ self.dense_vectors  # [samples, dim]
+        squares = vectors.square().sum(dim=1) + dense.square() @ self.dense_vectors.square()
+        return 0.5 * (total.square() - squares).sum(dim=1)

@@ -1,8 +1,7 @@
 """Second-order interactions: what every pair of a sample's vectors has in common, without a loop over pairs.
 
 In: vectors [samples, vectors, dim]. Out: either the dot product of each pair (`PairDots`, for DLRM) or the element-wise
-products of all pairs summed up (`sum_of_pair_products`, for factorisation machines and NCF). Never a vector
-with itself.
+products of all pairs summed up (`sum_of_pair_products`, for NCF). Never a vector with itself.
 """
 
 from __future__ import annotations
