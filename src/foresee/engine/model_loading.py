@@ -70,7 +70,7 @@ def _import_model(name: str, module_name: str, attribute: str) -> ModelFactory:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module can fail to import in any way
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         sentence = f"model {name!r}: module {module_name!r} cannot be imported: correct it or its path ({reason})"
         raise ConfigError(sentence) from error
     factory = getattr(module, attribute, None)
