@@ -4,6 +4,7 @@ from foresee.data.batch import Batch, BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.data.schema import DenseFeature, Feature, Table, Vocabulary
 from foresee.data.stream import LogStream
+from foresee.data.synthetic import criteo_table_sizes, synthetic, synthetic_rows
 from foresee.data.tiny import tiny
 
 __all__ = [
@@ -15,5 +16,8 @@ __all__ = [
     "LogStream",
     "Table",
     "Vocabulary",
+    "criteo_table_sizes",
+    "synthetic",
+    "synthetic_rows",
     "tiny",
 ]

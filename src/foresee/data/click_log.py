@@ -42,8 +42,10 @@ class ClickLog:
         try:
             text = file.read_text("utf-8")
         except (FileNotFoundError, NotADirectoryError):
-            raise DataError(f"{folder}: no prepared log is here ({DESCRIPTION_FILE} is missing); make one with "
-                            "`foresee prepare` or give another path.") from None  # fmt: skip
+            raise DataError(
+                f"{folder}: no prepared log is here ({DESCRIPTION_FILE} is missing); make one with "
+                "`foresee prepare` or give another path."
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{file}: cannot be read ({error}); check its permissions or prepare again.") from None
         log = cls(folder, parse_description(text, str(file)))
@@ -162,8 +164,10 @@ class ClickLog:
     def _row_groups(self, split: str) -> RowGroups:
         if split not in self.description.splits:
             has = ", ".join(self.description.splits) or "none"
-            raise DataError(f"{self.path}: the log has no {split!r} split (it has: {has}); "
-                            "name one of these or prepare again with a larger share for it.")  # fmt: skip
+            raise DataError(
+                f"{self.path}: the log has no {split!r} split (it has: {has}); "
+                "name one of these or prepare again with a larger share for it."
+            )
         description = self.description
         return RowGroups(
             self.path, description.splits[split], description.row_group_samples, description.features, description.dense
@@ -176,5 +180,7 @@ class ClickLog:
                 if not file.is_file():
                     raise DataError(f"{file}: this part of the log is missing; prepare the log again.")
                 if file.stat().st_size != part.num_bytes:
-                    raise DataError(f"{file}: expected {part.num_bytes} bytes, found {file.stat().st_size}; "
-                                    "the part is damaged, prepare the log again.")  # fmt: skip
+                    raise DataError(
+                        f"{file}: expected {part.num_bytes} bytes, found {file.stat().st_size}; "
+                        "the part is damaged, prepare the log again."
+                    )

@@ -49,8 +49,10 @@ def check_target(out: Path, *, replace: bool) -> None:
     if not replace:
         raise DataError(f"{out}: the folder exists and is not empty; give another target or ask to replace it.")
     if not (out / DESCRIPTION_FILE).is_file():
-        raise DataError(f"{out}: the folder holds no {DESCRIPTION_FILE}, so it is not a prepared log and will not be "
-                        "replaced; give another target or remove it yourself.")  # fmt: skip
+        raise DataError(
+            f"{out}: the folder holds no {DESCRIPTION_FILE}, so it is not a prepared log and will not be "
+            "replaced; give another target or remove it yourself."
+        )
 
 
 def write_text_durably(path: Path, text: str) -> None:

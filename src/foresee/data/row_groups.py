@@ -65,8 +65,10 @@ class RowGroups:
     def _check(self, samples: Samples, name: str, num_expected: int) -> None:
         where = self._folder / name
         if samples.num_samples != num_expected:
-            raise DataError(f"{where}: expected {num_expected} samples in the row groups read, found "
-                            f"{samples.num_samples}; prepare the log again.")  # fmt: skip
+            raise DataError(
+                f"{where}: expected {num_expected} samples in the row groups read, found "
+                f"{samples.num_samples}; prepare the log again."
+            )
         for entry, column in zip(self._dense, samples.dense, strict=True):
             if not np.isfinite(column).all():
                 raise DataError(f"{where}: column {entry.name}: a value is NaN or infinite; prepare the log again.")
@@ -74,8 +76,10 @@ class RowGroups:
             low, high = (int(ids.values.min()), int(ids.values.max())) if len(ids.values) else (0, 0)
             if low < 0 or high >= feature.num_rows:
                 found = low if low < 0 else high
-                raise DataError(f"{where}: column {feature.name}: id {found} is outside table {feature.table} of "
-                                f"{feature.num_rows} rows; prepare the log again.")  # fmt: skip
+                raise DataError(
+                    f"{where}: column {feature.name}: id {found} is outside table {feature.table} of "
+                    f"{feature.num_rows} rows; prepare the log again."
+                )
 
     def _file(self, part: int) -> pq.ParquetFile:
         if part in self._files:

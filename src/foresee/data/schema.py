@@ -144,8 +144,10 @@ def parse_description(text: str, where: str) -> LogDescription:
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
         raise DataError(f'{where}: expected "format": "{FORMAT_NAME}", found something else; {remedy}.')
     if body.get("version") != FORMAT_VERSION:
-        raise DataError(f"{where}: format version {body.get('version')} is not {FORMAT_VERSION}, the one this release "
-                        f"reads; {remedy}.")  # fmt: skip
+        raise DataError(
+            f"{where}: format version {body.get('version')} is not {FORMAT_VERSION}, the one this release "
+            f"reads; {remedy}."
+        )
     try:
         description = _from_body(body)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -177,12 +179,16 @@ def _check(description: LogDescription, where: str) -> None:
     for feature in description.features:
         if feature.pooling not in get_args(Pooling):
             known = ", ".join(get_args(Pooling))
-            raise DataError(f"{where}: feature {feature.name}: pooling {feature.pooling!r} is none of {known}; "
-                            "prepare the log again.")  # fmt: skip
+            raise DataError(
+                f"{where}: feature {feature.name}: pooling {feature.pooling!r} is none of {known}; "
+                "prepare the log again."
+            )
         if sizes.get(feature.table) != feature.num_rows:
             found = sizes.get(feature.table)
-            raise DataError(f"{where}: feature {feature.name}: table {feature.table} has {found} rows, not the "
-                            f"{feature.num_rows} the feature names; prepare the log again.")  # fmt: skip
+            raise DataError(
+                f"{where}: feature {feature.name}: table {feature.table} has {found} rows, not the "
+                f"{feature.num_rows} the feature names; prepare the log again."
+            )
 
 
 def check_names(features: tuple[Feature, ...], dense: tuple[DenseFeature, ...]) -> None:

@@ -69,8 +69,10 @@ class LogStream:
         self._groups: OrderedDict[tuple[int, int], Assembled] = OrderedDict()
         if self.num_steps == 0:
             num = self._samples_per_epoch
-            raise DataError(f"the {options.split} split has {num} samples, fewer than one batch of "
-                            f"{options.batch_size}; lower batch_size or keep the last batch (drop_last=False).")  # fmt: skip
+            raise DataError(
+                f"the {options.split} split has {num} samples, fewer than one batch of "
+                f"{options.batch_size}; lower batch_size or keep the last batch (drop_last=False)."
+            )
 
     @property
     def steps_per_epoch(self) -> int:
