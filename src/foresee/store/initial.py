@@ -32,14 +32,13 @@ def _mix(word: np.uint64) -> np.uint64:
 
 
 @numba.njit(nogil=True, cache=True)
-def fill_initial_row(key: np.uint64, unit: np.float32, row: int, out: Float32, position: int) -> None:
-    """Writes the initial values of `row` into out[position, :].
+def fill_initial_row(key: np.uint64, unit: np.float32, row: int, width: int, out: Float32, position: int) -> None:
+    """Writes the initial values of `row` into out[position, :width].
 
     A 24-bit number k - 2^23 is exact in float32, and so is `unit` (scale / 2^23): one rounding in all, and no value
     ever rounds up to `scale`. Two columns share one hash.
     """
     state = _mix(key ^ _mix(np.uint64(row) * _GOLDEN + _GOLDEN))
-    width = out.shape[1]
     for column in range(0, width, 2):
         state += _GOLDEN
         word = _mix(state)
@@ -51,7 +50,7 @@ def fill_initial_row(key: np.uint64, unit: np.float32, row: int, out: Float32, p
 @numba.njit(nogil=True, cache=True)
 def _fill_rows(key: np.uint64, unit: np.float32, rows: Int64, out: Float32) -> None:
     for position in range(len(rows)):
-        fill_initial_row(key, unit, rows[position], out, position)
+        fill_initial_row(key, unit, rows[position], out.shape[1], out, position)
 
 
 def initial_key(layout: Layout) -> np.uint64:

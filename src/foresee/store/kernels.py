@@ -30,7 +30,7 @@ REFUSED = -3
 
 @numba.njit(nogil=True, cache=True, inline="always")
 def is_set(bits: Bits, row: int) -> bool:
-    return (bits[row >> 3] >> np.uint8(row & 7)) & np.uint8(1) != 0
+    return bool((bits[row >> 3] >> np.uint8(row & 7)) & np.uint8(1))
 
 
 @numba.njit(nogil=True, cache=True, inline="always")
@@ -96,7 +96,7 @@ def gather(
                 state[k, i] = base[row, width + i]
             versions[k] = base_versions[row, version_word]
         else:
-            fill_initial_row(key, unit, rows[k], values, k)
+            fill_initial_row(key, unit, rows[k], width, values, k)
             for i in range(state_width):
                 state[k, i] = 0.0
             versions[k] = 0

@@ -1,0 +1,70 @@
+"""Making a table folder, and having it for oneself.
+
+In: a folder and a layout. Out: a folder that is complete or not there at all, and a lock that ends with its process.
+Space is checked for what is certain to be needed and no more: the arrays are sparse, and a run may never touch most
+rows of a table that would not fit.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from foresee.errors import StoreError
+from foresee.store.contract import Layout
+from foresee.store.disk.base import BLOCK_BYTES, ROWS_FILE, WRITTEN_FILE, create_base
+from foresee.store.disk.files import Files
+from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, to_json
+
+LOCK_FILE = "lock"
+_LEFTOVER_BYTES_MAX = 1 << 16
+
+
+def create_folder(folder: Path, layout: Layout, files: Files) -> None:
+    """Makes all files of a table folder, `layout.json` last: without it nothing counts. On failure nothing stays."""
+    if layout.num_rows <= 0 or any(table.num_rows < 0 for table in layout.tables):
+        raise StoreError(f"{folder}: these tables have {layout.num_rows} rows; give at least one table with rows")
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _check_no_rows(folder)
+        needed, free = layout.num_rows // 8 + 4 * BLOCK_BYTES, files.free_bytes(folder)
+        if needed > free:
+            raise StoreError(f"{folder}: new tables need {needed:,} bytes, the disk has {free:,} left; free some space")
+        create_base(folder, layout, files)
+        files.publish(folder / MANIFEST_FILE, to_json(Manifest(layout=layout)))
+        files.sync_folder(folder.parent)
+    except OSError as error:
+        for name in (ROWS_FILE, WRITTEN_FILE):
+            with suppress(OSError):
+                (folder / name).unlink(missing_ok=True)
+        if made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise StoreError(
+            f"tables cannot be created in {folder}: {error.strerror}; {layout.num_rows * layout.row_bytes:,} bytes "
+            "when every row is written; choose a folder on a disk that takes files of this size"
+        ) from error
+
+
+def _check_no_rows(folder: Path) -> None:
+    """An interrupted `create` leaves an empty rows.npy, which may go; one with rows in it may be somebody's."""
+    rows = folder / ROWS_FILE
+    if rows.exists() and rows.stat().st_blocks * 512 > _LEFTOVER_BYTES_MAX:
+        raise StoreError(f"{rows} holds data but no {MANIFEST_FILE} is beside it; move it away or use another folder")
+
+
+def lock_folder(folder: Path) -> int:
+    """Two processes writing one folder would destroy it; the lock goes with the process, however it ends."""
+    try:
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error.strerror}; check the folder's permissions") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise StoreError(f"{folder} is in use by another process; wait for it to end or stop it") from None
+    return descriptor

@@ -1,0 +1,175 @@
+"""The overlay: what was written since the last commit, and the journal of the commit that is under way.
+
+`overlay.bin` is an array of records (row id as int64, then the row's words), as long as the tables but sparse. A row
+keeps its record until the commit and is overwritten in place, so the file grows with the distinct rows of an interval.
+Space is reserved before it is used. The file means nothing until `layout.json` says how many records of it count and
+what their checksum is; then it must not change until they are in the base.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import numba
+import numpy as np
+
+from foresee.store.contract import Float32, Int32, Int64, Layout, Rows
+from foresee.store.disk.files import Files
+from foresee.store.disk.index import RowIndex
+from foresee.store.kernels import Bits, read_only
+from foresee.store.prefetch import ROWS_AHEAD, prefetch
+
+HEADER_WORDS = 2
+"""float32 words before a row: its id as int64."""
+_RESERVE_BYTES_MIN = 1 << 20
+_RESERVE_BYTES_MAX = 1 << 26
+_CHECKSUM_CHUNK_BYTES = 1 << 24
+
+
+@numba.njit(nogil=True, cache=True)
+def _scatter(rows: Int64, places: Int64, values: Float32, state: Float32, versions: Int32, records: Float32) -> None:
+    ids = records.view(np.int32)
+    width, state_width, record_words = values.shape[1], state.shape[1], records.shape[1]
+    address = records.ctypes.data
+    for k in range(len(rows)):
+        if k + ROWS_AHEAD < len(rows) and places[k + ROWS_AHEAD] >= 0:
+            prefetch(address + 4 * record_words * places[k + ROWS_AHEAD], 4 * record_words)
+        place = places[k]
+        if place < 0:
+            continue
+        ids[place, 0] = np.int32(rows[k])
+        ids[place, 1] = np.int32(rows[k] >> 32)
+        for i in range(width):
+            records[place, 2 + i] = values[k, i]
+        for i in range(state_width):
+            records[place, 2 + width + i] = state[k, i]
+        ids[place, record_words - 1] = versions[k]
+
+
+@numba.njit(nogil=True, cache=True)
+def _row_ids(records: Float32, out: Int64) -> None:
+    ids = records.view(np.int32)
+    for k in range(len(out)):
+        out[k] = np.int64(np.uint32(ids[k, 0])) | (np.int64(ids[k, 1]) << 32)
+
+
+@numba.njit(nogil=True, cache=True)
+def _copy_words(records: Float32, positions: Int64, out: Float32) -> None:
+    address, record_words = records.ctypes.data, records.shape[1]
+    for k in range(len(positions)):
+        if k + ROWS_AHEAD < len(positions):
+            prefetch(address + 4 * record_words * positions[k + ROWS_AHEAD], 4 * record_words)
+        for i in range(out.shape[1]):
+            out[k, i] = records[positions[k], HEADER_WORDS + i]
+
+
+class Overlay:
+    """Records in a mapped file, with the index that finds them."""
+
+    def __init__(self, path: Path, layout: Layout, files: Files) -> None:
+        self._files = files
+        self._record_words = HEADER_WORDS + layout.row_bytes // 4
+        self._num_bytes = layout.num_rows * self._record_words * 4
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        # Records of a commit that was interrupted are still in the file and stay.
+        os.ftruncate(self._descriptor, self._num_bytes)
+        self._mapped = mmap.mmap(self._descriptor, self._num_bytes)
+        if hasattr(mmap, "MADV_RANDOM"):
+            self._mapped.madvise(mmap.MADV_RANDOM)
+        self._records: Float32 = np.frombuffer(self._mapped, np.float32).reshape(layout.num_rows, -1)
+        self._reserved_bytes = 0
+        self._index = RowIndex()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def records(self) -> Float32:
+        """All records, for reading only."""
+        view: Float32 = read_only(self._records)
+        return view
+
+    def locate(self, rows: Int64, written: Bits) -> Int64:
+        """For each row its position here, BASE or INITIAL."""
+        places = np.empty(len(rows), np.int64)
+        with self._lock:
+            self._index.locate(rows, written, places)
+        return places
+
+    def missing_bytes(self, num_rows: int) -> int:
+        """Bytes that must be reserved before so many rows can be written."""
+        needed = min((len(self) + num_rows) * self._record_words * 4, self._num_bytes)
+        return max(0, needed - self._reserved_bytes)
+
+    def reserve(self, num_rows: int) -> None:
+        """Takes disk space for so many rows more; OSError if there is none, and nothing has changed."""
+        missing = self.missing_bytes(num_rows)
+        if not missing:
+            return
+        ahead = min(max(missing, self._reserved_bytes, _RESERVE_BYTES_MIN), max(missing, _RESERVE_BYTES_MAX))
+        ahead = min(ahead, self._num_bytes - self._reserved_bytes)
+        self._files.reserve(self._descriptor, self._reserved_bytes, ahead)
+        self._reserved_bytes += ahead
+
+    def write(self, rows: Int64, source: Rows, *, base: Float32, written: Bits, base_version_max: int) -> int:
+        """Assigns rows for which space is reserved, except older ones; returns their highest version."""
+        with self._lock:
+            places, version_max = self._index.place(
+                rows, source.versions, records=self._records, base=base, written=written,
+                base_version_max=base_version_max,
+            )  # fmt: skip
+        # Outside the lock: nobody reads these rows now, and other rows are elsewhere.
+        _scatter(rows, places, source.values, source.state, source.versions, self._records)
+        return version_max
+
+    def sync(self) -> None:
+        """Brings the records to the disk."""
+        self._files.sync_map(self._mapped, len(self) * self._record_words * 4)
+        self._files.sync(self._descriptor)
+
+    def checksum(self, num_records: int) -> int:
+        """CRC-32 of the first records."""
+        num_bytes = num_records * self._record_words * 4
+        crc = 0
+        with memoryview(self._mapped) as view:
+            for begin in range(0, num_bytes, _CHECKSUM_CHUNK_BYTES):
+                crc = zlib.crc32(view[begin : min(begin + _CHECKSUM_CHUNK_BYTES, num_bytes)], crc)
+        return crc
+
+    def row_ids(self, num_records: int) -> Int64:
+        out = np.empty(num_records, np.int64)
+        _row_ids(self._records, out)
+        return out
+
+    def copy_words(self, positions: Int64) -> Float32:
+        """The words of some records, one after the other, without their ids."""
+        out = np.empty((len(positions), self._record_words - HEADER_WORDS), np.float32)
+        _copy_words(self._records, positions, out)
+        return out
+
+    def clear(self) -> None:
+        """Forgets all records; their space stays reserved for the next interval."""
+        with self._lock:
+            self._index.clear()
+
+    def discard(self) -> None:
+        """Gives the space back as well. Only when no commit is under way."""
+        self.clear()
+        os.ftruncate(self._descriptor, 0)
+        os.ftruncate(self._descriptor, self._num_bytes)
+        self._reserved_bytes = 0
+
+    def close(self, *, keep: bool) -> None:
+        """Ends the mapping; `keep` leaves the records in the file, for a commit that has to be finished."""
+        self._records = np.zeros((0, self._record_words), np.float32)
+        with suppress(BufferError):  # a reader's view keeps the mapping until it goes
+            self._mapped.close()
+        if not keep:
+            os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)

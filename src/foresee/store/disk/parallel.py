@@ -1,0 +1,58 @@
+"""One thread while the pages are in memory, eight when they have to come from the disk.
+
+In: a function that copies items begin..end of a request, without holding the interpreter. A copy out of a mapping waits
+for the disk at each page that is not in memory, and one thread can wait for only one page at a time. Major page faults
+of this thread say whether that happens, so a warm request never pays for threads. Answers never depend on it.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+NUM_THREADS = 8
+PROBE_ROWS = 1024
+"""Rows copied before looking at the page faults again."""
+COLD_SHARE = 1 / 16
+"""Share of rows that waited for the disk above which the rest of a request goes to the threads."""
+PIECES_PER_THREAD = 4
+
+
+def _num_disk_waits() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+
+
+class ParallelCopy:
+    """Runs copy functions over ranges, with threads if they are worth it."""
+
+    def __init__(self, num_threads: int = NUM_THREADS) -> None:
+        self._num_threads = num_threads
+        self._pool: ThreadPoolExecutor | None = None
+
+    def run(self, copy: Callable[[int, int], None], num_rows: int) -> None:
+        """Calls copy(begin, end) on ranges that together are 0..num_rows, and returns when all are done."""
+        begin = 0
+        while begin < num_rows:
+            end = min(begin + PROBE_ROWS, num_rows)
+            before = _num_disk_waits()
+            copy(begin, end)
+            waits = _num_disk_waits() - before
+            if self._num_threads > 1 and waits > COLD_SHARE * PROBE_ROWS:
+                self.run_threads(copy, end, num_rows)
+                return
+            begin = end
+
+    def run_threads(self, copy: Callable[[int, int], None], begin: int, end: int) -> None:
+        """The same with all threads at once."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="foresee-disk")
+        piece = max(1, -(-(end - begin) // (self._num_threads * PIECES_PER_THREAD)))
+        starts = range(begin, end, piece)
+        # list() waits for all, and raises what the first failed one raised.
+        list(self._pool.map(lambda start: copy(start, min(start + piece, end)), starts))
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
