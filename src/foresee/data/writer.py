@@ -112,8 +112,8 @@ class _SplitWriter:
         full = self._num_pending // self._row_group_samples * self._row_group_samples
         for start in range(0, full, self._row_group_samples):
             self._write(everything.slice(start, start + self._row_group_samples))
-        self._pending = [everything.slice(full, self._num_pending)]
         self._num_pending -= full
+        self._pending = [everything.slice(full, full + self._num_pending)] if self._num_pending else []
 
     def finish(self) -> Split:
         if self._num_pending:
