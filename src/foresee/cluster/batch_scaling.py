@@ -1,9 +1,9 @@
 """How a job's batch size changes while it trains: the rules the published traces were simulated with.
 
 In: the epoch a job is in, its batch size now and at the start. Out: the batch size it asks for next, or None.
-GNS doubles the batch at epochs that depend on model, first batch and GPUs; Accordion trains critical stretches with the
-first batch and the rest with the largest. The numbers are those of the simulated jobs in uw-mad-dash/shockwave (MIT),
-`scheduler.py` and `utils.py`; they differ from the profiles of the same jobs, so a replay needs them.
+GNS doubles the batch at epochs that depend on model, first batch and GPUs; Accordion trains critical stretches with
+the first batch and the rest with the largest. The numbers are those of the simulated jobs in uw-mad-dash/shockwave
+(MIT), `scheduler.py` and `utils.py`; they differ from the profiles of the same jobs, so a replay needs them.
 Never: progress itself (execution.py keeps it), or any guess about jobs that are not in these traces.
 """
 

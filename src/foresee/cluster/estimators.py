@@ -2,7 +2,8 @@
 
 In: the job's description and its progress. Out: seconds of run time left on its own GPUs.
 `reactive` knows only the speed at present, `regimes` also which speeds the job will ever have but not for how long
-(Shockwave's predictor), `oracle` knows the job's own description to the end. `with_error` spoils any of them, job by job.
+(Shockwave's predictor), `oracle` knows the job's own description to the end. `with_error` spoils any of them, job by
+job.
 Never: look at the execution itself; an estimator sees what a scheduler could see.
 """
 
@@ -12,10 +13,11 @@ import math
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from statistics import NormalDist, median
 
-from foresee.cluster.job import Job
+from foresee.cluster.job import Job, Regime
 
 LEAST_SECONDS = 1.0
 MEDIAN_TO_SIGMA = 1.4826
@@ -47,15 +49,15 @@ def oracle(job: Job, progress: Progress) -> float:
 def regimes(job: Job, progress: Progress) -> float:
     """Dirichlet counts over the job's modes, restated by the epochs seen: Shockwave's predictor.
 
-    Prior: units split evenly over the modes. Every unit seen, the one in progress included, adds one to its mode; expected
-    units per mode then lose those already seen. What is left over is scaled to the units that truly remain.
+    Prior: units split evenly over the modes. Every unit seen, the one in progress included, adds one to its mode;
+    expected units per mode then lose those already seen. What is left over is scaled to the units that truly remain.
     """
     total = job.num_units
     seen = min(math.floor(progress.units_done), math.ceil(total))
     remaining = total - seen
     if remaining <= 0:
         return LEAST_SECONDS
-    modes = _Modes.of(job)
+    modes = _modes(job.regimes)
     observed = modes.units_within(seen + 1)
     counts = [total / len(observed) + units for units in observed]
     expected = [total * count / sum(counts) for count in counts]
@@ -74,29 +76,28 @@ def _restated(expected: float, seen: float) -> float:
 class _Modes:
     """A job's regimes by mode: equal batch sizes are one mode, whatever the order they come in."""
 
-    keys: tuple[float, ...]
     seconds_per_unit: tuple[float, ...]
     lengths: tuple[tuple[int, float], ...]
     """(mode, units), regime after regime."""
 
-    @classmethod
-    def of(cls, job: Job) -> _Modes:
-        keyed = [(regime.batch_size or regime.seconds_per_unit, regime) for regime in job.regimes]
-        keys = sorted({key for key, _ in keyed})
-        means = []
-        for key in keys:
-            same = [regime for other, regime in keyed if other == key]
-            means.append(sum(r.seconds for r in same) / sum(r.num_units for r in same))
-        lengths = tuple((keys.index(key), regime.num_units) for key, regime in keyed)
-        return cls(tuple(keys), tuple(means), lengths)
-
     def units_within(self, units: float) -> list[float]:
         """Units of each mode among the first `units`."""
-        counts = [0.0] * len(self.keys)
+        counts = [0.0] * len(self.seconds_per_unit)
         for mode, length in self.lengths:
             counts[mode] += min(length, max(units, 0.0))
             units -= length
         return counts
+
+
+@lru_cache(maxsize=100_000)
+def _modes(regimes: tuple[Regime, ...]) -> _Modes:
+    keyed = [(regime.batch_size or regime.seconds_per_unit, regime) for regime in regimes]
+    keys = sorted({key for key, _ in keyed})
+    means = []
+    for key in keys:
+        same = [regime for other, regime in keyed if other == key]
+        means.append(sum(regime.seconds for regime in same) / sum(regime.num_units for regime in same))
+    return _Modes(tuple(means), tuple((keys.index(key), regime.num_units) for key, regime in keyed))
 
 
 class ErrorRecord:

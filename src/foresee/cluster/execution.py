@@ -1,8 +1,9 @@
 """How far a job has come, and what one round of service adds to it.
 
 In: rounds of service. Out: seconds used, units done, whether it is finished.
-Two kinds with one contract: `RegimeExecution` serves seconds of described work; `StepExecution` counts training steps and
-changes batch sizes exactly as the published simulator does, quirks included, so that its schedules can be replayed.
+Two kinds with one contract: `RegimeExecution` serves seconds of described work; `StepExecution` counts training steps
+and changes batch sizes exactly as the published simulator does, quirks included, so that its schedules can be
+replayed.
 Never: decide who runs, or know of other jobs.
 """
 

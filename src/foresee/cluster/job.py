@@ -77,13 +77,18 @@ class Job:
 
 
 def job_of_seconds(
-    *, id: str, gpus: int, seconds: float, arrival_seconds: float = 0.0, weight: float = 1.0, user: str = "", kind: str = ""
+    *,
+    id: str,
+    gpus: int,
+    seconds: float,
+    arrival_seconds: float = 0.0,
+    weight: float = 1.0,
+    user: str = "",
+    kind: str = "",
 ) -> Job:
     """A job of which only the run time is known: one regime, whose unit is a second."""
     work = (Regime(num_units=seconds, seconds_per_unit=1.0),)
-    return Job(
-        id=id, gpus=gpus, regimes=work, arrival_seconds=arrival_seconds, weight=weight, user=user, kind=kind
-    )
+    return Job(id=id, gpus=gpus, regimes=work, arrival_seconds=arrival_seconds, weight=weight, user=user, kind=kind)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,8 +2,8 @@
 
 In: a finished run. Out: plain numbers.
 Finish-time fairness ρ compares a job's completion time with what an equal share would have given it. There are two
-definitions in use and both are here: `static` divides by the contention of the whole trace (jobs / GPUs), as Shockwave's
-code does; `themis` by the mean number of jobs during this job's life / GPUs. Neither is below contention 1.
+definitions in use and both are here: `static` divides by the contention of the whole trace (jobs / GPUs), as
+Shockwave's code does; `themis` by the mean number of jobs during this job's life / GPUs. Neither is below contention 1.
 Never: round, drop jobs, or prefer a definition silently.
 """
 

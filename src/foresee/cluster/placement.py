@@ -1,8 +1,8 @@
 """Which servers a gang's GPUs are on.
 
 In: the gangs of a round and where they were before. Out: for each gang, GPUs per server.
-A gang that goes on keeps its place, so nobody is moved; a new gang takes the fewest servers that hold it, and of those the
-fullest that suffice, largest gangs first.
+A gang that goes on keeps its place, so nobody is moved; a new gang takes the fewest servers that hold it, and of
+those the fullest that suffice, largest gangs first.
 Never: refuse a gang; capacity is the caller's matter, spreading only costs speed.
 """
 

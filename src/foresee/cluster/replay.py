@@ -21,11 +21,11 @@ def replay(jobs: Iterable[Job], cluster: Cluster, schedule: Iterable[Sequence[st
         simulator.advance_to_work()
         live = {entry.id: entry.gpus for entry in simulator.live()}
         if strangers := [id for id in ids if id not in live]:
-            raise PlanError(f"round {index} of the schedule runs job {strangers[0]!r}, which is not live then: not its jobs?")
+            raise PlanError(f"round {index} of the schedule runs job {strangers[0]!r}, not live then: not its jobs?")
         if fill(ids, live, cluster.gpus) != tuple(ids):
             raise PlanError(f"round {index} of the schedule needs more than {cluster.gpus} GPUs: not its cluster?")
         simulator.run_round(ids)
     if simulator.advance_to_work():
         left = [entry.id for entry in simulator.live()]
-        raise PlanError(f"the schedule ends at {simulator.now:g} s with {len(left)} jobs unfinished, the first {left[0]!r}")
+        raise PlanError(f"the schedule ends with {len(left)} jobs unfinished, the first {left[0]!r}: not its jobs?")
     return simulator.result()

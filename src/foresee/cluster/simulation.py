@@ -1,8 +1,8 @@
 """Rounds of a cluster, carried out on paper: jobs and an order in, who ran when out.
 
-Each round: arrived jobs join, the order says who matters most, gangs are filled in whole or skipped, everybody chosen runs
-for one round and pays for a restart if it did not run in the round before. A round ends when its last job does, so it can
-be short at the end.
+Each round: arrived jobs join, the order says who matters most, gangs are filled in whole or skipped, everybody chosen
+runs for one round and pays for a restart if it did not run in the round before. A round ends when its last job does,
+so it can be short at the end.
 Never: wall-clock time, randomness or files; the same input gives the same run, bit for bit.
 """
 
@@ -195,14 +195,16 @@ class Simulator:
         cost = {id: self._restart_seconds(id) for id in ids}
         speed = {id: speed_of(placement[id], self._cluster) for id in ids}
         round_seconds = self._cluster.round_seconds
-        finish = {
-            id: self.now + self._entries[id].execution.offer(round_seconds, cost[id], speed[id]) for id in ids
-        }
+        finish = {id: self.now + self._entries[id].execution.offer(round_seconds, cost[id], speed[id]) for id in ids}
         # With nobody chosen the order holds all jobs back: the round passes idle.
         end = max(finish.values()) if finish else self.now + round_seconds
         self._rounds.append(
             Round(
-                start_seconds=self.now, end_seconds=end, ids=tuple(ids), num_live=len(self._entries), placement=placement
+                start_seconds=self.now,
+                end_seconds=end,
+                ids=tuple(ids),
+                num_live=len(self._entries),
+                placement=placement,
             )
         )
         for id in ids:

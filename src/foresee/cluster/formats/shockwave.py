@@ -1,7 +1,7 @@
 """Shockwave's traces with per-job regimes, and its stored results.
 
-In: `shockwave_trace_*gpu.json(.gz)` and `shockwave_reference_32gpu.json(.gz)`. Out: jobs with step profiles, and results
-with schedule, JCTs, fairness and utilisation as published.
+In: `shockwave_trace_*gpu.json(.gz)` and `shockwave_reference_32gpu.json(.gz)`. Out: jobs with step profiles, and
+results with schedule, JCTs, fairness and utilisation as published.
 Never: simulate anything; the numbers are passed on as they stand in the file.
 """
 
@@ -44,8 +44,8 @@ def read_trace(path: Path) -> Trace:
         cluster = Cluster(gpus=content["gpus"], round_seconds=float(content["round_seconds"]))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path}: not a Shockwave trace ({type(error).__name__}: {error}); expected gpus, round_seconds, dataset_size, "
-            "steps_per_second and jobs with id, model, batch_size, gpus, mode, arrival, steps and regimes"
+            f"{path}: not a Shockwave trace ({type(error).__name__}: {error}); expected gpus, round_seconds, "
+            "dataset_size, steps_per_second and jobs with id, model, batch_size, gpus, mode, arrival, steps, regimes"
         ) from error
     return Trace(cluster=cluster, jobs=jobs)
 

@@ -1,10 +1,11 @@
 """Shortest remaining time first, except for jobs that could no longer finish in time for the attainable makespan.
 
 In: live jobs with estimated run times. Out: an order.
-D = (1 − slack) · max(longest run time left, all GPU work left / GPUs) is the makespan to be reached from now; a job whose run
-time left reaches D within a round has no laxity and goes first, least laxity first. Everybody else goes shortest first.
-The slack is not chosen: one job in twenty outruns its estimate by more than exp(1.645 σ), σ the spread of the estimator's
-log errors over the jobs finished so far, so slack = 1 − exp(−1.645 σ). A slack of −∞ is plain SRTF, of 1 longest first.
+D = (1 − slack) · max(longest run time left, all GPU work left / GPUs) is the makespan to be reached from now; a job
+whose run time left reaches D within a round has no laxity and goes first, least laxity first. Everybody else goes
+shortest first. The slack is not chosen: one job in twenty outruns its estimate by more than exp(1.645 σ), σ the
+spread of the estimator's log errors over the jobs finished so far, so slack = 1 − exp(−1.645 σ). A slack of −∞ is
+plain SRTF, of 1 longest first.
 Never: hold back a job that fits.
 """
 

@@ -1,9 +1,11 @@
-"""Shockwave: plan the next rounds for the best Nash welfare over time, with makespan and fairness of what comes after.
+"""Shockwave: plan the next rounds for the best Nash welfare over time, with makespan and fairness of what comes
+after.
 
 In: live jobs round by round. Out: an order per round that carries out the plan of the current window.
-A job's fair finish time is what an equal share of the cluster would give it, averaged over its life. Stage A asks that every
-job keeps it; when that is impossible (nearly always) stage B instead weighs jobs by how late they are projected to be.
-The plan is made anew when jobs arrive or finish and every eight rounds; GPUs it leaves idle go to the longest job that fits.
+A job's fair finish time is what an equal share of the cluster would give it, averaged over its life. Stage A asks
+that every job keeps it; when that is impossible (nearly always) stage B instead weighs jobs by how late they are
+projected to be. The plan is made anew when jobs arrive or finish and every eight rounds; GPUs it leaves idle go to
+the longest job that fits.
 Never: know more of a job than its estimator; the published correction of profiles is off unless asked for.
 """
 
@@ -11,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from foresee.cluster.job import Cluster
 from foresee.cluster.simulation import Live
 from foresee.cluster.window.greedy import solve_greedy
-from foresee.cluster.window.program import Floats, Ints, Window
+from foresee.cluster.window.program import Floats, Window
 
 Solver = Callable[[Window], list[list[int]] | None]
 
@@ -60,66 +62,68 @@ class Shockwave:
     window_rounds: int = 20
     replan_rounds: int = 8
     solver: Solver = solve_greedy
-    calibrate: bool = False
-    """Rescale profiles that measured speeds contradict, as the published code does, waiting time included."""
+    restate: Callable[[Sequence[Live]], Sequence[Live]] = list
+    """Another view of the live jobs to plan with, once a round; `PublishedProfiles` is the published one."""
     _round: int = -1
     _planned_round: int = 0
     _plan: list[list[str]] = field(default_factory=list)
     _known: frozenset[str] = frozenset()
     _fair: dict[str, _FairFinish] = field(default_factory=dict)
-    _measured: dict[str, _Measured] = field(default_factory=dict)
 
     def __call__(self, now: float, live: Sequence[Live]) -> list[str]:
         self._round += 1
-        scale = self._scales(live) if self.calibrate else np.ones(len(live))
-        remaining = scale * np.array([entry.remaining_seconds for entry in live])
+        live = self.restate(live)
         ids = frozenset(entry.id for entry in live)
         if ids != self._known:
-            self._restate_fair_finish(live, remaining, scale)
+            self._restate_fair_finish(live)
         if ids != self._known or self._round - self._planned_round >= self.replan_rounds:
             self._known, self._planned_round = ids, self._round
-            plan = self._solve(now, live, remaining, scale)
-            self._plan = [[live[index].id for index in round] for round in plan]
+            self._plan = [[live[index].id for index in jobs] for jobs in self._solve(now, live)]
         planned = self._plan[self._round - self._planned_round]
-        longest_first = sorted(zip(-remaining, range(len(live)), strict=True))
         chosen = set(planned)
-        return planned + [live[index].id for _, index in longest_first if live[index].id not in chosen]
+        longest_first = sorted(live, key=lambda entry: -entry.remaining_seconds)
+        return planned + [entry.id for entry in longest_first if entry.id not in chosen]
 
     def _share(self, num_jobs: int) -> float:
         return min(1.0, self.cluster.gpus / num_jobs)
 
-    def _restate_fair_finish(self, live: Sequence[Live], remaining: Floats, scale: Floats) -> None:
+    def _restate_fair_finish(self, live: Sequence[Live]) -> None:
         self._fair = {entry.id: self._fair.get(entry.id) or _FairFinish(since_round=self._round) for entry in live}
-        for entry, left, factor in zip(live, remaining.tolist(), scale.tolist(), strict=True):
+        for entry in live:
             job = entry.job
             done = job.exclusive_seconds - job.seconds_after(math.floor(entry.units_done))
-            finish = job.arrival_seconds + (factor * done + left) / self._share(len(live))
+            finish = job.arrival_seconds + (done + entry.remaining_seconds) / self._share(len(live))
             self._fair[entry.id].append(self._round, finish)
 
-    def _solve(self, now: float, live: Sequence[Live], remaining: Floats, scale: Floats) -> list[list[int]]:
-        share = self._share(len(live))
+    def _solve(self, now: float, live: Sequence[Live]) -> list[list[int]]:
         fair = np.array([self._fair[entry.id].target(self._round) for entry in live])
-        budget = np.array([entry.job.weight for entry in live])
-        horizon = now + self.window_rounds * self.cluster.round_seconds
-        allowed = share * (fair - horizon)
-        relaxed = self._window(live, remaining, scale, budget * self._lateness(now, remaining, share, fair))
-        if (allowed >= relaxed.left_after(relaxed.most_rounds)).all():
-            rounds = np.ceil(np.maximum(0.0, remaining - allowed) / self.cluster.round_seconds).astype(np.int64)
-            plan = self.solver(self._window(live, remaining, scale, budget, rounds))
-            if plan is not None:
-                return plan
-        return self.solver(relaxed) or solve_greedy(relaxed) or []
+        window = self._window(live)
+        strict = self._keep_fair_finish(now, window, fair)
+        plan = None if strict is None else self.solver(strict)
+        if plan is None:
+            relaxed = replace(window, weights=window.weights * self._lateness(now, window.remaining_seconds, fair))
+            plan = self.solver(relaxed) or solve_greedy(relaxed)
+        return plan or []
 
-    def _lateness(self, now: float, remaining: Floats, share: float, fair: Floats) -> Floats:
-        rho = (now + remaining / share) / fair
+    def _keep_fair_finish(self, now: float, window: Window, fair: Floats) -> Window | None:
+        """Stage A: enough rounds for everybody to keep its fair finish time; None if some job cannot."""
+        horizon = now + self.window_rounds * self.cluster.round_seconds
+        allowed = self._share(window.num_jobs) * (fair - horizon)
+        if (allowed < window.left_after(window.most_rounds)).any():
+            return None
+        rounds = np.ceil(np.maximum(0.0, window.remaining_seconds - allowed) / self.cluster.round_seconds)
+        return replace(window, least_rounds=rounds.astype(np.int64))
+
+    def _lateness(self, now: float, remaining: Floats, fair: Floats) -> Floats:
+        """Stage B: weights that grow with how late a job is projected to be."""
+        rho = (now + remaining / self._share(len(fair))) / fair
         power = np.where(remaining < self.cluster.round_seconds, LATE_POWER, self.lateness_power)
         return np.where(rho > 1, np.minimum(rho, 1e3) ** power, 1.0).clip(max=WEIGHT_MAX)
 
-    def _window(
-        self, live: Sequence[Live], remaining: Floats, scale: Floats, weights: Floats, least_rounds: Ints | None = None
-    ) -> Window:
+    def _window(self, live: Sequence[Live]) -> Window:
         total = np.array([entry.job.num_units for entry in live])
-        done = np.minimum(np.floor([entry.units_done for entry in live]), total)
+        # Who is still here has something left to do, whatever its profile says; else it would never be planned again.
+        done = np.minimum(np.floor([entry.units_done for entry in live]), np.maximum(total - 1.0, 0.0))
         return Window(
             num_rounds=self.window_rounds,
             round_seconds=self.cluster.round_seconds,
@@ -128,51 +132,11 @@ class Shockwave:
             gpus=np.array([entry.gpus for entry in live]),
             units_total=total,
             units_done=done,
-            seconds_per_unit=scale * np.array([_mean_pace(entry) for entry in live]),
-            remaining_seconds=remaining,
-            weights=weights,
-            least_rounds=np.zeros(len(live), np.int64) if least_rounds is None else least_rounds,
+            seconds_per_unit=np.array([_mean_pace(entry) for entry in live]),
+            remaining_seconds=np.array([entry.remaining_seconds for entry in live]),
+            weights=np.array([entry.job.weight for entry in live]),
+            least_rounds=np.zeros(len(live), np.int64),
         )
-
-    def _scales(self, live: Sequence[Live]) -> Floats:
-        self._measured = {entry.id: self._measured.get(entry.id) or _Measured() for entry in live}
-        for entry in live:
-            if entry.running:
-                self._measured[entry.id].add(self._round, entry.seconds_per_unit, self.cluster.round_seconds)
-        return np.array([self._measured[entry.id].scale(entry, self.cluster.round_seconds) for entry in live])
-
-
-@dataclass
-class _Measured:
-    """Units a job would have done had it always run at its measured speeds: the published calibration."""
-
-    units: float = 0.0
-    round_index: int = 0
-    factor: float = 1.0
-
-    def add(self, round_index: int, seconds_per_unit: float, round_seconds: float) -> None:
-        self.units += round_seconds * (round_index - self.round_index) / seconds_per_unit
-        self.round_index = round_index
-
-    def scale(self, entry: Live, round_seconds: float) -> float:
-        """Factor on the profile's times; one while measurement and profile agree to 40 %."""
-        seconds = round_seconds * self.round_index
-        if not seconds:
-            return 1.0
-        profiled = _units_within(entry, seconds)
-        if abs(self.units - profiled) > 0.4 * profiled:
-            self.factor = profiled / self.units
-        return self.factor
-
-
-def _units_within(entry: Live, seconds: float) -> float:
-    """Units the profile says are done after so many seconds alone, the last regime going on for ever."""
-    units = 0.0
-    for regime in entry.job.regimes:
-        used = min(seconds, regime.seconds)
-        units += used / regime.seconds_per_unit
-        seconds -= used
-    return units + seconds / entry.job.regimes[-1].seconds_per_unit
 
 
 def _mean_pace(entry: Live) -> float:

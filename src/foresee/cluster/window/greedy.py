@@ -1,9 +1,10 @@
 """The window program without a solver: rounds per job by marginal value, then rounds in time by laxity.
 
 In: a window. Out: for every round of the window the jobs that run.
-Fix the longest remaining time Z. Every job then needs a least number of rounds, and what capacity is left goes to the rounds
-of largest value per GPU. Because the logarithm is concave a job's rounds come in falling value, so one sort serves all Z,
-and for one-GPU jobs the result is the optimum. Z is first the smallest that fits, then larger ones are tried.
+Fix the longest remaining time Z. Every job then needs a least number of rounds, and what capacity is left goes to the
+rounds of largest value per GPU. Because the logarithm is concave a job's rounds come in falling value, so one sort
+serves all Z, and for one-GPU jobs the result is the optimum. Z is first the smallest that fits, then larger ones are
+tried.
 Never: exceed the capacity of a round or split a gang.
 """
 
@@ -15,6 +16,9 @@ from foresee.cluster.window.program import Ints, Window
 
 # Longer remaining times that are tried beyond the smallest that fits, as multiples of a round.
 LONGER_ROUNDS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+# Rounds to spare that count as none when rounds are put in time, tried in turn.
+MARGINS_ROUNDS = (0, 1, 2, 4, 8, 1000)
 
 
 def solve_greedy(window: Window) -> list[list[int]] | None:
@@ -87,20 +91,36 @@ class _Increments:
 
 
 def spread(window: Window, rounds: Ints) -> list[list[int]]:
-    """Put each job's rounds in time: first who has no round to spare, then by weight per planned GPU-round.
+    """Put each job's rounds in time: first who has hardly a round to spare, then by weight per planned GPU-round.
 
-    Filling the earliest rounds by weight alone would drop rounds of the long jobs, which need nearly every one.
+    Filling the earliest rounds by weight alone would drop rounds of the long jobs, which need nearly every one; and
+    large gangs can lose rounds although the GPU time suffices. So the margin that counts as "hardly" grows until
+    nothing is lost.
     """
+    plans = []
+    for margin_rounds in MARGINS_ROUNDS:
+        plan = _spread_by_laxity(window, rounds, margin_rounds)
+        given = rounds_given(window, plan)
+        if (given == rounds).all():
+            return plan
+        plans.append((window.value(given), plan))
+    return max(plans, key=lambda pair: pair[0])[1]
+
+
+def rounds_given(window: Window, plan: list[list[int]]) -> Ints:
+    """Rounds each job gets in a plan."""
+    return np.bincount(np.concatenate([np.array(jobs, np.int64) for jobs in plan]), minlength=window.num_jobs)
+
+
+def _spread_by_laxity(window: Window, rounds: Ints, margin_rounds: int) -> list[list[int]]:
     left = rounds.copy()
     urgency = window.weights / np.maximum(rounds, 1) / window.gpus
-    by_urgency = np.lexsort((np.arange(window.num_jobs), -urgency))
-    by_size = np.lexsort((-urgency, -window.gpus))
     plan: list[list[int]] = []
-    for index in range(window.num_rounds):
-        rounds_to_go = window.num_rounds - index
-        forced = by_size[left[by_size] >= rounds_to_go]
-        others = by_urgency[(left[by_urgency] > 0) & (left[by_urgency] < rounds_to_go)]
-        chosen = _fill(np.concatenate([forced, others]), window)
+    for rounds_to_go in range(window.num_rounds, 0, -1):
+        laxity = rounds_to_go - left
+        tight = laxity <= margin_rounds
+        order = np.lexsort((-urgency, np.where(tight, -window.gpus, 0), np.where(tight, laxity, np.inf)))
+        chosen = _fill(order[left[order] > 0], window)
         left[chosen] -= 1
         plan.append(chosen)
     return plan

@@ -14,6 +14,9 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from foresee.cluster.window.program import LOG_KNOTS, PROGRESS_KNOTS, Floats, Ints, Window
 
+_Rows = tuple[sparse.csr_matrix, float | Floats | Ints, float | Floats | Ints]
+"""Linear constraints: matrix, lower and upper limits."""
+
 
 def solve_highs(window: Window, *, time_limit_seconds: float = 5.0, gap: float = 1e-3) -> list[list[int]] | None:
     """Jobs (as indices) of each round; None if the program is infeasible or no solution was found in time."""
@@ -29,7 +32,7 @@ def best_rounds(window: Window, *, time_limit_seconds: float = 5.0, gap: float =
     per_job = sparse.kron(sparse.identity(jobs), np.ones((1, rounds)))  # sums a job's runs
     pace = sparse.diags(window.seconds_per_unit)
     none, column = zeros((jobs, jobs)), zeros((jobs, 1))
-    rows = [
+    rows: list[_Rows] = [
         (sparse.hstack([_capacity(window), zeros((rounds, 2 * jobs + 1))]), -np.inf, window.capacity_gpus),
         (sparse.hstack([-window.round_seconds * per_job, pace, none, column]), -np.inf, 0.0),
         (sparse.hstack([zeros((jobs, num_runs)), pace, none, np.ones((jobs, 1))]), window.remaining_seconds, np.inf),
@@ -39,9 +42,7 @@ def best_rounds(window: Window, *, time_limit_seconds: float = 5.0, gap: float =
         units = sparse.diags(-slope / window.units_total)
         limit = offset + slope * window.units_done / window.units_total
         rows.append((sparse.hstack([zeros((jobs, num_runs)), units, identity, column]), -np.inf, limit))
-    cost = np.concatenate(
-        [np.zeros(num_runs + jobs), -window.weights / (jobs * rounds), [window.makespan_weight]]
-    )
+    cost = np.concatenate([np.zeros(num_runs + jobs), -window.weights / (jobs * rounds), [window.makespan_weight]])
     upper = np.concatenate([np.ones(num_runs), window.units_total - window.units_done, np.zeros(jobs), [np.inf]])
     lower = np.concatenate([np.zeros(num_runs + jobs), np.full(jobs, LOG_KNOTS[0]), [0.0]])
     solution = _solve(cost, rows, Bounds(lower, upper), num_runs, time_limit_seconds, gap)
@@ -53,7 +54,7 @@ def _spread(window: Window, rounds: Ints, time_limit_seconds: float, gap: float)
     weight = np.where(rounds > 0, window.weights / np.maximum(rounds, 1), 0.0)
     cost = np.outer(weight, np.arange(window.num_rounds)).ravel()
     per_job = sparse.kron(sparse.identity(window.num_jobs), np.ones((1, window.num_rounds)))
-    rows = [(_capacity(window), -np.inf, window.capacity_gpus), (per_job, rounds, rounds)]
+    rows: list[_Rows] = [(_capacity(window), -np.inf, window.capacity_gpus), (per_job, rounds, rounds)]
     solution = _solve(cost, rows, Bounds(0, 1), len(cost), time_limit_seconds, gap)
     if solution is None:
         return None
@@ -68,13 +69,13 @@ def _capacity(window: Window) -> sparse.csr_matrix:
 def _log_segments() -> list[tuple[float, float]]:
     """Slope and offset of each linear piece of the logarithm."""
     slopes = np.diff(LOG_KNOTS) / np.diff(PROGRESS_KNOTS)
-    return [(float(s), float(l - s * p)) for s, l, p in zip(slopes, LOG_KNOTS[:-1], PROGRESS_KNOTS[:-1], strict=True)]
+    offsets = LOG_KNOTS[:-1] - slopes * PROGRESS_KNOTS[:-1]
+    return list(zip(slopes.tolist(), offsets.tolist(), strict=True))
 
 
 def _solve(
-    cost: Floats, rows: list[tuple[sparse.csr_matrix, object, object]], bounds: Bounds, num_integer: int,
-    time_limit_seconds: float, gap: float,
-) -> Floats | None:  # fmt: skip
+    cost: Floats, rows: list[_Rows], bounds: Bounds, num_integer: int, time_limit_seconds: float, gap: float
+) -> Floats | None:
     integrality = np.zeros(len(cost))
     integrality[:num_integer] = 1
     result = milp(

@@ -1,6 +1,7 @@
 """The program Shockwave solves over the next rounds.
 
-In: for each live job its GPUs, progress, speed, run time left and weight. Out: a value for any number of rounds per job.
+In: for each live job its GPUs, progress, speed, run time left and weight. Out: a value for any number of rounds per
+job.
     maximise  (1/(N T)) Σ weight_i log(progress_i)  −  k max_i remaining_i
     subject to whole gangs, the GPUs of each round, and at least `least_rounds_i` rounds for job i,
 where log is taken piecewise linear. The value depends on a schedule only through how many rounds each job gets.
@@ -53,7 +54,8 @@ class Window:
     def log_progress(self, rounds: Ints | Floats) -> Floats:
         """log of the share of its units a job has done after so many rounds; shape follows `rounds` [..., jobs]."""
         planned = np.minimum(rounds * self.round_seconds / self.seconds_per_unit, self.units_total - self.units_done)
-        return np.interp((self.units_done + planned) / self.units_total, PROGRESS_KNOTS, LOG_KNOTS)
+        progress = (self.units_done + planned) / self.units_total
+        return np.asarray(np.interp(progress, PROGRESS_KNOTS, LOG_KNOTS))
 
     def left_after(self, rounds: Ints | Floats) -> Floats:
         """Estimated run time left after so many rounds."""

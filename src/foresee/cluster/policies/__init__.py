@@ -1,0 +1,54 @@
+"""All policies by name. A policy is made for a cluster and gives `order(now, live) -> ids`; adding one is one file,
+one line.
+
+`shockwave` is solved greedily, `shockwave_highs` is the same program solved by HiGHS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from foresee.cluster.job import Cluster
+from foresee.cluster.policies import orders, shares
+from foresee.cluster.policies.allox import allox
+from foresee.cluster.policies.guarded import guarded
+from foresee.cluster.policies.shares import Shares
+from foresee.cluster.policies.shockwave import Shockwave
+from foresee.cluster.policies.themis import Themis
+from foresee.cluster.simulation import Live, Order
+from foresee.cluster.window.highs import solve_highs
+from foresee.errors import PlanError
+
+Policy = Callable[[Cluster], Order]
+
+DEFAULT_POLICY = "guarded"
+
+
+def _plain(order: Callable[[float, Sequence[Live]], list[str]]) -> Policy:
+    return lambda cluster: order
+
+
+POLICIES: dict[str, Policy] = {
+    "fifo": _plain(orders.fifo),
+    "srtf": _plain(orders.srtf),
+    "srsf": _plain(orders.srsf),
+    "longest_first": _plain(orders.longest_first),
+    "las": _plain(orders.las),
+    "max_min": partial(Shares, rule=shares.max_min),
+    "finish_time_fairness": partial(Shares, rule=shares.finish_time_fairness),
+    "themis": Themis,
+    "ossp": partial(Shares, rule=shares.ossp),
+    "allox": allox,
+    "gandiva_fair": partial(Shares, rule=shares.gandiva_fair),
+    "mst": partial(Shares, rule=shares.mst),
+    "shockwave": Shockwave,
+    "shockwave_highs": partial(Shockwave, solver=solve_highs),
+    "guarded": guarded,
+}
+
+
+def policy_named(name: str) -> Policy:
+    if name not in POLICIES:
+        raise PlanError(f"policy {name!r} is not known: choose one of {', '.join(POLICIES)}")
+    return POLICIES[name]
