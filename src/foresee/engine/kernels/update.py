@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from foresee.engine.kernels.check import check_matrix, check_rows, check_slots
 from foresee.engine.kernels.order import LookupOrder
 from foresee.engine.kernels.prefetch import prefetch_row, prefetch_row_for_writing
-from foresee.engine.kernels.steps import LANES, kind_of, parameters_of, step_row
+from foresee.engine.kernels.steps import kind_of, parameters_of, step_rows
 from foresee.engine.kernels.threads import ONE_THREAD, POSITIONS_MIN, Threads
 from foresee.engine.optimizers import Optimizer
 from foresee.errors import UsageError
@@ -25,8 +25,8 @@ from foresee.store.contract import Rows
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 
-AHEAD = 8
-"""Rows between asking for a row of the cache and changing it."""
+BLOCK = 16
+"""Rows that are asked for together: enough to keep the memory busy, few enough to stay in the nearest cache."""
 GRADIENTS_AHEAD = 16
 """Lookups between asking for a row of gradient and adding it."""
 
@@ -76,7 +76,7 @@ def sum_gradients(
     check_matrix("out", out, bounds[-1], width)
 
     def kernel(begin: int, end: int) -> None:
-        _sum(chosen, gradients, order.gradient_rows, order.starts, order.divisors, out, begin, end)
+        _sum(chosen, gradients, order.gradient_rows, order.starts, order.divisors, out, begin, end, 0)
 
     threads.run(kernel, bounds)
 
@@ -96,15 +96,14 @@ def apply_rows(
     check_slots("slots", slots, len(cache))
     check_matrix("sums", sums, len(slots), width)
     kind, parameters = kind_of(optimizer), parameters_of(optimizer)
-    chosen = np.arange(len(slots), dtype=np.int32) if positions is None else positions
-    check_slots("positions", chosen, len(slots))
+    if positions is not None:
+        check_slots("positions", positions, len(slots))
+        slots, sums = slots[positions], sums[positions]
 
     def kernel(begin: int, end: int) -> None:
-        _apply(
-            kind, parameters, cache.values, cache.state, cache.versions, version, slots, chosen, sums, begin, end
-        )  # fmt: skip
+        _apply(kind, parameters, cache.values, cache.state, cache.versions, version, slots, sums, begin, end)
 
-    threads.run(kernel, threads.split(len(chosen)))
+    threads.run(kernel, threads.split(len(slots)))
 
 
 def _check_cache(optimizer: Optimizer, cache: Rows) -> int:
@@ -156,76 +155,60 @@ def _update(
     begin: int,
     end: int,
 ) -> None:
-    total = np.empty((1, values.shape[1]), np.float32)
-    lanes = np.empty(LANES, np.float32)
-    for i in range(begin, end):
-        if i + AHEAD < end:
-            later = chosen[i + AHEAD] if len(chosen) else i + AHEAD
-            prefetch_row_for_writing(values, unique[later])
-            prefetch_row_for_writing(state, unique[later])
-        p = chosen[i] if len(chosen) else i
-        slot = unique[p]
-        first, last = starts[p], starts[p + 1]
-        if first + GRADIENTS_AHEAD < len(gradient_rows):
-            prefetch_row(gradients, gradient_rows[first + GRADIENTS_AHEAD])
-        versions[slot] = version
-        if last - first == 1 and len(divisors) == 0:
-            step_row(kind, parameters, values, state, slot, gradients, gradient_rows[first], lanes)
-        else:
-            _sum_position(gradients, gradient_rows, divisors, first, last, total, 0)
-            step_row(kind, parameters, values, state, slot, total, 0, lanes)
+    # Block by block: while the gradients of a block are added up in the nearest cache, its rows arrive from memory.
+    slots = np.empty(BLOCK, np.int32)
+    sums = np.empty((BLOCK, values.shape[1]), np.float32)
+    for block in range(begin, end, BLOCK):
+        size = min(BLOCK, end - block)
+        for i in range(size):
+            slots[i] = unique[chosen[block + i] if len(chosen) else block + i]
+            prefetch_row_for_writing(values, slots[i])
+            prefetch_row_for_writing(state, slots[i])
+        _sum(chosen, gradients, gradient_rows, starts, divisors, sums, block, block + size, block)
+        step_rows(kind, parameters, values, state, slots, sums, 0, size)
+        for i in range(size):
+            versions[slots[i]] = version
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _sum(
-    chosen: Any, gradients: Any, gradient_rows: Any, starts: Any, divisors: Any, out: Any, begin: int, end: int
+    chosen: Any,
+    gradients: Any,
+    gradient_rows: Any,
+    starts: Any,
+    divisors: Any,
+    out: Any,
+    begin: int,
+    end: int,
+    origin: int,
 ) -> None:
+    """`out[i - origin]` = the gradients of the i-th chosen position, added from left to right."""
+    width = gradients.shape[1]
     for i in range(begin, end):
-        p = chosen[i] if len(chosen) else i
-        first = starts[p]
-        if first + GRADIENTS_AHEAD < len(gradient_rows):
-            prefetch_row(gradients, gradient_rows[first + GRADIENTS_AHEAD])
-        _sum_position(gradients, gradient_rows, divisors, first, starts[p + 1], out, i)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _sum_position(
-    gradients: Any, gradient_rows: Any, divisors: Any, first: int, last: int, out: Any, row: int
-) -> None:
-    """`out[row]` = the gradients `first` to `last`, added from left to right."""
-    width = gradients.shape[1]
-    _start_sum(gradients, gradient_rows, divisors, first, last, out, row)
-    for k in range(first + 1, last):
-        if k + GRADIENTS_AHEAD < len(gradient_rows):
-            prefetch_row(gradients, gradient_rows[k + GRADIENTS_AHEAD])
-        source = gradient_rows[k]
-        if len(divisors):
-            divisor = divisors[source]
+        position = chosen[i] if len(chosen) else i
+        row = i - origin
+        first, last = starts[position], starts[position + 1]
+        for k in range(first, last):
+            if k + GRADIENTS_AHEAD < len(gradient_rows):
+                prefetch_row(gradients, gradient_rows[k + GRADIENTS_AHEAD])
+            source = gradient_rows[k]
+            divisor = divisors[source] if len(divisors) else np.float32(1)
+            # Begins with the first gradient, not with zeros, so that a lone -0.0 stays what it is.
+            if k == first and divisor == 1:
+                for d in range(width):
+                    out[row, d] = gradients[source, d]
+            elif k == first:
+                for d in range(width):
+                    out[row, d] = gradients[source, d] / divisor
+            elif divisor == 1:
+                for d in range(width):
+                    out[row, d] += gradients[source, d]
+            else:
+                for d in range(width):
+                    out[row, d] += gradients[source, d] / divisor
+        if first == last:
             for d in range(width):
-                out[row, d] += gradients[source, d] / divisor
-        else:
-            for d in range(width):
-                out[row, d] += gradients[source, d]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _start_sum(
-    gradients: Any, gradient_rows: Any, divisors: Any, first: int, last: int, out: Any, row: int
-) -> None:
-    # Begins with the first gradient and not with zeros, so that -0.0 alone stays -0.0 as in a row that is not summed.
-    width = gradients.shape[1]
-    if first == last:
-        for d in range(width):
-            out[row, d] = np.float32(0)
-        return
-    source = gradient_rows[first]
-    if len(divisors):
-        divisor = divisors[source]
-        for d in range(width):
-            out[row, d] = gradients[source, d] / divisor
-    else:
-        for d in range(width):
-            out[row, d] = gradients[source, d]
+                out[row, d] = np.float32(0)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -237,17 +220,14 @@ def _apply(
     versions: Any,
     version: int,
     slots: Any,
-    chosen: Any,
     sums: Any,
     begin: int,
     end: int,
 ) -> None:
-    lanes = np.empty(LANES, np.float32)
-    for i in range(begin, end):
-        if i + AHEAD < end:
-            prefetch_row_for_writing(values, slots[chosen[i + AHEAD]])
-            prefetch_row_for_writing(state, slots[chosen[i + AHEAD]])
-            prefetch_row(sums, chosen[i + AHEAD])
-        slot = slots[chosen[i]]
-        versions[slot] = version
-        step_row(kind, parameters, values, state, slot, sums, chosen[i], lanes)
+    for block in range(begin, end, BLOCK):
+        block_end = min(block + BLOCK, end)
+        for i in range(block, block_end):
+            prefetch_row_for_writing(values, slots[i])
+            prefetch_row_for_writing(state, slots[i])
+            versions[slots[i]] = version
+        step_rows(kind, parameters, values, state, slots, sums, block, block_end)
