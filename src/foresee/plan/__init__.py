@@ -1,0 +1,61 @@
+"""Planning: touches in, records out. Pure: no torch, no file, no clock, no thread, no global random state.
+
+A planner is one line in PLANNERS. All of them write the same format (`record`), are counted by the same counter
+(`count`) and proved by the same checker (`check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from foresee.errors import PlanError
+from foresee.plan.belady import Belady
+from foresee.plan.demand import least_frequently_used, least_recently_used, static_hot_set
+from foresee.plan.lookahead import WINDOW_STEPS, Lookahead
+from foresee.plan.record import Header, Planner, Record, Touches
+
+PROFILE_STEPS = 100
+"""How much of the stream the static planner looks at before it fixes its hot set."""
+
+Profile = Callable[[int], Iterable[Touches]]
+"""Gives the touches of the first so many steps."""
+
+
+def _lookahead(header: Header, profile: Profile) -> Planner:
+    versions = bool(header.parameters.get("remember_versions", False))
+    window = header.parameters.get("window_steps")
+    if window is None:
+        return Lookahead(header, remember_versions=versions)
+    return Lookahead(header, window_steps=int(window), eager=True, remember_versions=versions)
+
+
+def _none(header: Header, profile: Profile) -> Planner:
+    versions = bool(header.parameters.get("remember_versions", False))
+    return Lookahead(header, window_steps=0, eager=True, remember_versions=versions)
+
+
+PLANNERS: dict[str, Callable[[Header, Profile], Planner]] = {
+    "none": _none,
+    "static": lambda header, profile: static_hot_set(header, profile(PROFILE_STEPS)),
+    "lru": lambda header, profile: least_recently_used(header),
+    "lfu": lambda header, profile: least_frequently_used(header),
+    "lookahead": _lookahead,
+    "belady": lambda header, profile: Belady(header),
+}
+
+
+def make_planner(header: Header, profile: Profile) -> Planner:
+    """The planner that the header names. `profile` is asked only by planners that look at the stream first."""
+    if header.planner not in PLANNERS:
+        raise PlanError(f"there is no planner {header.planner!r}; choose one of {', '.join(PLANNERS)}")
+    return PLANNERS[header.planner](header, profile)
+
+
+def plan(planner: Planner, trace: Iterable[Touches]) -> Iterator[Record]:
+    """The records of a whole trace, as they are decided."""
+    for touches in trace:
+        yield from planner.push(touches)
+    yield from planner.finish()
+
+
+__all__ = ["PLANNERS", "PROFILE_STEPS", "WINDOW_STEPS", "Lookahead", "make_planner", "plan"]

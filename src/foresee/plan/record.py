@@ -154,6 +154,8 @@ class Header:
     """Rows of all tables: every row id is below this."""
     first_step: int
     num_steps: int
+    fetch_ahead_steps: int
+    """A fetch is issued at most this many steps before the step before its own; it bounds staging memory."""
     stream_digest: str
     """Identity of the batch stream the plan was made from."""
     format_version: int = FORMAT_VERSION

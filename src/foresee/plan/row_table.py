@@ -1,0 +1,229 @@
+"""What a planner remembers of a row: its slot, its latest touch, its latest write-back.
+
+An open-addressing hash table with linear probing, 32 bytes an entry so that a probe costs one cache line. It holds the
+rows of the window, the rows in slots and those written back recently, and never more: its size does not depend on the
+size of the tables. The kernels release the GIL and are deterministic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from foresee.errors import PlanError
+from foresee.plan.prefetch import prefetch_read
+from foresee.plan.record import Int32, Int64
+
+# The four words of an entry. MARK is stamp << 32 | position: the row's latest touch, as the position among the distinct
+# rows of the batch with that stamp. PAST is version << 32 | 1 + step of the latest write-back.
+ROW, SLOT, MARK, PAST = 0, 1, 2, 3
+EMPTY = -1
+NO_SLOT = -1
+NO_MARK = -1
+LOW = 0xFFFFFFFF
+LOAD_MAX = 0.6
+PREFETCH_DISTANCE = 12
+
+
+@njit(nogil=True, cache=True, inline="always")
+def home_of(row: int, mask: int) -> np.int64:
+    """Where the search for a row begins: Fibonacci hashing, folded because the high bits are the good ones."""
+    mixed = np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)
+    return np.int64((mixed ^ (mixed >> np.uint64(32))) & np.uint64(mask))
+
+
+@njit(nogil=True, cache=True, inline="always")
+def find(table: Int64, row: int) -> np.int64:
+    """The entry of a row that is known to be in the table."""
+    mask = len(table) - 1
+    entry = home_of(row, mask)
+    while table[entry, ROW] != row:
+        entry = (entry + 1) & mask
+    return entry
+
+
+@njit(nogil=True, cache=True, inline="always")
+def prefetch_entry(table: Int64, rows: Int64, position: int) -> None:
+    """Asks for the entry of a row that a loop will need a dozen turns later."""
+    if position < len(rows):
+        prefetch_read(table, home_of(rows[position], len(table) - 1) * 4)
+
+
+@njit(nogil=True, cache=True)
+def _deduplicate(
+    table: Int64, rows: Int64, num_rows: int, stamp: int, fresh_past: int, inverse: Int32, distinct: Int64, marks: Int64
+) -> tuple[int, int, np.int64, int]:
+    """Fills `inverse`, the distinct rows in order of first touch, and the mark each had before.
+
+    Returns (distinct rows, entries inserted, checksum of the ids, position of an id outside the tables or -1).
+    """
+    mask = len(table) - 1
+    num_distinct = 0
+    num_inserted = 0
+    checksum = np.uint64(len(rows))
+    for i in range(len(rows)):
+        prefetch_entry(table, rows, i + PREFETCH_DISTANCE)
+        row = rows[i]
+        if row < 0 or row >= num_rows:
+            return num_distinct, num_inserted, np.int64(0), i
+        checksum = checksum * np.uint64(0x100000001B3) + np.uint64(row)
+        entry = home_of(row, mask)
+        while table[entry, ROW] != row:
+            if table[entry, ROW] == EMPTY:
+                table[entry, ROW] = row
+                table[entry, SLOT] = NO_SLOT
+                table[entry, MARK] = NO_MARK
+                table[entry, PAST] = fresh_past
+                num_inserted += 1
+                break
+            entry = (entry + 1) & mask
+        mark = table[entry, MARK]
+        if mark >> 32 == stamp:
+            inverse[i] = np.int32(mark & LOW)
+        else:
+            table[entry, MARK] = (np.int64(stamp) << 32) | num_distinct
+            distinct[num_distinct] = row
+            marks[num_distinct] = mark
+            inverse[i] = np.int32(num_distinct)
+            num_distinct += 1
+    return num_distinct, num_inserted, np.int64(checksum >> np.uint64(1)), -1
+
+
+@njit(nogil=True, cache=True)
+def _slots_of(table: Int64, rows: Int64, slots: Int32) -> None:
+    for k in range(len(rows)):
+        prefetch_entry(table, rows, k + PREFETCH_DISTANCE)
+        slots[k] = table[find(table, rows[k]), SLOT]
+
+
+@njit(nogil=True, cache=True)
+def _assign(table: Int64, rows: Int64, slots: Int32, pasts: Int64) -> None:
+    for k in range(len(rows)):
+        prefetch_entry(table, rows, k + PREFETCH_DISTANCE)
+        entry = find(table, rows[k])
+        table[entry, SLOT] = slots[k]
+        pasts[k] = table[entry, PAST]
+
+
+@njit(nogil=True, cache=True)
+def _release(table: Int64, rows: Int64, versions: Int32, step: int) -> None:
+    for k in range(len(rows)):
+        prefetch_entry(table, rows, k + PREFETCH_DISTANCE)
+        entry = find(table, rows[k])
+        table[entry, SLOT] = NO_SLOT
+        table[entry, PAST] = (np.int64(versions[k]) << 32) | (step + 1)
+
+
+@njit(nogil=True, cache=True)
+def _must_stay(table: Int64, entry: int, stamp_min: int, written_min: int) -> bool:
+    """A row stays if it is in a slot, or has a touch still to come, or was written back recently."""
+    if table[entry, ROW] == EMPTY:
+        return False
+    if table[entry, SLOT] != NO_SLOT or table[entry, MARK] >> 32 >= stamp_min:
+        return True
+    return bool((table[entry, PAST] & LOW) - 1 >= written_min)
+
+
+@njit(nogil=True, cache=True)
+def _count_staying(table: Int64, stamp_min: int, written_min: int) -> int:
+    staying = 0
+    for entry in range(len(table)):
+        staying += _must_stay(table, entry, stamp_min, written_min)
+    return staying
+
+
+@njit(nogil=True, cache=True)
+def _move_staying(old: Int64, new: Int64, stamp_min: int, written_min: int) -> None:
+    mask = len(new) - 1
+    for entry in range(len(old)):
+        if _must_stay(old, entry, stamp_min, written_min):
+            home = home_of(old[entry, ROW], mask)
+            while new[home, ROW] != EMPTY:
+                home = (home + 1) & mask
+            for word in range(4):
+                new[home, word] = old[entry, word]
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """The distinct rows of one batch."""
+
+    rows: Int64
+    """In order of first touch."""
+    inverse: Int32
+    """For each lookup, the position in `rows`."""
+    marks: Int64
+    """The mark of each row's touch before this one, or NO_MARK."""
+    checksum: int
+
+
+def past_of(version: int, written_at: int = -1) -> int:
+    """The PAST word of a row in this version, written back after this step (-1: never)."""
+    return (version << 32) | (written_at + 1)
+
+
+class RowTable:
+    """The table, growing as it must and forgetting what it may."""
+
+    def __init__(self, *, num_rows: int, fresh_version: int) -> None:
+        """`fresh_version` is what a row not in the table is taken for: 0, or UNKNOWN_VERSION."""
+        self.num_rows = num_rows
+        self.entries = _empty(1024)
+        self._fresh_past = past_of(fresh_version)
+        self._num_entries = 0
+        self._distinct = np.empty(0, np.int64)
+        self._marks = np.empty(0, np.int64)
+
+    def deduplicate(self, rows: Int64, *, stamp: int, stamp_min: int = 0, written_min: int = -1) -> Distinct:
+        """The distinct rows of the batch with this stamp.
+
+        If room is needed, rows that are in no slot, last touched before `stamp_min` and last written back before step
+        `written_min` are forgotten. With the defaults nothing is.
+        """
+        self._reserve(len(rows), stamp_min, written_min)
+        if len(self._distinct) < len(rows):
+            self._distinct, self._marks = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+        inverse = np.empty(len(rows), np.int32)
+        count, inserted, checksum, bad = _deduplicate(
+            self.entries, rows, self.num_rows, stamp, self._fresh_past, inverse, self._distinct, self._marks
+        )
+        self._num_entries += inserted
+        if bad >= 0:
+            raise PlanError(
+                f"step {stamp}: lookup {bad} names row {rows[bad]}, but the tables have rows 0 to {self.num_rows - 1}; "
+                "prepare the log again, or open the tables that belong to it"
+            )
+        return Distinct(self._distinct[:count].copy(), inverse, self._marks[:count].copy(), int(checksum))
+
+    def slots_of(self, rows: Int64) -> Int32:
+        """The slot of each row, or NO_SLOT."""
+        slots = np.empty(len(rows), np.int32)
+        _slots_of(self.entries, rows, slots)
+        return slots
+
+    def assign(self, rows: Int64, slots: Int32) -> tuple[Int32, int]:
+        """Puts rows into slots; returns their versions and the latest step after which one of them was written back."""
+        pasts = np.empty(len(rows), np.int64)
+        _assign(self.entries, rows, slots, pasts)
+        return (pasts >> 32).astype(np.int32), int((pasts & LOW).max(initial=0)) - 1
+
+    def release(self, rows: Int64, versions: Int32, *, step: int) -> None:
+        """Takes rows out of their slots: written back after `step`, in these versions."""
+        _release(self.entries, rows, versions, step)
+
+    def _reserve(self, num_lookups: int, stamp_min: int, written_min: int) -> None:
+        if self._num_entries + num_lookups <= LOAD_MAX * len(self.entries):
+            return
+        staying = _count_staying(self.entries, stamp_min, written_min)
+        grown = _empty(int((1.5 * staying + num_lookups) / LOAD_MAX))
+        _move_staying(self.entries, grown, stamp_min, written_min)
+        self.entries = grown
+        self._num_entries = staying
+
+
+def _empty(num_entries: int) -> Int64:
+    table = np.empty((1 << max(10, int(num_entries).bit_length()), 4), np.int64)
+    table[:, ROW] = EMPTY
+    return table

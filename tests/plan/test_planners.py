@@ -1,0 +1,153 @@
+"""Every planner's plan is proved by the checker, on hostile small traces; counts on a fixed trace are golden."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foresee.errors import PlanError
+from foresee.plan import PLANNERS, Lookahead, make_planner, plan
+from foresee.plan.check import check
+from foresee.plan.count import count
+from foresee.plan.record import Record, Touches
+from foresee.testing.traces import header_for, largest_batch, skewed_trace, touches_of, traces
+
+EXACT = sorted(PLANNERS)
+
+
+def records_of(
+    name: str, trace: Sequence[Touches], capacity_rows: int, num_rows: int, **parameters: int
+) -> list[Record]:
+    header = header_for(name, trace, capacity_rows=capacity_rows, num_rows=num_rows, **parameters)
+    return list(plan(make_planner(header, lambda steps: trace[:steps]), trace))
+
+
+@pytest.mark.parametrize("name", EXACT)
+@given(case=traces(), slack=st.integers(0, 8))
+def test_every_planner_is_proved_right(name: str, case: tuple[int, list[Touches]], slack: int) -> None:
+    num_rows, trace = case
+    capacity = max(1, largest_batch(trace)) + slack
+    header = header_for(name, trace, capacity_rows=capacity, num_rows=num_rows)
+    records = records_of(name, trace, capacity, num_rows)
+    verdict = check(header, trace, records, count(records))
+    assert verdict.right, verdict.violations
+
+
+@pytest.mark.parametrize("window", [0, 1, 2, 5])
+@given(case=traces(), ahead=st.integers(0, 4))
+def test_a_fixed_window_is_proved_right(window: int, case: tuple[int, list[Touches]], ahead: int) -> None:
+    num_rows, trace = case
+    header = header_for(
+        "lookahead", trace, capacity_rows=num_rows, num_rows=num_rows, window_steps=window, fetch_ahead_steps=ahead
+    )
+    records = list(plan(make_planner(header, lambda steps: trace[:steps]), trace))
+    verdict = check(header, trace, records, count(records))
+    assert verdict.right, verdict.violations
+
+
+@pytest.mark.parametrize("window", [0, 1, 3])
+@given(case=traces(), slack=st.integers(0, 6), ahead=st.integers(0, 4))
+def test_a_short_window_with_any_capacity_is_proved_right(
+    window: int, case: tuple[int, list[Touches]], slack: int, ahead: int
+) -> None:
+    num_rows, trace = case
+    header = header_for(
+        "lookahead", trace, capacity_rows=max(1, largest_batch(trace)) + slack, num_rows=num_rows,
+        fetch_ahead_steps=ahead,
+    )  # fmt: skip
+    for remember in (False, True):
+        planner = Lookahead(header, window_steps=window, remember_versions=remember)
+        records = list(plan(planner, trace))
+        verdict = check(header, trace, records, count(records))
+        assert verdict.right, verdict.violations
+
+
+@given(case=traces(num_rows_max=40, samples_max=6), slack=st.integers(0, 20))
+def test_belady_is_a_lower_bound(case: tuple[int, list[Touches]], slack: int) -> None:
+    num_rows, trace = case
+    capacity = max(1, largest_batch(trace)) + slack
+    fetched = {name: count(records_of(name, trace, capacity, num_rows)).num_fetched for name in EXACT}
+    assert fetched["belady"] == min(fetched.values())
+    assert fetched["none"] == max(fetched.values())
+
+
+def test_fixed_window_by_brute_force() -> None:
+    """A row stays iff it is used again within the window: everything follows from the definition."""
+    for seed in range(12):
+        window = seed % 5
+        trace = skewed_trace(seed=seed, num_rows=60, num_steps=40, num_samples=5, num_lookups=2)
+        sets = [set(touches.rows.tolist()) for touches in trace]
+        records = records_of("lookahead", trace, 60, 60, window_steps=window)
+        for step, record in enumerate(records):
+            ahead = set().union(*sets[step + 1 : step + 1 + window])
+            behind = set().union(*sets[max(0, step - window) : step])
+            assert set(record.evict.row.tolist()) == sets[step] - ahead
+            assert set(record.fetch.row.tolist()) == sets[step] - behind
+            assert record.not_before <= max(-1, step - 1 - window), "the paper's guard is never too early for us"
+
+
+def test_with_the_whole_trace_known_lookahead_is_belady() -> None:
+    for seed, capacity in [(1, 120), (2, 150), (3, 300)]:
+        trace = skewed_trace(seed=seed, num_rows=3_000, num_steps=100, num_samples=20, num_lookups=5)
+        fetched = {n: count(records_of(n, trace, capacity, 3_000)).num_fetched for n in ("lookahead", "belady", "lru")}
+        assert fetched["lookahead"] == fetched["belady"] < fetched["lru"]
+
+
+def test_worked_example_of_the_lecture() -> None:
+    """L = 2: batch 1 fetches 3 and 9 and keeps 3; batch 2 fetches 4 and extends 3; the last use of 3 lets it go."""
+    trace = [touches_of([[3], [9]]), touches_of([[3], [4]]), touches_of([[5], [6]]), touches_of([[3], [7]])]
+    records = records_of("lookahead", trace, 10, 10, window_steps=2)
+    assert [set(r.fetch.row.tolist()) for r in records] == [{3, 9}, {4}, {5, 6}, {7}]
+    assert [set(r.evict.row.tolist()) for r in records] == [{9}, {4}, {5, 6}, {3, 7}]
+    assert [r.not_before for r in records] == [-1, -1, -1, -1], "no row comes back from the store"
+
+
+def test_a_batch_larger_than_the_cache_names_the_capacity_that_works() -> None:
+    trace = [touches_of([[1, 2]]), touches_of([[1, 2, 3], [4]])]
+    with pytest.raises(PlanError, match=r"step 1 touches 4 distinct rows, but the cache holds 3; .* 4 rows"):
+        records_of("lookahead", trace, 3, 10)
+    records_of("lookahead", trace, 4, 10)
+
+
+def test_a_fixed_window_that_does_not_fit_is_refused() -> None:
+    trace = [touches_of([[1, 2]]), touches_of([[3, 4]]), touches_of([[1, 2, 3, 4]])]
+    with pytest.raises(PlanError, match="step 1: a window of 2 steps needs 4 slots, but the cache holds 3"):
+        records_of("lookahead", [*trace[:2], touches_of([[1, 2, 3]])], 3, 10, window_steps=2)
+    records_of("lookahead", trace, 4, 10, window_steps=2)
+
+
+def test_an_id_outside_the_tables_is_named() -> None:
+    with pytest.raises(PlanError, match="step 1: lookup 1 names row 10, but the tables have rows 0 to 9"):
+        records_of("lookahead", [touches_of([[1]]), touches_of([[2, 10]])], 5, 10)
+
+
+GOLDEN = {"none": 19797, "static": 8938, "lru": 11360, "lfu": 10375, "lookahead": 8146, "belady": 8146}
+
+
+def test_golden_fetch_counts() -> None:
+    """Correctness does not see waste: a planner that caches nothing is right too. These counts see it."""
+    trace = skewed_trace(seed=7, num_rows=20_000, num_steps=60, num_samples=64, num_lookups=8)
+    counted = {name: count(records_of(name, trace, 1500, 20_000)).num_fetched for name in EXACT}
+    assert counted == GOLDEN
+
+
+def test_versions_are_forgotten_only_after_the_window() -> None:
+    """Without full memory a fetch may say 'unknown', but what it says is true, and recent write-backs are known."""
+    trace = skewed_trace(seed=3, num_rows=5_000, num_steps=200, num_samples=16, num_lookups=4)
+    header = header_for("lookahead", trace, capacity_rows=300, num_rows=5_000, remember_versions=0)
+    records = list(plan(make_planner(header, lambda steps: trace[:steps]), trace))
+    assert check(header, trace, records, None).right
+    versions = np.concatenate([record.fetch.version for record in records])
+    assert (versions == -1).any()
+    assert (versions > 0).any()
+
+
+def test_planning_in_the_middle_starts_cold_and_stays_right() -> None:
+    trace = skewed_trace(seed=5, num_rows=500, num_steps=30, num_samples=8, num_lookups=3)
+    whole = records_of("lookahead", trace, 80, 500)
+    again = records_of("lookahead", trace, 80, 500)
+    assert all(np.array_equal(a.unique, b.unique) and a.digest == b.digest for a, b in zip(whole, again, strict=True))
