@@ -1,9 +1,10 @@
 """Users with tastes: the ids and dense values of sample i, as a pure function of (seed, i).
 
-A sample comes from a user, and a user has a few interests. In most columns the id is one of the user's few habitual
-ids, or one of those an interest shares among its users, or a fresh draw; all three are Zipf draws from the column's
-table, so each column alone looks like Zipf while columns together are correlated, as in real logs. Any chunk can be
-made without the ones before it. Kernels fill arrays they are given and keep no state.
+A sample comes from a user in one of a few moods, and a mood is about a topic that many users share. User and topic are
+each a number in [0, 1); a column turns one of them, or a fresh number, into an id by a scramble of its own and the
+inverse of its Zipf distribution. The scramble keeps a uniform number uniform, so each column alone is exactly Zipf,
+while columns that listen to the same user or topic are strongly correlated, as those of real logs are. Any chunk can
+be made without the ones before it. Kernels fill arrays they are given and keep no state.
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from foresee.data.batch import Float32
+from foresee.data.batch import Float32, Int64
 from foresee.data.order import key_of
-from foresee.data.synthetic.zipf import Float64, combine, uniform, zipf_constants, zipf_id
+from foresee.data.synthetic.zipf import Float64, combine, mix, uniform, zipf_id, zipf_weights
 
-HABITS = 4
-"""Habitual ids of a user in one column."""
-INTERESTS_PER_USER = 3
-INTEREST_IDS = 16
-"""Ids an interest has in one column."""
+MOODS = 4
+"""Each user has this many, and each is about one topic."""
+CELLS = 128
+"""A column's scramble permutes this many equal pieces of [0, 1)."""
 
-# Columns take turns: mostly the user, mostly the interest, both, neither. (user's share, interest's share of draws)
-_TASTES = ((0.6, 0.2), (0.2, 0.5), (0.35, 0.35), (0.0, 0.0))
+# Columns take turns: mostly the user, mostly the topic, both, a little of both. (user's share, topic's share of draws)
+_TASTES = ((0.85, 0.1), (0.05, 0.85), (0.45, 0.45), (0.2, 0.4))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +38,22 @@ class Population:
     zipf: float = 1.1
     correlated: bool = True
     num_users: int = 10_000
-    num_interests: int = 1_000
+    num_topics: int = 1_000
 
     def keys(self) -> NDArray[np.uint64]:
-        """Keys of samples, users and interests: three streams that never meet."""
+        """Keys of samples, users and scrambles: three streams that never meet."""
         return np.array([key_of(self.seed, 2, stream) for stream in range(3)], np.uint64)
 
-    def tastes(self) -> Float64:  # [columns, 2]: where the user's share ends, where the interest's ends
+    def tastes(self) -> Float64:  # [columns, 2]: where the user's share ends, where the topic's ends
         shares = [_TASTES[i % len(_TASTES)] if self.correlated else (0.0, 0.0) for i in range(len(self.table_sizes))]
         return np.cumsum(np.array(shares, np.float64).reshape(-1, 2), axis=1)
 
     def draw_ids(self, first_sample: int, out: NDArray[Any]) -> None:
         """Fill out[sample, column] with local ids of the samples from `first_sample` on."""
-        constants = zipf_constants(self.table_sizes, self.zipf)
+        weights = zipf_weights(self.table_sizes, self.zipf)
+        sizes = np.array(self.table_sizes, np.int64)
         _draw_ids(
-            out, first_sample, self.keys(), constants, self.tastes(), self.zipf, self.num_users, self.num_interests
+            out, first_sample, self.keys(), weights, sizes, self.tastes(), self.zipf, self.num_users, self.num_topics
         )
 
     def draw_dense(self, first_sample: int, out: Float32) -> None:
@@ -75,9 +76,17 @@ def normal(bits: np.uint64) -> float:
 
 @njit(nogil=True, cache=True, inline="always")
 def _user_of(sample_key: np.uint64, num_users: int) -> Any:
-    # The square makes some users busier, mildly: a heavy head would bend every column's marginal towards its habits.
+    # The square makes some users busier, mildly: a few very busy ones would bend every column towards their ids.
     share = uniform(combine(sample_key, np.uint64(1 << 32)))
     return np.uint64(share * share * num_users)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _scramble(share: float, key: np.uint64) -> Any:
+    """Permute the cells of [0, 1): multiplying by an odd number permutes the residues of a power of two."""
+    cell = np.uint64(share * CELLS)
+    moved = (cell * (key | np.uint64(1)) + (key >> np.uint64(32))) % np.uint64(CELLS)
+    return (float(moved) + (share * CELLS - float(cell))) / CELLS
 
 
 @njit(nogil=True, cache=True)
@@ -85,28 +94,31 @@ def _draw_ids(
     out: Any,
     first_sample: int,
     keys: NDArray[np.uint64],
-    constants: Float64,
+    weights: Float64,
+    sizes: Int64,
     tastes: Float64,
     exponent: float,
     num_users: int,
-    num_interests: int,
+    num_topics: int,
 ) -> None:
     for index in range(out.shape[0]):
         sample_key = combine(keys[0], np.uint64(first_sample + index))
         user_key = combine(keys[1], _user_of(sample_key, num_users))
-        turn = combine(sample_key, np.uint64(1 << 33)) % np.uint64(INTERESTS_PER_USER)
-        interest = combine(user_key, turn + np.uint64(1 << 32)) % np.uint64(num_interests)
-        interest_key = combine(keys[2], interest)
+        mood_bits = combine(sample_key, np.uint64(1 << 33))
+        topic = combine(user_key, mood_bits % np.uint64(MOODS)) % np.uint64(num_topics)
+        # A topic is a narrow range, not a point: its samples share hot ids and spread over cold ones.
+        about = (float(topic) + uniform(mix(mood_bits))) / num_topics
+        who = uniform(combine(user_key, np.uint64(1 << 32)))
         for column in range(out.shape[1]):
             bits = combine(sample_key, np.uint64(column))
-            share = uniform(bits)
-            if share < tastes[column, 0]:
-                owner = combine(user_key, np.uint64(column * HABITS) + bits % np.uint64(HABITS))
-            elif share < tastes[column, 1]:
-                owner = combine(interest_key, np.uint64(column * INTEREST_IDS) + bits % np.uint64(INTEREST_IDS))
+            turn = uniform(bits)
+            if turn < tastes[column, 0]:
+                share = _scramble(who, combine(keys[2], np.uint64(column)))
+            elif turn < tastes[column, 1]:
+                share = _scramble(about, combine(keys[2], np.uint64(column)))
             else:
-                owner = combine(bits, np.uint64(column))
-            out[index, column] = zipf_id(owner, constants[column], exponent)
+                share = uniform(mix(bits))
+            out[index, column] = zipf_id(share, weights[column], sizes[column], exponent)
 
 
 @njit(nogil=True, cache=True)
