@@ -13,7 +13,9 @@ DATA = Path(os.environ.get("FORESEE_DATA", Path(__file__).parents[3] / "shared" 
 @pytest.fixture(scope="session")
 def published() -> Path:
     if not DATA.is_dir():
-        pytest.skip(f"the published cluster traces are not in {DATA}: set FORESEE_DATA to the folder that holds cluster/")
+        pytest.skip(
+            f"the published cluster traces are not in {DATA}: set FORESEE_DATA to the folder that holds cluster/"
+        )
     return DATA
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from foresee.cluster.formats.shockwave import StoredResult, Trace
-from foresee.cluster.job import Cluster, job_of_seconds
+from foresee.cluster.job import Cluster, Job, work_of_seconds
 from foresee.cluster.metrics import measure, rho_static, rho_themis
 from foresee.cluster.replay import replay
 from foresee.errors import PlanError
@@ -50,7 +50,8 @@ def test_a_cheaper_restart_does_not_replay(trace32: Trace, results32: dict[str, 
 
 
 def test_a_schedule_that_cannot_be_carried_out_names_its_round() -> None:
-    jobs = [job_of_seconds(id="a", gpus=2, seconds=100.0), job_of_seconds(id="b", gpus=1, seconds=100.0)]
+    work = work_of_seconds(100.0)
+    jobs = [Job(id="a", gpus=2, regimes=work), Job(id="b", gpus=1, regimes=work)]
     cluster = Cluster(gpus=2)
     with pytest.raises(PlanError, match=r"round 0 .* needs more than 2 GPUs"):
         replay(jobs, cluster, [["a", "b"]])

@@ -63,7 +63,7 @@ class RegimeExecution:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._work_seconds = job.exclusive_seconds
-        self.served_seconds = 0.0
+        self.served_seconds = job.done_seconds
 
     @property
     def remaining_seconds(self) -> float:

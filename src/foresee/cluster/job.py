@@ -40,6 +40,8 @@ class Job:
     gpus: int
     regimes: tuple[Regime, ...]
     arrival_seconds: float = 0.0
+    done_seconds: float = 0.0
+    """Run time already behind it when the plan begins; part of its work."""
     weight: float = 1.0
     """How much of the cluster the job is entitled to, relative to the others."""
     user: str = ""
@@ -56,6 +58,11 @@ class Job:
     def exclusive_seconds(self) -> float:
         """Run time alone on the cluster, by the job's own description."""
         return sum(regime.seconds for regime in self.regimes)
+
+    @property
+    def left_seconds(self) -> float:
+        """Run time the plan has to find room for."""
+        return self.exclusive_seconds - self.done_seconds
 
     def seconds_after(self, units_done: float) -> float:
         """Run time of what is left once `units_done` units are done."""
@@ -76,19 +83,9 @@ class Job:
         return self.regimes[-1].seconds_per_unit
 
 
-def job_of_seconds(
-    *,
-    id: str,
-    gpus: int,
-    seconds: float,
-    arrival_seconds: float = 0.0,
-    weight: float = 1.0,
-    user: str = "",
-    kind: str = "",
-) -> Job:
-    """A job of which only the run time is known: one regime, whose unit is a second."""
-    work = (Regime(num_units=seconds, seconds_per_unit=1.0),)
-    return Job(id=id, gpus=gpus, regimes=work, arrival_seconds=arrival_seconds, weight=weight, user=user, kind=kind)
+def work_of_seconds(seconds: float) -> tuple[Regime, ...]:
+    """Work of which only the run time is known: one regime, whose unit is a second."""
+    return (Regime(num_units=seconds, seconds_per_unit=1.0),)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,6 +135,10 @@ def _fault(job: Job, cluster: Cluster) -> str:
         return f"it asks for {job.gpus} GPUs and the cluster has {cluster.gpus}: give it fewer, or plan with more GPUs"
     if not _positive([regime.seconds for regime in job.regimes]):
         return f"its work is {job.exclusive_seconds:g} s, expected regimes that each take a positive time"
+    if not 0 <= job.done_seconds < job.exclusive_seconds or (job.done_seconds and job.steps):
+        return (
+            f"{job.done_seconds:g} s of its {job.exclusive_seconds:g} s are done, expected less than all, and steps new"
+        )
     if not (math.isfinite(job.arrival_seconds) and job.arrival_seconds >= 0):
         return f"it arrives at {job.arrival_seconds:g} s, expected zero or later"
     if not (math.isfinite(job.weight) and job.weight > 0):

@@ -3,7 +3,8 @@
 In: a finished run. Out: plain numbers.
 Finish-time fairness ρ compares a job's completion time with what an equal share would have given it. There are two
 definitions in use and both are here: `static` divides by the contention of the whole trace (jobs / GPUs), as
-Shockwave's code does; `themis` by the mean number of jobs during this job's life / GPUs. Neither is below contention 1.
+Shockwave's code does; `themis` by the mean number of jobs during this job's life / GPUs. Neither is below contention
+1.
 Never: round, drop jobs, or prefer a definition silently.
 """
 
@@ -48,14 +49,14 @@ def measure(run: Run) -> Metrics:
     static, themis = rho_static(run), rho_themis(run)
     return Metrics(
         makespan_seconds=run.makespan_seconds,
-        bound_seconds=makespan_bound([outcome.job for outcome in outcomes], run.cluster),
+        bound_seconds=makespan_bound([outcome.job for outcome in outcomes], run.cluster, run.start_seconds),
         jct_mean_seconds=math.fsum(outcome.jct_seconds for outcome in outcomes) / len(outcomes),
         jct_p99_seconds=float(np.percentile([outcome.jct_seconds for outcome in outcomes], 99)),
         worst_rho=max(static),
         unfair_share=unfair_share(static),
         worst_rho_themis=max(themis),
         unfair_share_themis=unfair_share(themis),
-        utilisation=run.busy_gpu_seconds / (run.cluster.gpus * run.makespan_seconds),
+        utilisation=run.busy_gpu_seconds / (run.cluster.gpus * (run.makespan_seconds - run.start_seconds)),
         num_starts=sum(outcome.num_starts for outcome in outcomes),
         num_jobs=len(outcomes),
     )
@@ -83,15 +84,15 @@ def unfair_share(rhos: Sequence[float], above: float = UNFAIR_ABOVE) -> float:
     return sum(rho > above for rho in rhos) / len(rhos)
 
 
-def makespan_bound(jobs: Iterable[Job], cluster: Cluster) -> float:
+def makespan_bound(jobs: Iterable[Job], cluster: Cluster, start_seconds: float = 0.0) -> float:
     """A time before which no schedule can end: each job needs its run time after it arrives, and from any moment on the
     GPUs must hold all work that arrives from then on."""
     ordered = sorted(jobs, key=lambda job: job.arrival_seconds, reverse=True)
     bound, later_gpu_seconds = 0.0, 0.0
     for job in ordered:
-        later_gpu_seconds += job.gpus * job.exclusive_seconds
-        alone = job.arrival_seconds + job.exclusive_seconds
-        bound = max(bound, alone, job.arrival_seconds + later_gpu_seconds / cluster.gpus)
+        ready = max(start_seconds, job.arrival_seconds)
+        later_gpu_seconds += job.gpus * job.left_seconds
+        bound = max(bound, ready + job.left_seconds, ready + later_gpu_seconds / cluster.gpus)
     return bound
 
 

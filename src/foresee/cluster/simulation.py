@@ -93,6 +93,10 @@ class Run:
     """GPU time spent on work, restarts not counted."""
 
     @property
+    def start_seconds(self) -> float:
+        return self.rounds[0].start_seconds if self.rounds else 0.0
+
+    @property
     def makespan_seconds(self) -> float:
         return max((outcome.finish_seconds for outcome in self.outcomes), default=0.0)
 
@@ -115,10 +119,14 @@ def simulate(
     order: Order,
     *,
     estimator: Estimator = reactive,
+    start_seconds: float = 0.0,
     on_round: Callable[[float, int], None] | None = None,
 ) -> Run:
-    """Run all jobs to their end. `on_round(now, finished)` is called once a round, for progress bars."""
-    simulator = Simulator(check_jobs(jobs, cluster), cluster, estimator)
+    """Run all jobs to their end; nothing runs before `start_seconds`, though jobs may have arrived by then.
+
+    `on_round(now, finished)` is called once a round, for progress bars.
+    """
+    simulator = Simulator(check_jobs(jobs, cluster), cluster, estimator, start_seconds)
     while simulator.advance_to_work():
         live = simulator.live()
         ids = order(simulator.now, live)
@@ -145,8 +153,8 @@ class _Entry:
 class Simulator:
     """The state of a run between rounds. `simulate` drives it with a policy, `replay.py` with a stored schedule."""
 
-    def __init__(self, jobs: Sequence[Job], cluster: Cluster, estimator: Estimator) -> None:
-        self.now = jobs[0].arrival_seconds if jobs else 0.0
+    def __init__(self, jobs: Sequence[Job], cluster: Cluster, estimator: Estimator, start_seconds: float = 0.0) -> None:
+        self.now = max(start_seconds, jobs[0].arrival_seconds if jobs else 0.0)
         self.outcomes: list[Outcome] = []
         self._cluster = cluster
         self._estimator = estimator

@@ -1,1 +1,71 @@
-"""Files that describe jobs, one reader per format. All return jobs, or raise with file:line and what was expected."""
+"""Files that describe jobs, one reader per format; each returns a JobFile, or raises with file:line and what it
+expected.
+
+`read_jobs` picks the reader by what the file looks like, unless told.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from foresee.cluster.formats.kubernetes import read_kubernetes
+from foresee.cluster.formats.philly import read_philly
+from foresee.cluster.formats.record import JobFile, JobRecord, read_text
+from foresee.cluster.formats.sacct import read_sacct
+from foresee.cluster.formats.shockwave import read_trace
+from foresee.cluster.formats.table import read_csv, read_json_jobs
+from foresee.errors import DataError
+
+__all__ = ["READERS", "JobFile", "JobRecord", "format_of", "read_jobs"]
+
+
+def _read_shockwave(path: Path) -> JobFile:
+    trace = read_trace(path)
+    return JobFile(records=tuple(JobRecord(job=job) for job in trace.jobs), cluster=trace.cluster)
+
+
+READERS: dict[str, Callable[[Path], JobFile]] = {
+    "csv": read_csv,
+    "json": read_json_jobs,
+    "shockwave": _read_shockwave,
+    "philly": read_philly,
+    "sacct": read_sacct,
+    "kueue": read_kubernetes,
+    "volcano": read_kubernetes,
+}
+
+
+def read_jobs(path: Path, format: str | None = None) -> JobFile:
+    name = format or format_of(path)
+    if name not in READERS:
+        raise DataError(f"{path}: format {name!r} is not known; choose one of {', '.join(READERS)}")
+    read = READERS[name](path)
+    if not read.records:
+        raise DataError(f"{path}: no jobs with GPUs in it; expected at least one")
+    return read
+
+
+def format_of(path: Path) -> str:
+    """The format a file seems to have, from its first line or its JSON keys."""
+    text = read_text(path, gzip.decompress)
+    if text.lstrip()[:1] in ("{", "["):
+        return _json_format(path, text)
+    header = text.split("\n", 1)[0].lower()
+    if "jobid" in header and "|" in header:
+        return "sacct"
+    return "philly" if "timestamp" in header and "num_gpus" in header else "csv"
+
+
+def _json_format(path: Path, text: str) -> str:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); expected one JSON document") from error
+    if not isinstance(content, dict):
+        return "json"
+    if "steps_per_second" in content:
+        return "shockwave"
+    return "kueue" if "items" in content or "apiVersion" in content else "json"

@@ -1,0 +1,103 @@
+"""What a file of jobs gives: the jobs, and what it says about runs that are over.
+
+In: nothing. Out: the types every reader returns, and the one way in which bad rows are reported.
+Never: guess a missing value; a reader either has it or says where it expected it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from foresee.cluster.job import Cluster, Job
+from foresee.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRecord:
+    """A job and what was observed of it, where the file knows."""
+
+    job: Job
+    wait_seconds: float | None = None
+    """Time in the queue before it first ran."""
+    num_servers: int | None = None
+    utilisation: float | None = None
+    """Mean use of its GPUs, 0 to 1."""
+    status: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobFile:
+    records: tuple[JobRecord, ...]
+    now_seconds: float = 0.0
+    """The moment the file was written, on the clock of the jobs' arrivals: a plan begins there."""
+    cluster: Cluster | None = None
+    notes: tuple[str, ...] = ()
+    """What was left out, and why; one sentence each."""
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return tuple(record.job for record in self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Named fields of one row, with its place in the file for complaints."""
+
+    path: Path
+    line: int
+    fields: Mapping[str, object]
+
+    def complain(self, what: str) -> DataError:
+        return DataError(f"{self.path}:{self.line}: {what}")
+
+    def has(self, name: str) -> bool:
+        return self.fields.get(name) not in (None, "")
+
+    def text(self, name: str, default: str = "") -> str:
+        return str(self.fields[name]).strip() if self.has(name) else default
+
+    def number(
+        self, name: str, *, default: float | None = None, least: float = -math.inf, above: float = -math.inf
+    ) -> float:
+        """A finite number, at least `least` and above `above`."""
+        wanted = f"{name} must be a number" + (f" of at least {least:g}" if least > -math.inf else "")
+        wanted += f" above {above:g}" if above > -math.inf else ""
+        if not self.has(name):
+            if default is None:
+                raise self.complain(f"{name} is missing; {wanted}")
+            return default
+        try:
+            value = float(str(self.fields[name]))
+        except ValueError:
+            raise self.complain(f"{name} is {self.fields[name]!r}; {wanted}") from None
+        if not math.isfinite(value) or value < least or value <= above:
+            raise self.complain(f"{name} is {self.fields[name]!r}; {wanted}")
+        return value
+
+    def count(self, name: str, *, least: int = 1) -> int:
+        value = self.number(name, least=least)
+        if value != int(value):
+            raise self.complain(f"{name} is {self.fields[name]!r}; {name} must be a whole number of at least {least}")
+        return int(value)
+
+    def moment(self, name: str) -> datetime:
+        """A date and time such as 2017-10-09 07:01:55 or 2017-10-09T07:01:55Z."""
+        try:
+            return datetime.fromisoformat(self.text(name)).replace(tzinfo=None)
+        except ValueError:
+            raise self.complain(
+                f"{name} is {self.text(name)!r}; {name} must be a date and time such as 2017-10-09 07:01:55"
+            ) from None
+
+
+def read_text(path: Path, decompress: Callable[[bytes], bytes]) -> str:
+    """The text of a file, through `decompress` if its name ends in .gz."""
+    try:
+        raw = path.read_bytes()
+        return (decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as text: {error}; give a readable UTF-8 file") from error

@@ -1,0 +1,73 @@
+"""Rows of text files: delimited tables and JSON arrays, each row with its line number.
+
+In: a path. Out: rows. Compressed files (.gz) are read as they are.
+Never: interpret a field; that is the reader's part.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from foresee.cluster.formats.record import Row, read_text
+from foresee.errors import DataError
+
+
+def delimited_rows(path: Path, *, delimiter: str = ",", required: Sequence[str]) -> list[Row]:
+    """Rows of a table with a header, whose names are taken in lower case."""
+    reader = csv.reader(io.StringIO(read_text(path, gzip.decompress)), delimiter=delimiter)
+    header = [name.strip().lower() for name in next(reader, [])]
+    if missing := [name for name in required if name not in header]:
+        raise DataError(
+            f"{path}:1: the header has {', '.join(header) or 'nothing'} and lacks {', '.join(missing)}; "
+            f"expected at least {', '.join(required)}"
+        )
+    rows = []
+    for cells in reader:
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(header):
+            raise DataError(f"{path}:{reader.line_num}: {len(cells)} cells, expected {len(header)} as in the header")
+        rows.append(Row(path, reader.line_num, dict(zip(header, cells, strict=True))))
+    return rows
+
+
+def json_rows(path: Path, key: str) -> list[Row]:
+    """Objects of the array under `key`, or of the file if it is an array, or the file's one object."""
+    text = read_text(path, gzip.decompress)
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); expected one JSON document") from error
+    if isinstance(content, dict) and key not in content:
+        return [Row(path, 1, content)]
+    elements = content[key] if isinstance(content, dict) else content
+    if not isinstance(elements, list):
+        raise DataError(
+            f"{path}:1: {type(elements).__name__} found; expected an array of objects, or one under {key!r}"
+        )
+    begin = re.search(rf'"{key}"\s*:\s*\[', text) if isinstance(content, dict) else re.search(r"\[", text)
+    lines = _lines_of_elements(text, begin.end() if begin else 0, len(elements))
+    for line, element in zip(lines, elements, strict=True):
+        if not isinstance(element, dict):
+            raise DataError(f"{path}:{line}: {element!r} found; expected an object that describes a job")
+    return [Row(path, line, element) for line, element in zip(lines, elements, strict=True)]
+
+
+def _lines_of_elements(text: str, position: int, num_elements: int) -> list[int]:
+    """Line on which each element of an array begins; `position` is just behind its bracket."""
+    return list(_walk(text, position, num_elements))
+
+
+def _walk(text: str, position: int, num_elements: int) -> Iterator[int]:
+    decoder = json.JSONDecoder()
+    for _ in range(num_elements):
+        match = re.compile(r"[\s,]*").match(text, position)
+        position = match.end() if match else position
+        yield text.count("\n", 0, position) + 1
+        _, position = decoder.raw_decode(text, position)
