@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 
-from foresee.errors import UsageError
+from foresee.errors import StoreError, UsageError
 from foresee.store.check import check_request
 from foresee.store.contract import Int64, Layout, Rows
 from foresee.store.initial import initial_key, initial_unit
@@ -24,8 +24,14 @@ class MemoryStore:
         self._layout = layout
         self._key, self._unit = initial_key(layout), initial_unit(layout)
         row_words = layout.row_bytes // 4
-        self._base = np.zeros((layout.num_rows, row_words), np.float32)
-        self._written = np.zeros((layout.num_rows + 7) // 8, np.uint8)
+        try:
+            self._base = np.zeros((layout.num_rows, row_words), np.float32)
+            self._written = np.zeros((layout.num_rows + 7) // 8, np.uint8)
+        except (MemoryError, ValueError) as error:
+            raise StoreError(
+                f"tables of {layout.num_rows:,} rows need {layout.num_rows * layout.row_bytes:,} bytes, more than this "
+                "machine's memory; keep them on disk"
+            ) from error
         self._no_overlay = read_only(np.zeros((0, row_words), np.float32))
         self._writer = threading.Lock()
         self._committed_step = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from foresee.errors import StoreError
@@ -26,27 +26,41 @@ def create_folder(folder: Path, layout: Layout, files: Files) -> None:
     """Makes all files of a table folder, `layout.json` last: without it nothing counts. On failure nothing stays."""
     if layout.num_rows <= 0 or any(table.num_rows < 0 for table in layout.tables):
         raise StoreError(f"{folder}: these tables have {layout.num_rows} rows; give at least one table with rows")
-    made = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _check_no_rows(folder)
-        needed, free = layout.num_rows // 8 + 4 * BLOCK_BYTES, files.free_bytes(folder)
-        if needed > free:
-            raise StoreError(f"{folder}: new tables need {needed:,} bytes, the disk has {free:,} left; free some space")
-        create_base(folder, layout, files)
-        files.publish(folder / MANIFEST_FILE, to_json(Manifest(layout=layout)))
-        files.sync_folder(folder.parent)
-    except OSError as error:
-        for name in (ROWS_FILE, WRITTEN_FILE):
-            with suppress(OSError):
-                (folder / name).unlink(missing_ok=True)
-        if made:
-            with suppress(OSError):
-                folder.rmdir()
-        raise StoreError(
-            f"tables cannot be created in {folder}: {error.strerror}; {layout.num_rows * layout.row_bytes:,} bytes "
-            "when every row is written; choose a folder on a disk that takes files of this size"
-        ) from error
+    with ExitStack() as undo:
+        try:
+            if not folder.exists():
+                folder.mkdir(parents=True)
+                undo.callback(_remove_if_empty, folder)
+            _check_no_rows(folder)
+            _check_room(folder, layout, files)
+            undo.callback(_remove_files, folder)
+            create_base(folder, layout, files)
+            files.publish(folder / MANIFEST_FILE, to_json(Manifest(layout=layout)))
+            files.sync_folder(folder.parent)
+        except OSError as error:
+            raise StoreError(
+                f"tables cannot be created in {folder}: {error.strerror}; they take "
+                f"{layout.num_rows * layout.row_bytes:,} bytes when every row is written; choose a folder on a disk "
+                "that takes files of this size"
+            ) from error
+        undo.pop_all()
+
+
+def _remove_files(folder: Path) -> None:
+    for name in (MANIFEST_FILE, ROWS_FILE, WRITTEN_FILE):
+        with suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _check_room(folder: Path, layout: Layout, files: Files) -> None:
+    needed, free = layout.num_rows // 8 + 4 * BLOCK_BYTES, files.free_bytes(folder)
+    if needed > free:
+        raise StoreError(f"{folder}: new tables need {needed:,} bytes, the disk has {free:,} left; free some space")
 
 
 def _check_no_rows(folder: Path) -> None:

@@ -17,6 +17,7 @@ PROBE_ROWS = 1024
 COLD_SHARE = 1 / 16
 """Share of rows that waited for the disk above which the rest of a request goes to the threads."""
 PIECES_PER_THREAD = 4
+PIECE_ROWS_MIN = 64
 
 
 def _num_disk_waits() -> int:
@@ -45,9 +46,12 @@ class ParallelCopy:
 
     def run_threads(self, copy: Callable[[int, int], None], begin: int, end: int) -> None:
         """The same with all threads at once."""
+        piece = max(PIECE_ROWS_MIN, -(-(end - begin) // (self._num_threads * PIECES_PER_THREAD)))
+        if end - begin <= piece:
+            copy(begin, end)
+            return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="foresee-disk")
-        piece = max(1, -(-(end - begin) // (self._num_threads * PIECES_PER_THREAD)))
         starts = range(begin, end, piece)
         # list() waits for all, and raises what the first failed one raised.
         list(self._pool.map(lambda start: copy(start, min(start + piece, end)), starts))

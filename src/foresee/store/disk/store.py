@@ -122,7 +122,8 @@ class DiskStore:
         self._check_usable()
         check_request(self.layout, rows, source)
         with self._writer:
-            with self._full_disk_as_sentence(self._overlay.missing_bytes(len(rows)), "the rows written since"):
+            missing = self._overlay.missing_bytes(len(rows))
+            with self._full_disk_as_sentence(missing, "the rows written since the last commit"):
                 self._overlay.reserve(len(rows))
             version_max = self._overlay.write(
                 rows, source, base=self._base.words, written=self._base.written,

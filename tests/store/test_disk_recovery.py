@@ -1,0 +1,355 @@
+"""A crash at any point leaves exactly a commit: the last one that was acknowledged, or the one that was under way."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import struct
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from foresee.errors import StoreError
+from foresee.store.contract import Float32, Int64, Layout, Rows, Table
+from foresee.store.disk import DiskStore, open_table
+from foresee.store.disk.files import Files
+from foresee.testing.fake_disk import FakeDisk, PowerCut
+from foresee.testing.store_suite import assert_same, ids, initial_rows, random_rows, read_rows
+
+LAYOUT = Layout(tables=(Table("a", 90), Table("b", 40)), width=6, state_width=1, optimizer="rowwise_adagrad", seed=3)
+ALL_ROWS = np.arange(LAYOUT.num_rows, dtype=np.int64)
+NUM_STEPS = 3
+
+
+def rows_of_step(step: int) -> tuple[Int64, Rows]:
+    """What step `step` writes: some rows for the first time, some again."""
+    rng = np.random.default_rng(step)
+    rows = rng.permutation(LAYOUT.num_rows)[:50].astype(np.int64)
+    return rows, random_rows(rng, len(rows), LAYOUT, step)
+
+
+def expected_after(step: int) -> Rows:
+    """All rows after some steps, from the definition."""
+    expected = initial_rows(LAYOUT, ALL_ROWS)
+    for k in range(1, step + 1):
+        rows, source = rows_of_step(k)
+        expected.values[rows], expected.state[rows] = source.values, source.state
+        expected.versions[rows] = source.versions
+    return expected
+
+
+def run_steps(store: DiskStore, first: int, acknowledged: list[int]) -> None:
+    for step in range(first, NUM_STEPS + 1):
+        store.write(*rows_of_step(step))
+        store.commit(step)
+        acknowledged.append(step)
+
+
+def check_folder(folder: Path, acknowledged: int, *, go_on: bool = True) -> None:
+    """The folder is at an allowed commit, byte for byte; and from there the run ends as it would have."""
+    store = DiskStore.open(folder, LAYOUT, files=FakeDisk())
+    assert store.committed_step in (acknowledged, acknowledged + 1)
+    assert_same(read_rows(store, ALL_ROWS), expected_after(store.committed_step))
+    if go_on:
+        run_steps(store, store.committed_step + 1, [])
+        assert_same(read_rows(store, ALL_ROWS), expected_after(NUM_STEPS))
+    step = store.committed_step
+    store.close()
+    versions = np.concatenate([open_table(folder, name)["version"] for name in ("a", "b")])
+    assert versions.tolist() == expected_after(step).versions.tolist()
+
+
+def copy_of(folder: Path, name: str) -> Path:
+    target = folder.with_name(name)
+    shutil.copytree(folder, target)
+    return target
+
+
+def test_power_cut_at_every_call(tmp_path: Path) -> None:
+    for stop_at in count():
+        folder = tmp_path / str(stop_at) / "tables"
+        disk = FakeDisk()
+        store = DiskStore.create(folder, LAYOUT, files=disk)
+        disk.stop_at = len(disk.calls) + stop_at
+        acknowledged = [0]
+        try:
+            run_steps(store, 1, acknowledged)
+        except PowerCut:
+            check_folder(copy_of(folder, "killed"), acknowledged[-1])
+            for seed in range(3):
+                lost = copy_of(folder, f"lost-{seed}")
+                disk.lose_unsynced(lost, np.random.default_rng(seed))
+                check_folder(lost, acknowledged[-1], go_on=seed == 0)
+            store.close()
+        else:
+            store.close()
+            # Each commit: overlay, its manifest, rows, bits, their manifest; fewer calls would be a test of nothing.
+            assert stop_at > 10 * NUM_STEPS
+            return
+
+
+def test_power_cut_at_every_call_of_recovery(tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    disk = FakeDisk()
+    store = DiskStore.create(folder, LAYOUT, files=disk)
+    rows, source = rows_of_step(1)
+    store.write(rows, source)
+    disk.stop_at_name("write_rows")
+    with pytest.raises(PowerCut):
+        store.commit(1)
+    sealed = copy_of(folder, "sealed")
+    store.close()
+    with pytest.raises(StoreError, match=r"interrupted and is not yet in its arrays"):
+        open_table(sealed, "a")
+    for stop_at in count():
+        attempt = copy_of(sealed, f"attempt-{stop_at}")
+        disk = FakeDisk(stop_at)
+        try:
+            DiskStore.open(attempt, files=disk).close()
+        except PowerCut:
+            check_folder(attempt, 1)
+        else:
+            assert stop_at >= 5
+            return
+
+
+def test_power_cut_at_every_call_of_create(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without power nobody tidies up.
+    monkeypatch.setattr("foresee.store.disk.folder._remove_files", lambda folder: None)
+    monkeypatch.setattr("foresee.store.disk.folder._remove_if_empty", lambda folder: None)
+    for stop_at in count():
+        folder = tmp_path / str(stop_at)
+        try:
+            DiskStore.create(folder, LAYOUT, files=FakeDisk(stop_at)).close()
+        except PowerCut:
+            store = DiskStore.open_or_create(folder, LAYOUT)
+            assert_same(read_rows(store, ALL_ROWS), expected_after(0))
+            store.close()
+        else:
+            assert stop_at >= 5
+            return
+
+
+def test_power_cut_while_initialising(tmp_path: Path) -> None:
+    for stop_at in count():
+        folder = tmp_path / str(stop_at)
+        disk = FakeDisk()
+        store = DiskStore.create(folder, LAYOUT, files=disk)
+        run_steps(store, NUM_STEPS, [])
+        expected = read_rows(store, ALL_ROWS)
+        disk.stop_at = len(disk.calls) + stop_at
+        try:
+            store.initialise_all()
+        except PowerCut:
+            lost = copy_of(folder, f"lost-{stop_at}")
+            disk.lose_unsynced(lost, np.random.default_rng(stop_at))
+            store.close()
+            store = DiskStore.open(lost)
+            assert_same(read_rows(store, ALL_ROWS), expected)
+            store.close()
+        else:
+            store.close()
+            assert stop_at >= 3
+            return
+
+
+def test_the_seal_comes_after_the_records_and_before_the_base(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    store = DiskStore.create(tmp_path / "tables", LAYOUT, files=disk)
+    store.write(*rows_of_step(1))
+    del disk.calls[:]
+    store.commit(1)
+    store.close()
+    seal, end = [k for k, name in enumerate(disk.calls) if name == "replace layout.json"]
+    assert "sync overlay.bin" in disk.calls[:seal]
+    assert "sync layout.json.draft" in disk.calls[:seal]
+    assert disk.calls[seal + 1] == "sync tables"
+    assert "write_rows" not in disk.calls[:seal]
+    assert {"write_rows", "sync rows.npy", "sync written.npy"} <= set(disk.calls[seal:end])
+    assert disk.calls[end + 1] == "sync tables"
+
+
+def sealed_folder(tmp_path: Path) -> Path:
+    """A folder whose commit of step 2 is sealed and not folded."""
+    folder, disk = tmp_path / "tables", FakeDisk()
+    store = DiskStore.create(folder, LAYOUT, files=disk)
+    store.write(*rows_of_step(1))
+    store.commit(1)
+    store.write(*rows_of_step(2))
+    disk.stop_at_name("write_rows")
+    with pytest.raises(PowerCut):
+        store.commit(2)
+    store.close()
+    return folder
+
+
+def test_close_after_an_interrupted_commit_keeps_the_journal(tmp_path: Path) -> None:
+    check_folder(sealed_folder(tmp_path), 2)
+
+
+@pytest.mark.parametrize("where", [0, 9, 1000, -1])
+def test_a_flipped_bit_in_the_journal_is_a_sentence(tmp_path: Path, where: int) -> None:
+    folder = sealed_folder(tmp_path)
+    num_bytes = 50 * (8 + LAYOUT.row_bytes)
+    with open(folder / "overlay.bin", "r+b") as stream:
+        stream.seek(where % num_bytes)
+        byte = stream.read(1)[0]
+        stream.seek(where % num_bytes)
+        stream.write(bytes([byte ^ 4]))
+    before = (folder / "rows.npy").read_bytes()
+    with pytest.raises(StoreError, match=r"overlay.bin is damaged: the commit of step 2 has checksum"):
+        DiskStore.open(folder)
+    assert (folder / "rows.npy").read_bytes() == before
+
+
+def test_a_torn_journal_is_a_sentence(tmp_path: Path) -> None:
+    folder = sealed_folder(tmp_path)
+    os.truncate(folder / "overlay.bin", 30 * (8 + LAYOUT.row_bytes))
+    with pytest.raises(StoreError, match=r"overlay.bin is damaged"):
+        DiskStore.open(folder)
+
+
+def test_rubbish_in_an_unsealed_overlay_is_forgotten(tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    store = DiskStore.create(folder, LAYOUT)
+    run_steps(store, 1, [])
+    store.close()
+    (folder / "overlay.bin").write_bytes(os.urandom(10_000))
+    check_folder(folder, NUM_STEPS)
+
+
+class FullDisk(Files):
+    """A disk with little space, whoever asks."""
+
+    def __init__(self) -> None:
+        self.free = 1 << 40
+        self.fail_writes = False
+
+    def free_bytes(self, folder: Path) -> int:
+        return self.free
+
+    def reserve(self, descriptor: int, offset: int, num_bytes: int) -> None:
+        if num_bytes > self.free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().reserve(descriptor, offset, num_bytes)
+
+    def write_rows(self, descriptor: int, data_offset: int, rows: Int64, words: Float32) -> None:
+        if self.fail_writes:
+            super().write_rows(descriptor, data_offset, rows[:3], words[:3])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write_rows(descriptor, data_offset, rows, words)
+
+
+def test_full_disk_at_create_leaves_nothing(tmp_path: Path) -> None:
+    disk = FullDisk()
+    disk.free = 100
+    with pytest.raises(StoreError, match=r"new tables need [\d,]+ bytes, the disk has 100 left"):
+        DiskStore.create(tmp_path / "tables", LAYOUT, files=disk)
+    assert not (tmp_path / "tables").exists()
+
+
+def test_full_disk_at_write_changes_nothing(tmp_path: Path) -> None:
+    disk = FullDisk()
+    store = DiskStore.create(tmp_path / "tables", LAYOUT, files=disk)
+    disk.free = 0
+    with pytest.raises(StoreError, match=r"the disk of .*tables is full: .* need 2,000 bytes more; free some space"):
+        store.write(*rows_of_step(1))
+    assert_same(read_rows(store, ALL_ROWS), expected_after(0))
+    disk.free = 1 << 40
+    run_steps(store, 1, [])
+    assert_same(read_rows(store, ALL_ROWS), expected_after(NUM_STEPS))
+    store.close()
+
+
+def test_full_disk_at_commit_can_be_tried_again(tmp_path: Path) -> None:
+    disk = FullDisk()
+    folder = tmp_path / "tables"
+    store = DiskStore.create(folder, LAYOUT, files=disk)
+    store.write(*rows_of_step(1))
+    disk.free = 0
+    with pytest.raises(StoreError, match=r"the rows of this commit need 8,192 bytes more"):
+        store.commit(1)
+    assert store.committed_step == 0
+    disk.free = 1 << 40
+    store.commit(1)
+    assert_same(read_rows(store, ALL_ROWS), expected_after(1))
+    store.close()
+    check_folder(folder, 1)
+
+
+def test_full_disk_while_folding_is_finished_by_the_next_open(tmp_path: Path) -> None:
+    disk = FullDisk()
+    folder = tmp_path / "tables"
+    store = DiskStore.create(folder, LAYOUT, files=disk)
+    store.write(*rows_of_step(1))
+    disk.fail_writes = True
+    with pytest.raises(StoreError, match=r"the commit of step 1 was interrupted .*No space left"):
+        store.commit(1)
+    with pytest.raises(StoreError, match="the commit of step 1 was interrupted"):
+        store.write(*rows_of_step(2))
+    store.close()
+    with pytest.raises(StoreError, match="the rows of an interrupted commit need"):
+        DiskStore.open(folder, files=disk)
+    check_folder(folder, 1)
+
+
+def test_full_disk_while_initialising_is_a_sentence(tmp_path: Path) -> None:
+    disk = FullDisk()
+    store = DiskStore.create(tmp_path / "tables", LAYOUT, files=disk)
+    disk.free = 10
+    with pytest.raises(StoreError, match="all initial values need"):
+        store.initialise_all()
+    disk.free = 1 << 40
+    disk.fail_writes = True
+    with pytest.raises(StoreError, match="all initial values need"):
+        store.initialise_all()
+    assert_same(read_rows(store, ALL_ROWS), expected_after(0))
+    store.close()
+
+
+def test_a_write_that_comes_short_is_finished(tmp_path: Path) -> None:
+    """The kernel's pwrite fails on a bad descriptor, and the sentence is the operating system's."""
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Files().write_rows(-1, 0, ids(0, 1), np.zeros((2, 3), np.float32))
+
+
+def test_kill_at_any_time(tmp_path: Path) -> None:
+    """A real process, a real SIGKILL: the folder is at the last commit it told us of, or the one after."""
+    folder = tmp_path / "tables"
+    DiskStore.create(folder, LAYOUT).close()
+    rng = np.random.default_rng(0)
+    committed = 0
+    for _ in range(12):
+        told = _run_and_kill(folder, committed, wait_commits=int(rng.integers(1, 4)), wait_seconds=rng.random() * 0.02)
+        store = DiskStore.open(folder, LAYOUT)
+        assert store.committed_step in (told, told + 1)
+        committed = store.committed_step
+        assert_same(read_rows(store, ALL_ROWS), expected_after(committed))
+        store.close()
+    assert committed >= 12
+
+
+def _run_and_kill(folder: Path, committed: int, wait_commits: int, wait_seconds: float) -> int:
+    """Trains in a child until it is killed; returns the last step whose commit it reported."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(receive)
+        store = DiskStore.open(folder)
+        for step in count(committed + 1):
+            store.write(*rows_of_step(step))
+            store.commit(step)
+            os.write(send, struct.pack("<q", step))
+    os.close(send)
+    with open(receive, "rb") as reports:
+        for _ in range(wait_commits):
+            assert len(reports.read(8)) == 8
+        signal.sigtimedwait([], wait_seconds)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        rest = reports.read()
+    return committed + wait_commits + len(rest) // 8
