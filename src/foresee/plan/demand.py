@@ -21,12 +21,16 @@ Rank = Callable[[int, Int32, Int64], Int64]
 """(step, slots touched in order of first touch, their rows) -> a rank for each. The lowest is evicted first."""
 
 
-def batch_too_large(step: int, num_distinct: int, capacity_rows: int) -> PlanError:
+class BatchTooLarge(PlanError):
     """The refusal that every planner gives to a batch that can never fit."""
-    return PlanError(
-        f"step {step} touches {num_distinct} distinct rows, but the cache holds {capacity_rows}; "
-        f"the smallest cache that works for this step is {num_distinct} rows"
-    )
+
+    def __init__(self, step: int, num_distinct: int, capacity_rows: int) -> None:
+        super().__init__(
+            f"step {step} touches {num_distinct} distinct rows, but the cache holds {capacity_rows}; "
+            f"the smallest cache that works for this step is {num_distinct} rows"
+        )
+        self.num_distinct = num_distinct
+        self.capacity_rows = capacity_rows
 
 
 class Demand:
@@ -47,7 +51,7 @@ class Demand:
         step = self._next
         batch = self._table.deduplicate(touches.rows, stamp=step)
         if len(batch.rows) > self.header.capacity_rows:
-            raise batch_too_large(step, len(batch.rows), self.header.capacity_rows)
+            raise BatchTooLarge(step, len(batch.rows), self.header.capacity_rows)
         unique = self._table.slots_of(batch.rows)
         missing = np.flatnonzero(unique == NO_SLOT)
         closed = self._close(self._victims(len(missing), unique[unique != NO_SLOT]))

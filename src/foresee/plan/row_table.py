@@ -40,7 +40,7 @@ def find(table: Int64, row: int) -> np.int64:
     mask = len(table) - 1
     entry = home_of(row, mask)
     while table[entry, ROW] != row:
-        entry = (entry + 1) & mask
+        entry = np.int64((entry + 1) & mask)
     return entry
 
 
@@ -144,6 +144,19 @@ def _move_staying(old: Int64, new: Int64, stamp_min: int, written_min: int) -> N
                 home = (home + 1) & mask
             for word in range(4):
                 new[home, word] = old[entry, word]
+
+
+@njit(nogil=True, cache=True)
+def _checksum(rows: Int64) -> np.int64:
+    checksum = np.uint64(len(rows))
+    for i in range(len(rows)):
+        checksum = checksum * np.uint64(0x100000001B3) + np.uint64(rows[i])
+    return np.int64(checksum >> np.uint64(1))
+
+
+def checksum_of(rows: Int64) -> int:
+    """The checksum that `deduplicate` finds on its way, for whoever has to compare it."""
+    return int(_checksum(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from foresee.engine.kernels.check import check_rows, check_slots
 from foresee.engine.kernels.prefetch import prefetch_row, prefetch_row_for_writing
 from foresee.engine.kernels.threads import ONE_THREAD, Threads
+from foresee.engine.kernels.vector import copy_row
 from foresee.store.contract import Rows
 
 Int32 = NDArray[np.int32]
@@ -71,10 +72,8 @@ def _take(
             prefetch_row(state, slots[i + AHEAD])
         slot = slots[i]
         out_versions[i] = versions[slot]
-        for d in range(values.shape[1]):
-            out_values[i, d] = values[slot, d]
-        for d in range(state.shape[1]):
-            out_state[i, d] = state[slot, d]
+        copy_row(out_values, i, values, slot)
+        copy_row(out_state, i, state, slot)
 
 
 @njit(nogil=True, cache=True)
@@ -95,7 +94,5 @@ def _put(
             prefetch_row_for_writing(state, slots[i + AHEAD])
         slot = slots[i]
         versions[slot] = new_versions[i]
-        for d in range(values.shape[1]):
-            values[slot, d] = new_values[i, d]
-        for d in range(state.shape[1]):
-            state[slot, d] = new_state[i, d]
+        copy_row(values, slot, new_values, i)
+        copy_row(state, slot, new_state, i)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from foresee.engine.kernels.check import check_bags, check_matrix, check_slots
 from foresee.engine.kernels.prefetch import prefetch_row
 from foresee.engine.kernels.threads import ONE_THREAD, Threads
+from foresee.engine.kernels.vector import add_row, copy_row
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
@@ -57,13 +58,10 @@ def gather_bags(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _gather(values: Any, unique: Any, inverse: Any, out: Any, begin: int, end: int) -> None:
-    width = values.shape[1]
     for k in range(begin, end):
         if k + AHEAD < end:
             prefetch_row(values, unique[inverse[k + AHEAD]])
-        slot = unique[inverse[k]]
-        for d in range(width):
-            out[k, d] = values[slot, d]
+        copy_row(out, k, values, unique[inverse[k]])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -78,9 +76,7 @@ def _gather_bags(
         for k in range(bag_offsets[b], bag_offsets[b + 1]):
             if k + AHEAD < last:
                 prefetch_row(values, unique[inverse[k + AHEAD]])
-            slot = unique[inverse[k]]
-            for d in range(width):
-                out[b, d] += values[slot, d]
+            add_row(out, b, values, unique[inverse[k]])
         size = bag_offsets[b + 1] - bag_offsets[b]
         if size > 1 and mean[b % len(mean)]:
             for d in range(width):

@@ -14,12 +14,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from foresee.engine.kernels.vector import subtract_scaled_row, sum_of_squares
 from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
 
 SGD_KIND, ADAGRAD_KIND, ROWWISE_ADAGRAD_KIND, LAZY_ADAM_KIND = 0, 1, 2, 3
-
-LANES = 8
-"""Partial sums of a row's squares: element d of the whole blocks goes to lane d % LANES; lanes are added in halves."""
 
 
 def kind_of(optimizer: Optimizer) -> int:
@@ -53,9 +51,7 @@ def step_rows(
 def _sgd(parameters: Any, values: Any, slots: Any, sums: Any, begin: int, end: int) -> None:
     lr = np.float32(parameters[0])
     for i in range(begin, end):
-        slot = slots[i]
-        for d in range(values.shape[1]):
-            values[slot, d] -= lr * sums[i, d]
+        subtract_scaled_row(values, slots[i], lr, sums, i)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -72,29 +68,11 @@ def _adagrad(parameters: Any, values: Any, state: Any, slots: Any, sums: Any, be
 @njit(nogil=True, cache=True, error_model="numpy")
 def _rowwise_adagrad(parameters: Any, values: Any, state: Any, slots: Any, sums: Any, begin: int, end: int) -> None:
     lr, eps = np.float32(parameters[0]), np.float32(parameters[1])
-    width = values.shape[1]
-    whole = width - width % LANES
     for i in range(begin, end):
-        # One running sum would wait for each addition in turn; eight of them are as exact and fill a vector register.
-        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = rest = np.float32(0)
-        for d in range(0, whole, LANES):
-            s0 += sums[i, d] * sums[i, d]
-            s1 += sums[i, d + 1] * sums[i, d + 1]
-            s2 += sums[i, d + 2] * sums[i, d + 2]
-            s3 += sums[i, d + 3] * sums[i, d + 3]
-            s4 += sums[i, d + 4] * sums[i, d + 4]
-            s5 += sums[i, d + 5] * sums[i, d + 5]
-            s6 += sums[i, d + 6] * sums[i, d + 6]
-            s7 += sums[i, d + 7] * sums[i, d + 7]
-        for d in range(whole, width):
-            rest += sums[i, d] * sums[i, d]
-        squares = ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7)) + rest
         slot = slots[i]
-        total = state[slot, 0] + squares / np.float32(width)
+        total = state[slot, 0] + sum_of_squares(sums, i) / np.float32(values.shape[1])
         state[slot, 0] = total
-        rate = lr / (np.sqrt(total) + eps)
-        for d in range(width):
-            values[slot, d] -= rate * sums[i, d]
+        subtract_scaled_row(values, slot, lr / (np.sqrt(total) + eps), sums, i)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

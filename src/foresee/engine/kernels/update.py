@@ -18,6 +18,7 @@ from foresee.engine.kernels.order import LookupOrder
 from foresee.engine.kernels.prefetch import prefetch_row, prefetch_row_for_writing
 from foresee.engine.kernels.steps import kind_of, parameters_of, step_rows
 from foresee.engine.kernels.threads import ONE_THREAD, POSITIONS_MIN, Threads
+from foresee.engine.kernels.vector import add_row, copy_row
 from foresee.engine.optimizers import Optimizer
 from foresee.errors import UsageError
 from foresee.store.contract import Rows
@@ -25,7 +26,7 @@ from foresee.store.contract import Rows
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 
-BLOCK = 16
+BLOCK = 8
 """Rows that are asked for together: enough to keep the memory busy, few enough to stay in the nearest cache."""
 GRADIENTS_AHEAD = 16
 """Lookups between asking for a row of gradient and adding it."""
@@ -184,6 +185,7 @@ def _sum(
 ) -> None:
     """`out[i - origin]` = the gradients of the i-th chosen position, added from left to right."""
     width = gradients.shape[1]
+    quotient = np.empty((1, width), np.float32)
     for i in range(begin, end):
         position = chosen[i] if len(chosen) else i
         row = i - origin
@@ -193,19 +195,18 @@ def _sum(
                 prefetch_row(gradients, gradient_rows[k + GRADIENTS_AHEAD])
             source = gradient_rows[k]
             divisor = divisors[source] if len(divisors) else np.float32(1)
+            if divisor != 1:
+                for d in range(width):
+                    quotient[0, d] = gradients[source, d] / divisor
             # Begins with the first gradient, not with zeros, so that a lone -0.0 stays what it is.
             if k == first and divisor == 1:
-                for d in range(width):
-                    out[row, d] = gradients[source, d]
+                copy_row(out, row, gradients, source)
             elif k == first:
-                for d in range(width):
-                    out[row, d] = gradients[source, d] / divisor
+                copy_row(out, row, quotient, 0)
             elif divisor == 1:
-                for d in range(width):
-                    out[row, d] += gradients[source, d]
+                add_row(out, row, gradients, source)
             else:
-                for d in range(width):
-                    out[row, d] += gradients[source, d] / divisor
+                add_row(out, row, quotient, 0)
         if first == last:
             for d in range(width):
                 out[row, d] = np.float32(0)

@@ -1,0 +1,135 @@
+"""The slots of one worker: rows that are in use, in one tensor on the device.
+
+In: what a record says, slot by slot. Out: embeddings for a step, rows changed by its gradients, rows to write back. It
+has no hash map and decides nothing. `SlotCache` is the CPU's, on fused kernels; `torch_cache.TorchCache` serves any
+device. Both keep, for each slot, which row it holds and in which version the store has it, so that a commit can write
+the changed rows without evicting them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from foresee.data.batch import Batch
+from foresee.engine.kernels import Threads, gather, gather_bags, put_rows, take_rows, update_rows
+from foresee.engine.optimizers import Optimizer
+from foresee.engine.work import Pooling, Work
+from foresee.plan.record import Evict, Fetch, Int32, Int64
+from foresee.store.contract import Layout, Rows
+
+EMPTY = -1
+
+
+class Cache(Protocol):
+    """What the engine asks of a cache."""
+
+    def fill(self, fetch: Fetch, staging: Rows) -> None:
+        """Puts fetched rows into their slots."""
+        ...
+
+    def embeddings(self, work: Work) -> torch.Tensor:
+        """[samples, features, width]: the step's rows, pooled. A leaf that collects the gradient."""
+        ...
+
+    def update(self, work: Work, gradient: torch.Tensor) -> None:
+        """One optimiser step on the rows that the record applies."""
+        ...
+
+    def take(self, evict: Evict) -> Rows:
+        """Copies out the rows of slots that are now free."""
+        ...
+
+    def changed(self) -> tuple[Int64, Rows]:
+        """The rows that the store has in an older version, and marks them as written."""
+        ...
+
+
+class SlotTable:
+    """Which row each slot holds, and in which version the store has it."""
+
+    def __init__(self, capacity_rows: int) -> None:
+        self.row = np.full(capacity_rows, EMPTY, np.int64)
+        self.stored_version = np.zeros(capacity_rows, np.int32)
+
+    def hold(self, fetch: Fetch, versions: Int32) -> None:
+        self.row[fetch.slot] = fetch.row
+        self.stored_version[fetch.slot] = versions
+
+    def free(self, evict: Evict) -> None:
+        self.row[evict.slot] = EMPTY
+
+    def changed(self, versions: Int32) -> Int32:
+        """Slots whose row is newer here than in the store; from now on they count as written."""
+        slots = np.flatnonzero((self.row != EMPTY) & (versions > self.stored_version)).astype(np.int32)
+        self.stored_version[slots] = versions[slots]
+        return slots
+
+
+class SlotCache:
+    """A cache in CPU memory."""
+
+    def __init__(
+        self, layout: Layout, optimizer: Optimizer, pooling: Pooling, *, capacity_rows: int, threads: Threads
+    ) -> None:
+        self._layout = layout
+        self._optimizer = optimizer
+        self._pooling = pooling
+        self._threads = threads
+        # Torch's allocator aligns to cache lines, numpy's does not.
+        self._rows = Rows(
+            torch.zeros(capacity_rows, layout.width).numpy(),
+            torch.zeros(capacity_rows, layout.state_width).numpy(),
+            np.zeros(capacity_rows, np.int32),
+        )
+        self._table = SlotTable(capacity_rows)
+        self._out = torch.empty(0, layout.width)
+
+    def fill(self, fetch: Fetch, staging: Rows) -> None:
+        put_rows(self._rows, fetch.slot, staging, threads=self._threads)
+        self._table.hold(fetch, staging.versions)
+
+    def embeddings(self, work: Work) -> torch.Tensor:
+        batch, record = work.batch, work.record
+        num_bags = batch.num_samples * batch.num_features
+        if len(self._out) < num_bags:
+            self._out = torch.empty(num_bags, self._layout.width)
+        out = self._out[:num_bags]
+        pool(self._rows.values, record.unique, record.inverse, batch, self._pooling, out.numpy(), self._threads)
+        return out.view(batch.num_samples, batch.num_features, self._layout.width).requires_grad_()
+
+    def update(self, work: Work, gradient: torch.Tensor) -> None:
+        record = work.record
+        gradients = gradient.reshape(-1, self._layout.width).contiguous().numpy()
+        update_rows(
+            self._optimizer, self._rows, record.unique, gradients, work.order, version=record.step + 1,
+            threads=self._threads,
+        )  # fmt: skip
+
+    def take(self, evict: Evict) -> Rows:
+        out = self._copy(evict.slot)
+        self._table.free(evict)
+        return out
+
+    def changed(self) -> tuple[Int64, Rows]:
+        slots = self._table.changed(self._rows.versions)
+        return self._table.row[slots], self._copy(slots)
+
+    def _copy(self, slots: Int32) -> Rows:
+        out = Rows.empty(len(slots), self._layout)
+        take_rows(self._rows, slots, out, threads=self._threads)
+        return out
+
+
+def pool(
+    values: NDArray[np.float32], unique: Int32, inverse: Int32, batch: Batch, pooling: Pooling,
+    out: NDArray[np.float32], threads: Threads,
+) -> None:  # fmt: skip
+    """Gathers the rows of a batch into one vector for each bag."""
+    if batch.bag_offsets is None:
+        gather(values, unique, inverse, out, threads=threads)
+    else:
+        gather_bags(values, unique, inverse, batch.bag_offsets, pooling.mean, out, threads=threads)

@@ -1,0 +1,205 @@
+"""The training loop's view of a plan: steps whose rows are there.
+
+    for step in lookahead(log, tables, batch_size=2048, cache_rows=500_000):
+        loss = bce(model(step.dense, step.embeddings), step.labels)
+        loss.backward()
+        adam.step(); adam.zero_grad()
+        step.update()
+
+The model, the loss and the dense optimiser stay the caller's. When the loop ends, by itself or by `break`, the rows still
+cached are written back and the store is committed as the state after the last updated step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from foresee.data.batch import BatchStream
+from foresee.data.click_log import ClickLog
+from foresee.engine.cache import Cache, SlotCache
+from foresee.engine.kernels import Threads
+from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
+from foresee.engine.tables import Tables
+from foresee.engine.work import Pooling, Work, planned, replayed
+from foresee.errors import PlanError, UsageError
+from foresee.plan.count import Counting
+from foresee.plan.record import Counters, Header, Record
+
+FETCH_AHEAD_STEPS = 8
+
+
+class Step:
+    """One step: its samples, its rows, and the update that ends it."""
+
+    def __init__(self, ready: Ready, cache: Cache, device: torch.device) -> None:
+        batch = ready.work.batch
+        self.index = batch.step
+        self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
+        self.labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
+        self.embeddings = cache.embeddings(ready.work)
+        """[samples, features, width], a leaf that collects the gradient. Valid until the step is updated."""
+        self.updated = False
+        self._work = ready.work
+        self._cache = cache
+
+    def update(self) -> None:
+        """Applies the gradient of `embeddings` to the step's rows. Call it once, after backward."""
+        if self.updated:
+            raise UsageError(f"step {self.index} was updated already; call step.update() once for each step")
+        if self.embeddings.grad is None:
+            raise UsageError(f"step {self.index}: its embeddings have no gradient; call loss.backward() before update()")
+        self._cache.update(self._work, self.embeddings.grad)
+        self.updated = True
+
+
+@dataclass
+class Run:
+    """An iterable of steps over a stream of batches. Made by `lookahead`, or from its parts where those are at hand."""
+
+    stream: BatchStream
+    tables: Tables
+    header: Header
+    pooling: Pooling
+    records: Iterable[Record] | None = None
+    """A kept plan; without one the header's planner plans as it goes."""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    num_threads: int = 1
+    """Threads of the row kernels."""
+
+    def __post_init__(self) -> None:
+        check_fits(self.header, self.stream, self.tables)
+        self.steps_done = self.header.first_step
+        self.times = PipelineTimes()
+        self._counting = Counting()
+        self._active: tuple[Pipeline, Cache] | None = None
+
+    @property
+    def counters(self) -> Counters:
+        """What has moved so far."""
+        return self._counting.counters
+
+    def __iter__(self) -> Iterator[Step]:
+        if self._active is not None or self.steps_done != self.header.first_step:
+            raise UsageError("this run was started already; make a new one for another pass over the stream")
+        with Threads(self.num_threads) as threads, Pipeline(self._work(), self.tables.store, self.header) as pipeline:
+            cache = self._cache(threads)
+            self._active, self.times = (pipeline, cache), pipeline.times
+            try:
+                yield from self._steps(pipeline, cache)
+            finally:
+                # Also after `break`: the rows are those of the last updated step, and that is a state worth keeping.
+                try:
+                    self.commit()
+                finally:
+                    self._active = None
+
+    def flush(self) -> None:
+        """Brings the store up to date with the cache, evicting nothing. Reads see the state after the last update."""
+        if self._active is not None:
+            pipeline, cache = self._active
+            pipeline.write_now(self.steps_done - 1, *cache.changed())
+
+    def commit(self) -> None:
+        """Makes the state after the last updated step durable."""
+        self.flush()
+        self.tables.store.commit(self.steps_done)
+
+    def _steps(self, pipeline: Pipeline, cache: Cache) -> Iterator[Step]:
+        for ready in pipeline.ready():
+            record = ready.work.record
+            cache.fill(record.fetch, ready.staging)
+            step = Step(ready, cache, self.device)
+            yield step
+            if not step.updated:
+                raise UsageError(f"step {step.index} was not updated; call step.update() before the next step")
+            self.steps_done = step.index + 1
+            self._counting.add(record)
+            pipeline.write_back(step.index, record.evict.row, cache.take(record.evict))
+
+    def _work(self) -> Iterator[Work]:
+        if self.records is None:
+            return planned(self.stream, self.header, self.pooling)
+        return replayed(self.stream, self.records, self.header.first_step, self.pooling)
+
+    def _cache(self, threads: Threads) -> Cache:
+        layout, capacity = self.tables.layout, self.header.capacity_rows
+        if self.device.type == "cpu":
+            return SlotCache(layout, self.tables.optimizer, self.pooling, capacity_rows=capacity, threads=threads)
+        from foresee.engine.torch_cache import TorchCache
+
+        return TorchCache(layout, self.tables.optimizer, self.pooling, capacity_rows=capacity, device=self.device)
+
+
+def lookahead(
+    log: ClickLog,
+    tables: Tables,
+    *,
+    batch_size: int,
+    cache_rows: int,
+    epochs: int = 1,
+    seed: int = 0,
+    planner: str = "lookahead",
+    window_steps: int | None = None,
+    device: str | torch.device = "cpu",
+    num_threads: int = 1,
+) -> Run:
+    """Steps over the log's train split, from the step after the tables' last commit.
+
+    cache_rows: slots of the cache; at least the distinct rows of the largest batch.
+    planner: any of `foresee.plan.PLANNERS`; all give the same bytes, with more or fewer rows moved.
+    window_steps: a fixed lookahead as in the Bagpipe paper, instead of all that the cache can use.
+    """
+    stream = log.batches(batch_size=batch_size, seed=seed, epochs=epochs)
+    header = make_header(
+        stream, planner=planner, cache_rows=cache_rows, first_step=tables.store.committed_step, window_steps=window_steps
+    )
+    pooling = Pooling.of(log.mean_features)
+    return Run(stream, tables, header, pooling, device=torch.device(device), num_threads=num_threads)
+
+
+def make_header(
+    stream: BatchStream,
+    *,
+    planner: str,
+    cache_rows: int,
+    first_step: int = 0,
+    window_steps: int | None = None,
+    fetch_ahead_steps: int = FETCH_AHEAD_STEPS,
+    remember_versions: bool = False,
+) -> Header:
+    """The header of a plan for this stream."""
+    if cache_rows < 1:
+        raise PlanError(f"a cache of {cache_rows} rows cannot hold anything; give at least one batch's distinct rows")
+    return Header(
+        planner=planner,
+        parameters={"window_steps": window_steps, "remember_versions": int(remember_versions)},
+        num_workers=1,
+        capacity_rows=cache_rows,
+        num_rows=stream.num_rows,
+        first_step=first_step,
+        num_steps=stream.num_steps - first_step,
+        fetch_ahead_steps=fetch_ahead_steps,
+        stream_digest=stream.digest,
+    )
+
+
+def check_fits(header: Header, stream: BatchStream, tables: Tables) -> None:
+    """Refuses a plan of another log, or tables of another size or at another step."""
+    if header.stream_digest != stream.digest:
+        raise PlanError(
+            f"the plan was made for the batch stream {header.stream_digest[:12]}, this run reads {stream.digest[:12]}: "
+            "another log, seed, batch size or number of epochs; plan this run again"
+        )
+    if header.num_rows != tables.layout.num_rows:
+        raise PlanError(
+            f"the plan is for {header.num_rows} rows, the tables have {tables.layout.num_rows}; "
+            "open the tables of this log, or make new ones"
+        )
+    if header.first_step != tables.store.committed_step:
+        raise PlanError(
+            f"the plan begins at step {header.first_step}, the tables are at step {tables.store.committed_step}; "
+            "plan from there, or start with new tables"
+        )

@@ -1,0 +1,162 @@
+"""Carries rows between a store and a cache in the background, under the guards of the plan.
+
+    planner thread ──work──► reader thread ──work + rows──► training loop ──rows to write──► writer thread
+                                   ▲                                                              │
+                                   └───────────────── applied up to step z ───────────────────────┘
+
+The reader issues the fetch of a step once the write-backs of `not_before` are applied at the store: not sent, applied.
+It checks that every row has the version the plan predicts. The writer applies write-backs in step order. Nothing here
+decides anything: what, when and where stand in the record. All queues are bounded, and an error in any thread reaches
+the training loop after the steps that were ready before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from threading import Thread
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+
+from foresee.engine.channel import Abandoned, Channel, Watermark
+from foresee.engine.work import Work
+from foresee.errors import StaleReadError
+from foresee.plan.record import UNKNOWN_VERSION, Fetch, Header, Int64
+from foresee.store.contract import Rows, Store
+
+WRITES_IN_FLIGHT = 4
+
+
+class Ready(NamedTuple):
+    """Work whose missing rows have arrived in staging memory."""
+
+    work: Work
+    staging: Rows
+
+
+class _Write(NamedTuple):
+    """Rows to assign at the store; afterwards `step` counts as applied."""
+
+    step: int
+    rows: Int64
+    values: Rows
+    ticket: int
+    """Counts the writes that somebody waits for."""
+
+
+@dataclass
+class PipelineTimes:
+    """Seconds the training loop spent waiting, since the pipeline started."""
+
+    rows_seconds: float = 0.0
+    """For rows to arrive."""
+    writes_seconds: float = 0.0
+    """For the writer to take what was evicted."""
+
+
+class Pipeline:
+    """Three threads around a training loop. Use it as a context manager: leaving it lets the writer finish."""
+
+    def __init__(self, source: Iterable[Work], store: Store, header: Header) -> None:
+        self.times = PipelineTimes()
+        self._store = store
+        self._source = source
+        self._planned: Channel[Work] = Channel("plan", capacity=header.fetch_ahead_steps + 2)
+        self._ready: Channel[Ready] = Channel("fetch", capacity=header.fetch_ahead_steps + 2)
+        self._writes: Channel[_Write] = Channel("write-back", capacity=WRITES_IN_FLIGHT)
+        self._applied = Watermark("write-backs of step", reached=header.first_step - 1)
+        self._tickets_done = Watermark("write", reached=0)
+        self._num_tickets = 0
+        self._threads = [
+            Thread(target=body, name=f"foresee-{name}", daemon=True)
+            for name, body in (("planner", self._plan), ("reader", self._read), ("writer", self._write))
+        ]
+
+    def __enter__(self) -> Pipeline:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ready.refuse(Abandoned())
+        self._planned.refuse(Abandoned())
+        self._applied.fail(Abandoned())
+        self._writes.close()
+        for thread in self._threads:
+            thread.join()
+
+    def ready(self) -> Iterator[Ready]:
+        """Steps in order, each as soon as its rows are there."""
+        arrivals = iter(self._ready)
+        while True:
+            begun = time.perf_counter()
+            item = next(arrivals, None)
+            self.times.rows_seconds += time.perf_counter() - begun
+            if item is None:
+                return
+            yield item
+
+    def write_back(self, step: int, rows: Int64, values: Rows) -> None:
+        """Hands evicted rows to the writer. Every step must be handed over, also one without evictions."""
+        begun = time.perf_counter()
+        self._writes.put(_Write(step, rows, values, 0))
+        self.times.writes_seconds += time.perf_counter() - begun
+
+    def write_now(self, step: int, rows: Int64, values: Rows) -> None:
+        """Writes rows that stay cached, after everything handed over before; returns when all is applied."""
+        self._num_tickets += 1
+        self._writes.put(_Write(step, rows, values, self._num_tickets))
+        self._tickets_done.wait_for(self._num_tickets)
+
+    def _plan(self) -> None:
+        try:
+            for work in self._source:
+                self._planned.put(work)
+            self._planned.close()
+        except BaseException as error:
+            self._planned.close(error)
+
+    def _read(self) -> None:
+        try:
+            for work in self._planned:
+                self._applied.wait_for(work.record.not_before)
+                self._ready.put(Ready(work, self._fetch(work.record.step, work.record.fetch)))
+            self._ready.close()
+        except BaseException as error:
+            self._planned.refuse(Abandoned())
+            self._ready.close(error)
+
+    def _write(self) -> None:
+        try:
+            for write in self._writes:
+                if len(write.rows):
+                    self._store.write(write.rows, write.values)
+                self._applied.raise_to(write.step)
+                self._tickets_done.raise_to(write.ticket)
+        except BaseException as error:
+            self._writes.refuse(error)
+            self._applied.fail(error)
+            self._tickets_done.fail(error)
+
+    def _fetch(self, step: int, fetch: Fetch) -> Rows:
+        staging = Rows.empty(len(fetch), self._store.layout)
+        if len(fetch):
+            self._store.read(fetch.row, staging)
+            check_versions(step, fetch, staging)
+        return staging
+
+
+def check_versions(step: int, fetch: Fetch, staging: Rows) -> None:
+    """Refuses a row that is not in the version the plan predicts."""
+    wrong = (fetch.version != UNKNOWN_VERSION) & (fetch.version != staging.versions)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise StaleReadError(
+            f"step {step}: row {fetch.row[first]} was read in version {staging.versions[first]}, the plan predicts "
+            f"{fetch.version[first]}; these tables are not as this run left them: resume from the last commit"
+        )

@@ -1,0 +1,101 @@
+"""The rows of a model, as a person opens them: tables of a log, a width, an optimiser, and where they live.
+
+    tables = Tables.on_disk("tables", log, dim=64, optimizer=RowwiseAdagrad(lr=0.05))
+
+Every categorical feature of the log has a table; all rows have one width. Stores with equal layouts start with equal
+bytes, whether in memory or on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresee.engine.optimizers import Optimizer
+from foresee.errors import ConfigError
+from foresee.store.contract import Layout, Rows, Store, Table
+from foresee.store.disk import DiskStore
+from foresee.store.memory import MemoryStore
+
+ROWS_AT_ONCE = 1 << 16
+
+
+class HasTables(Protocol):
+    """The part of a log that tables are made from."""
+
+    @property
+    def tables(self) -> Sequence[Any]:
+        """Each with a name and num_rows, in the order of row ids."""
+        ...
+
+
+class Tables:
+    """A store and the optimiser whose state it keeps."""
+
+    def __init__(self, store: Store, optimizer: Optimizer) -> None:
+        self.store = store
+        self.optimizer = optimizer
+
+    @classmethod
+    def in_memory(
+        cls, log: HasTables, *, dim: int, optimizer: Optimizer, seed: int = 0, init_scale: float = 0.05
+    ) -> Tables:
+        """Tables in this process's memory; gone when it ends."""
+        return cls(MemoryStore(layout_for(log, dim, optimizer, seed, init_scale)), optimizer)
+
+    @classmethod
+    def on_disk(
+        cls, path: str | Path, log: HasTables, *, dim: int, optimizer: Optimizer, seed: int = 0, init_scale: float = 0.05
+    ) -> Tables:
+        """Tables in a folder, made if it is not there; refuses a folder of another log, width, seed or optimiser."""
+        return cls(DiskStore.open_or_create(path, layout_for(log, dim, optimizer, seed, init_scale)), optimizer)
+
+    @property
+    def layout(self) -> Layout:
+        return self.store.layout
+
+    def values(self, name: str) -> NDArray[np.float32]:
+        """The values of one table, [rows, dim], as the store has them now."""
+        table = next((table for table in self.layout.tables if table.name == name), None)
+        if table is None:
+            known = ", ".join(table.name for table in self.layout.tables)
+            raise ConfigError(f"there is no table {name!r}; the tables are {known}")
+        out = np.empty((table.num_rows, self.layout.width), np.float32)
+        offset = self.layout.offset_of(name)
+        for begin in range(0, table.num_rows, ROWS_AT_ONCE):
+            end = min(begin + ROWS_AT_ONCE, table.num_rows)
+            rows = Rows.empty(end - begin, self.layout)
+            self.store.read(np.arange(offset + begin, offset + end), rows)
+            out[begin:end] = rows.values
+        return out
+
+    def close(self) -> None:
+        """Releases the store. What the last loop over it did is committed; see `lookahead`."""
+        self.store.close()
+
+    def __enter__(self) -> Tables:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def layout_for(log: HasTables, dim: int, optimizer: Optimizer, seed: int, init_scale: float) -> Layout:
+    """How the rows of this log look with this width and optimiser."""
+    if dim < 1:
+        raise ConfigError(f"dim is {dim}; give the width of a row as a whole number of at least 1")
+    return Layout(
+        tables=tuple(Table(table.name, table.num_rows) for table in log.tables),
+        width=dim,
+        state_width=optimizer.state_width(dim),
+        optimizer=optimizer.name,
+        seed=seed,
+        init_scale=init_scale,
+    )

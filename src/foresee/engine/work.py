@@ -1,0 +1,90 @@
+"""What the training loop is handed: a batch with its record, planned ahead in the background.
+
+In: a stream of batches and the header of a plan. Out: `Work` in step order, from a planner that runs beside training,
+or from a kept plan. The planner thread does what can be done before rows arrive, grouping the lookups by row included,
+and its kernels release the GIL.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresee.data.batch import Batch, BatchStream
+from foresee.engine.kernels import LookupOrder, order_lookups
+from foresee.errors import PlanError
+from foresee.plan import make_planner
+from foresee.plan.demand import BatchTooLarge
+from foresee.plan.record import Header, Planner, Record, Touches
+from foresee.plan.row_table import checksum_of
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One step of one worker, ready to be carried out once its rows are there."""
+
+    batch: Batch
+    record: Record
+    order: LookupOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooling:
+    """Which features are averaged over their bag; the others are summed."""
+
+    mean: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, mean_features: Iterable[bool]) -> Pooling:
+        return cls(mean=np.array(list(mean_features), np.bool_))
+
+
+def touches_of(batch: Batch) -> Touches:
+    return Touches(batch.rows, batch.sample_offsets)
+
+
+def planned(stream: BatchStream, header: Header, pooling: Pooling) -> Iterator[Work]:
+    """The stream's work from the header's first step on, planned as it is read."""
+
+    def profile(num_steps: int) -> Iterator[Touches]:
+        for batch, _ in zip(stream.batches(header.first_step), range(num_steps), strict=False):
+            yield touches_of(batch)
+
+    planner = make_planner(header, profile)
+    waiting: deque[Batch] = deque()
+    for batch in stream.batches(header.first_step):
+        waiting.append(batch)
+        for record in _push(planner, batch, stream):
+            yield _work(waiting.popleft(), record, pooling)
+    for record in planner.finish():
+        yield _work(waiting.popleft(), record, pooling)
+
+
+def replayed(stream: BatchStream, records: Iterable[Record], first_step: int, pooling: Pooling) -> Iterator[Work]:
+    """The stream's work as a kept plan has it; refuses a plan of other data at the first step that differs."""
+    for batch, record in zip(stream.batches(first_step), records, strict=True):
+        if record.step != batch.step or record.digest != checksum_of(batch.rows):
+            raise PlanError(
+                f"step {batch.step}: the plan was made for other rows than this log gives; plan this log again"
+            )
+        yield _work(batch, record, pooling)
+
+
+def _work(batch: Batch, record: Record, pooling: Pooling) -> Work:
+    order = order_lookups(record.inverse, len(record.unique), bag_offsets=batch.bag_offsets, mean=pooling.mean)
+    return Work(batch, record, order)
+
+
+def _push(planner: Planner, batch: Batch, stream: BatchStream) -> list[Record]:
+    try:
+        return planner.push(touches_of(batch))
+    except BatchTooLarge as error:
+        needed = max(len(np.unique(later.rows)) for later in stream.batches(batch.step))
+        raise PlanError(
+            f"step {batch.step} touches {error.num_distinct} distinct rows, but the cache holds {error.capacity_rows}; "
+            f"the smallest cache that works for this log is {needed} rows"
+        ) from None
