@@ -38,7 +38,7 @@ def home_of(row: int, mask: int) -> np.int64:
 def find(table: Int64, row: int) -> np.int64:
     """The entry of a row that is known to be in the table."""
     mask = len(table) - 1
-    entry = home_of(row, mask)
+    entry: np.int64 = home_of(row, mask)
     while table[entry, ROW] != row:
         entry = np.int64((entry + 1) & mask)
     return entry
