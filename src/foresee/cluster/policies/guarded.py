@@ -18,6 +18,9 @@ from foresee.cluster.job import Cluster
 from foresee.cluster.simulation import Live, Order
 
 QUANTILE_95 = 1.645
+RESTARTS_TO_YIELD = 10.0
+"""A running job keeps its place against others without laxity until they are this many restarts more urgent: two jobs
+that both cannot wait would otherwise take turns every round, and a restart should cost a tenth of what it buys."""
 
 
 def slack_from_error(sigma: float) -> float:
@@ -31,7 +34,7 @@ def guarded(cluster: Cluster, slack: float | None = None) -> Order:
     def order(now: float, live: Sequence[Live]) -> list[str]:
         used = slack_from_error(live[0].estimate_error) if slack is None else slack
         goal = attainable_seconds(live, cluster.gpus) * (1.0 - used) if used > -math.inf else math.inf
-        return [entry.id for entry in sorted(live, key=lambda entry: _urgency(entry, goal, cluster.round_seconds))]
+        return [entry.id for entry in sorted(live, key=lambda entry: _urgency(entry, goal, cluster))]
 
     return order
 
@@ -47,7 +50,7 @@ def laxity_seconds(entry: Live, goal_seconds: float) -> float:
     return goal_seconds - entry.remaining_seconds
 
 
-def _urgency(entry: Live, goal_seconds: float, round_seconds: float) -> tuple[bool, float]:
-    laxity = laxity_seconds(entry, goal_seconds)
-    has_laxity = laxity > round_seconds
+def _urgency(entry: Live, goal_seconds: float, cluster: Cluster) -> tuple[bool, float]:
+    laxity = laxity_seconds(entry, goal_seconds) - RESTARTS_TO_YIELD * cluster.restart_seconds * entry.running
+    has_laxity = laxity > cluster.round_seconds
     return has_laxity, entry.remaining_seconds if has_laxity else laxity

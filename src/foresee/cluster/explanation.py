@@ -1,0 +1,72 @@
+"""Why a job starts when it does, in sentences.
+
+In: a plan and a job's id. Out: text that answers: when does it start, whom does it wait for, is that fair, how much
+room is left.
+Never: reasons the plan does not contain; everything said is counted from its rounds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from foresee.cluster.durations import in_words
+from foresee.cluster.metrics import UNFAIR_ABOVE
+from foresee.cluster.plan import Fate, Plan
+
+NAMED_MAX = 3
+
+
+def explain(plan: Plan, id: str) -> str:
+    fate = plan.fate(id)
+    return " ".join([_timing(fate), _waiting(plan, fate), _pieces(fate), _fairness(plan, fate), _room(plan, fate)])
+
+
+def _timing(fate: Fate) -> str:
+    job = fate.job
+    return (
+        f"Job {job.id} needs {job.gpus} GPU{'s' * (job.gpus > 1)} for {in_words(job.left_seconds)}. It arrives at "
+        f"{in_words(job.arrival_seconds)}, starts at {in_words(fate.start_seconds)} and ends at "
+        f"{in_words(fate.finish_seconds)}."
+    )
+
+
+def _waiting(plan: Plan, fate: Fate) -> str:
+    waited = [
+        round
+        for round in plan.run.rounds
+        if round.start_seconds >= fate.job.arrival_seconds and round.start_seconds < fate.start_seconds
+    ]
+    if not waited:
+        return "It starts with the first round after its arrival."
+    ahead = Counter(id for round in waited for id in round.ids)
+    sooner = [id for id in ahead if plan.fates[id].finish_seconds <= fate.finish_seconds]
+    shorter = sum(plan.fates[id].job.left_seconds < fate.job.left_seconds for id in ahead)
+    weight = {id: rounds * plan.fates[id].job.gpus for id, rounds in ahead.items()}
+    named = sorted(weight, key=lambda id: -weight[id])[:NAMED_MAX]
+    return (
+        f"It waits {len(waited)} round{'s' * (len(waited) > 1)} while {len(ahead)} other jobs hold the GPUs: {shorter} "
+        f"with less work than it, {len(ahead) - shorter} with more; {len(sooner)} of them end before it. "
+        f"Most of that GPU time goes to {', '.join(named)}."
+    )
+
+
+def _pieces(fate: Fate) -> str:
+    if fate.num_starts == 1:
+        return "Once started it runs to its end."
+    return f"It is set aside {fate.num_starts - 1} times and pays for {fate.num_starts} starts."
+
+
+def _fairness(plan: Plan, fate: Fate) -> str:
+    verdict = "later than" if fate.rho > 1.005 else "as soon as" if fate.rho > 0.995 else "sooner than"
+    unfair = " and counts as unfair" if fate.rho > UNFAIR_ABOVE else ""
+    return (
+        f"ρ is {fate.rho:.2f}: it ends {verdict} an equal share of the cluster would let it{unfair} "
+        f"({fate.rho_themis:.2f} by the contention it meets itself)."
+    )
+
+
+def _room(plan: Plan, fate: Fate) -> str:
+    room = plan.run.makespan_seconds - fate.finish_seconds
+    if room < plan.cluster.round_seconds:
+        return "It is among the last to end: delaying it delays the end of the plan."
+    return f"It could end {in_words(room)} later without delaying the end of the plan."

@@ -1,0 +1,64 @@
+"""The trade between completion time, makespan and fairness, before anyone chooses.
+
+In: jobs and a cluster. Out: one point per slack of the guarded policy, from shortest first to longest first, and one
+per policy.
+Never: recommend; `undominated` only says which points nobody beats in every respect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from foresee.cluster.estimators import ESTIMATORS
+from foresee.cluster.job import Cluster, Job
+from foresee.cluster.metrics import Metrics, measure
+from foresee.cluster.policies import POLICIES
+from foresee.cluster.policies.guarded import guarded
+from foresee.cluster.simulation import Order, simulate
+
+SLACKS = (-math.inf, 0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    name: str
+    metrics: Metrics
+    undominated: bool = False
+    """No other point is at least as good in JCT, makespan and worst ρ and better in one."""
+
+
+def frontier(
+    jobs: Iterable[Job],
+    cluster: Cluster,
+    *,
+    policies: Sequence[str] = (),
+    slacks: Sequence[float] = SLACKS,
+    estimator: str = "oracle",
+    start_seconds: float = 0.0,
+    on_point: Callable[[str], None] | None = None,
+) -> list[Point]:
+    jobs = tuple(jobs)
+    orders: dict[str, Order] = {"guarded, slack by error": guarded(cluster)}
+    orders |= {f"guarded, slack {slack:g}": guarded(cluster, slack) for slack in slacks}
+    orders |= {name: POLICIES[name](cluster) for name in policies}
+    points = []
+    for name, order in orders.items():
+        if on_point:
+            on_point(name)
+        run = simulate(jobs, cluster, order, estimator=ESTIMATORS[estimator], start_seconds=start_seconds)
+        points.append(Point(name=name, metrics=measure(run)))
+    return [Point(name=p.name, metrics=p.metrics, undominated=not _beaten(p, points)) for p in points]
+
+
+def _beaten(point: Point, points: Sequence[Point]) -> bool:
+    mine = _figures(point)
+    return any(
+        all(other <= own for other, own in zip(_figures(rival), mine, strict=True)) and _figures(rival) != mine
+        for rival in points
+    )
+
+
+def _figures(point: Point) -> tuple[float, float, float]:
+    return point.metrics.jct_mean_seconds, point.metrics.makespan_seconds, point.metrics.worst_rho
