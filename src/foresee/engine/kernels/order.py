@@ -16,6 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from foresee.engine.kernels.check import check_bags, check_slots
+from foresee.errors import UsageError
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
@@ -40,16 +41,19 @@ def order_lookups(
 ) -> LookupOrder:
     """Groups the lookups of one step by row. Without `bag_offsets` every lookup has its own row of gradient."""
     check_slots("inverse", inverse, num_unique)
+    if bag_offsets is not None:
+        mean = np.zeros(1, np.bool_) if mean is None else mean
+        check_bags(bag_offsets, mean, len(inverse))
     gradient_rows = np.empty(len(inverse), np.int32)
     starts = np.zeros(num_unique + 1, np.int32)
-    if bag_offsets is None:
-        _order(inverse, gradient_rows, starts)
+    untouched = _order(inverse, gradient_rows, starts)
+    if untouched >= 0:
+        raise UsageError(
+            f"no lookup needs position {untouched} of the {num_unique} unique rows; use the inverse of the same record"
+        )
+    if bag_offsets is None or mean is None:
         return LookupOrder(gradient_rows, starts, np.empty(0, np.float32))
-    if mean is None:
-        mean = np.zeros(1, np.bool_)
-    check_bags(bag_offsets, mean, len(inverse))
     sizes = np.diff(bag_offsets)
-    _order(inverse, gradient_rows, starts)
     bag_of_lookup = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     return LookupOrder(bag_of_lookup[gradient_rows], starts, _divisors(sizes, mean))
 
@@ -62,20 +66,25 @@ def _divisors(sizes: Int32, mean: Bool) -> Float32:
 
 
 @njit(nogil=True, cache=True)
-def _order(inverse: Any, gradient_rows: Any, starts: Any) -> None:
-    # Counts go one place to the right, so that after the filling each start has moved to its own place.
+def _order(inverse: Any, gradient_rows: Any, starts: Any) -> int:
+    """Fills both arrays; returns a position that no lookup needs, or -1. `starts` must be zeros."""
     num_unique = len(starts) - 1
     for k in range(len(inverse)):
         starts[inverse[k]] += 1
+    untouched = -1
     total = 0
     for p in range(num_unique):
         count = starts[p]
+        if count == 0:
+            untouched = p
         starts[p] = total
         total += count
     for k in range(len(inverse)):
         p = inverse[k]
         gradient_rows[starts[p]] = k
         starts[p] += 1
+    # Filling has moved each start to the next position's: move them back.
     for p in range(num_unique, 0, -1):
         starts[p] = starts[p - 1]
     starts[0] = 0
+    return untouched

@@ -32,32 +32,32 @@ def parameters_of(optimizer: Optimizer) -> NDArray[np.float64]:
     return np.array([getattr(optimizer, field, 0.0) for field in fields], np.float64)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, inline="always", error_model="numpy")
 def step_rows(
-    kind: int, parameters: Any, values: Any, state: Any, slots: Any, sums: Any, begin: int, end: int
+    kind: int, parameters: Any, values: Any, state: Any, slots: Any, sums: Any, num_rows: int
 ) -> None:
-    """One step on row `slots[i]` of values and state with `sums[i]`, for begin <= i < end."""
+    """One step on row `slots[i]` of values and state with `sums[i]`, for the first `num_rows` i."""
     if kind == ROWWISE_ADAGRAD_KIND:
-        _rowwise_adagrad(parameters, values, state, slots, sums, begin, end)
+        _rowwise_adagrad(parameters, values, state, slots, sums, num_rows)
     elif kind == SGD_KIND:
-        _sgd(parameters, values, slots, sums, begin, end)
+        _sgd(parameters, values, slots, sums, num_rows)
     elif kind == ADAGRAD_KIND:
-        _adagrad(parameters, values, state, slots, sums, begin, end)
+        _adagrad(parameters, values, state, slots, sums, num_rows)
     else:
-        _lazy_adam(parameters, values, state, slots, sums, begin, end)
+        _lazy_adam(parameters, values, state, slots, sums, num_rows)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _sgd(parameters: Any, values: Any, slots: Any, sums: Any, begin: int, end: int) -> None:
+@njit(nogil=True, inline="always", error_model="numpy")
+def _sgd(parameters: Any, values: Any, slots: Any, sums: Any, num_rows: int) -> None:
     lr = np.float32(parameters[0])
-    for i in range(begin, end):
+    for i in range(num_rows):
         subtract_scaled_row(values, slots[i], lr, sums, i)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _adagrad(parameters: Any, values: Any, state: Any, slots: Any, sums: Any, begin: int, end: int) -> None:
+@njit(nogil=True, inline="always", error_model="numpy")
+def _adagrad(parameters: Any, values: Any, state: Any, slots: Any, sums: Any, num_rows: int) -> None:
     lr, eps = np.float32(parameters[0]), np.float32(parameters[1])
-    for i in range(begin, end):
+    for i in range(num_rows):
         slot = slots[i]
         for d in range(values.shape[1]):
             total = state[slot, d] + sums[i, d] * sums[i, d]
@@ -65,23 +65,23 @@ def _adagrad(parameters: Any, values: Any, state: Any, slots: Any, sums: Any, be
             values[slot, d] -= lr * sums[i, d] / (np.sqrt(total) + eps)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _rowwise_adagrad(parameters: Any, values: Any, state: Any, slots: Any, sums: Any, begin: int, end: int) -> None:
+@njit(nogil=True, inline="always", error_model="numpy")
+def _rowwise_adagrad(parameters: Any, values: Any, state: Any, slots: Any, sums: Any, num_rows: int) -> None:
     lr, eps = np.float32(parameters[0]), np.float32(parameters[1])
-    for i in range(begin, end):
+    for i in range(num_rows):
         slot = slots[i]
         total = state[slot, 0] + sum_of_squares(sums, i) / np.float32(values.shape[1])
         state[slot, 0] = total
         subtract_scaled_row(values, slot, lr / (np.sqrt(total) + eps), sums, i)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _lazy_adam(parameters: Any, values: Any, state: Any, slots: Any, sums: Any, begin: int, end: int) -> None:
+@njit(nogil=True, inline="always", error_model="numpy")
+def _lazy_adam(parameters: Any, values: Any, state: Any, slots: Any, sums: Any, num_rows: int) -> None:
     lr, eps, beta1, beta2 = parameters[0], np.float32(parameters[1]), parameters[2], parameters[3]
     keep1, take1 = np.float32(beta1), np.float32(1.0 - beta1)
     keep2, take2 = np.float32(beta2), np.float32(1.0 - beta2)
     width = values.shape[1]
-    for i in range(begin, end):
+    for i in range(num_rows):
         slot = slots[i]
         count = state[slot, 2 * width] + np.float32(1)
         state[slot, 2 * width] = count
@@ -95,7 +95,7 @@ def _lazy_adam(parameters: Any, values: Any, state: Any, slots: Any, sums: Any, 
             values[slot, d] -= rate * first / (np.sqrt(second) / root + eps)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _power(base: float, exponent: int) -> float:
     # By squaring: the same float64 on every machine, whatever its mathematics library.
     result = 1.0

@@ -1,10 +1,10 @@
 """Arithmetic on whole rows, eight float32 at a time.
 
-In: contiguous 2-D float32 arrays and row numbers. Out: rows copied, added, subtracted, or the sum of their squares. Loops
-over a row that numba compiles by itself spend as long on checking whether two arrays overlap, and on choosing a way to
-vectorise 64 elements, as on the elements; these are emitted as vector instructions directly (LLVM splits them where the
-processor's registers are smaller), which makes the update of a row about twice as fast. The order of operations is
-written out, so the result is the same on every processor. Rows that are combined must not overlap in part.
+In: contiguous 2-D float32 arrays and row numbers. Out: rows copied, added, subtracted, or the sum of their squares.
+A loop over a row as numba compiles it spends much of its time on finding out whether two arrays overlap, and sums are
+not vectorised at all, as that would change the order of additions. These are emitted as vector instructions directly
+(LLVM splits them where registers are smaller). The order of operations is written out, so the result is the same on
+every processor. Rows that are combined must not overlap in part.
 """
 
 from __future__ import annotations
