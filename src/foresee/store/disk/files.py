@@ -68,16 +68,20 @@ class Files:
         status = os.statvfs(folder)
         return status.f_bavail * status.f_frsize
 
+    def write(self, descriptor: int, words: Float32, offset: int) -> None:
+        """Writes a contiguous array; what the system leaves over is written in another call."""
+        piece = memoryview(words.view(np.uint8).data).cast("B")
+        while piece:
+            written = os.pwrite(descriptor, piece, offset)
+            piece, offset = piece[written:], offset + written
+
     def write_rows(self, descriptor: int, data_offset: int, rows: Int64, words: Float32) -> None:
         """Writes words[k, :] as row rows[k] of an array that starts at `data_offset`; `rows` ascend."""
         position = 0
         while (position := int(_write_runs(descriptor, data_offset, rows, words, position))) < len(rows):
             # A full disk or an interrupted call: the interpreter's own call finishes the row or says what is wrong.
-            piece = memoryview(words[position]).cast("B")
-            offset = data_offset + int(rows[position]) * len(piece)
-            while piece:
-                written = os.pwrite(descriptor, piece, offset)
-                piece, offset = piece[written:], offset + written
+            row_bytes = 4 * words.shape[1]
+            self.write(descriptor, words[position], data_offset + int(rows[position]) * row_bytes)
             position += 1
 
     def publish(self, path: Path, content: bytes) -> None:

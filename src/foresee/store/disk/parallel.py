@@ -1,4 +1,4 @@
-"""One thread while the pages are in memory, eight when they have to come from the disk.
+"""One thread while the pages are in memory, many when they have to come from the disk.
 
 In: a function that copies items begin..end of a request, without holding the interpreter. A copy out of a mapping waits
 for the disk at each page that is not in memory, and one thread can wait for only one page at a time. Major page faults
@@ -11,9 +11,10 @@ import resource
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-NUM_THREADS = 8
-PROBE_ROWS = 1024
-"""Rows copied before looking at the page faults again."""
+NUM_THREADS = 16
+PROBE_ROWS_MIN = 64
+"""Rows copied before looking at the page faults for the first time; then twice as many, and so on."""
+PROBE_ROWS_MAX = 4096
 COLD_SHARE = 1 / 16
 """Share of rows that waited for the disk above which the rest of a request goes to the threads."""
 PIECES_PER_THREAD = 4
@@ -33,16 +34,16 @@ class ParallelCopy:
 
     def run(self, copy: Callable[[int, int], None], num_rows: int) -> None:
         """Calls copy(begin, end) on ranges that together are 0..num_rows, and returns when all are done."""
-        begin = 0
+        begin, probe = 0, PROBE_ROWS_MIN
         while begin < num_rows:
-            end = min(begin + PROBE_ROWS, num_rows)
+            end = min(begin + probe, num_rows)
             before = _num_disk_waits()
             copy(begin, end)
             waits = _num_disk_waits() - before
-            if self._num_threads > 1 and waits > COLD_SHARE * PROBE_ROWS:
+            if self._num_threads > 1 and waits > COLD_SHARE * (end - begin):
                 self.run_threads(copy, end, num_rows)
                 return
-            begin = end
+            begin, probe = end, min(2 * probe, PROBE_ROWS_MAX)
 
     def run_threads(self, copy: Callable[[int, int], None], begin: int, end: int) -> None:
         """The same with all threads at once."""

@@ -125,10 +125,11 @@ class DiskStore:
             missing = self._overlay.missing_bytes(len(rows))
             with self._full_disk_as_sentence(missing, "the rows written since the last commit"):
                 self._overlay.reserve(len(rows))
-            version_max = self._overlay.write(
-                rows, source, base=self._base.words, written=self._base.written,
-                base_version_max=self._manifest.version_max,
-            )  # fmt: skip
+            with self._unusable_on_failure("a write"):
+                version_max = self._overlay.write(
+                    rows, source, base=self._base.words, written=self._base.written,
+                    base_version_max=self._manifest.version_max,
+                )  # fmt: skip
             self._version_max = max(self._version_max, version_max)
 
     def commit(self, step: int) -> None:
@@ -138,7 +139,7 @@ class DiskStore:
         with self._writer:
             rows = self._overlay.row_ids(len(self._overlay))
             self._check_room_for(np.sort(rows))
-            with self._unusable_on_failure(step):
+            with self._unusable_on_failure(f"the commit of step {step}"):
                 self._seal(step)
                 self._fold(rows)
             with self._reader:
@@ -229,14 +230,14 @@ class DiskStore:
             raise StoreError(f"{self._folder} cannot be written: {error.strerror}; check the disk") from error
 
     @contextmanager
-    def _unusable_on_failure(self, step: int) -> Iterator[None]:
-        """After a failed sync nobody knows what is on the disk; only opening the folder again finds out."""
+    def _unusable_on_failure(self, what: str) -> Iterator[None]:
+        """After a failed write or sync nobody knows what is on the disk; only opening the folder again finds out."""
         try:
             yield
         except BaseException as error:
             self._unusable = (
-                f"{self._folder}: the commit of step {step} was interrupted ({error}); make sure that the disk works "
-                "and has space, then open the folder again: it is at this commit or the one before"
+                f"{self._folder}: {what} was interrupted ({error}); make sure that the disk works and has space, then "
+                "open the folder again and go on from the commit it is at"
             )
             if isinstance(error, OSError):
                 raise StoreError(self._unusable) from error
