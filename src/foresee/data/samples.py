@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresee.data.batch import Float32, Int32, Int64
 
@@ -81,3 +82,33 @@ def offsets_of(lengths: Int64) -> Int64:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def select(samples: Samples, mask: NDArray[np.bool_]) -> Samples:
+    """The samples where `mask` is true."""
+    if mask.all():
+        return samples
+    return Samples(
+        samples.labels[mask],
+        tuple(column[mask] for column in samples.dense),
+        tuple(_select_ids(ids, mask) for ids in samples.ids),
+        None if samples.true_probability is None else samples.true_probability[mask],
+    )
+
+
+def _select_ids(ids: Ids, mask: NDArray[np.bool_]) -> Ids:
+    if ids.offsets is None:
+        return Ids(ids.values[mask])
+    lengths = np.diff(ids.offsets)
+    return Ids(ids.values[np.repeat(mask, lengths)], offsets_of(lengths[mask]))
+
+
+def fill_empty(ids: Ids, value: int) -> Ids:
+    """Every empty bag gets one `value`."""
+    if ids.offsets is None:
+        return ids
+    lengths = np.diff(ids.offsets)
+    empty = lengths == 0
+    if not empty.any():
+        return ids
+    return Ids(np.insert(ids.values, ids.offsets[:-1][empty], value), offsets_of(np.where(empty, 1, lengths)))

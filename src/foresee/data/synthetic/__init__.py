@@ -6,7 +6,7 @@ file. Both draw from the same population: `population.py` says who clicks, `plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from foresee.data.batch import Int64
 from foresee.data.click_log import ClickLog
 from foresee.data.folder import new_folder
 from foresee.data.order import hash_counters, key_of
+from foresee.data.progress import ReportProgress
 from foresee.data.samples import Ids, Samples
 from foresee.data.schema import DenseFeature, Feature, Table, Vocabulary
 from foresee.data.synthetic.planted import PlantedModel, ScoreHistogram, plant
@@ -34,9 +35,6 @@ CRITEO_TABLE_SIZES = (
 CHUNK_SAMPLES = 65_536
 ROWS_KEPT_MIN = 1000
 """Scaling down leaves tables of up to this many rows alone, and makes none smaller than this."""
-
-Progress = Callable[[str, int, int], None]
-"""Called as progress(stage, done, total)."""
 
 
 def criteo_table_sizes(scale: float) -> tuple[int, ...]:
@@ -78,7 +76,7 @@ def synthetic(
     valid_share: float = 0.1,
     test_share: float = 0.0,
     replace: bool = False,
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
 ) -> ClickLog:
     """Write a synthetic log; `best_auc` of the result says how well anyone could do on each split.
 

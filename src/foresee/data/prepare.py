@@ -1,0 +1,246 @@
+"""A raw log in, a prepared click log out: streaming passes over the source, in memory bounded by the vocabularies.
+
+    scan    how many samples and which times there are (only if the end of the log is held out)
+    count   how often each value occurs in the train split
+    write   ids, transformed numbers, labels, split by split
+
+Vocabularies and statistics see the train split only: an id that first occurs in the valid split is unknown there, as
+it would be when serving. The target appears whole at the end or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from foresee.data.bad_lines import BAD_LINES_FILE, BadLines
+from foresee.data.batch import Int64
+from foresee.data.click_log import ClickLog
+from foresee.data.convert import Chunk, convert
+from foresee.data.folder import check_target, new_folder
+from foresee.data.options import PrepareOptions
+from foresee.data.progress import ReportProgress
+from foresee.data.samples import Ids, Samples, fill_empty, select
+from foresee.data.schema import Feature, Table
+from foresee.data.source import Source, SplitMode, check_files
+from foresee.data.split import SPLIT_NAMES, Codes, TimeHistogram, split_at_random, split_by_order, split_by_time
+from foresee.data.statistics import DenseStatistics, transform
+from foresee.data.vocabulary import Counter, Encoder, GivenIds, HashVocabulary
+from foresee.data.writer import LogWriter
+from foresee.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareReport:
+    """What came out."""
+
+    log: ClickLog
+    num_bad: int
+    num_skipped: int
+    """Samples left out on request (label_skip)."""
+    bad_lines_file: Path | None
+
+
+def prepare(
+    source: Source, out: str | Path, options: PrepareOptions | None = None, progress: ReportProgress | None = None
+) -> PrepareReport:
+    """Write the prepared log of `source` to the folder `out`."""
+    options = options or PrepareOptions()
+    target = Path(out)
+    check_target(target, replace=options.replace)
+    check_files(source.files)
+    passes = _Passes(source, options, progress)
+    splitter = passes.scan()
+    statistics, encoders = passes.count(splitter)
+    with new_folder(target, replace=options.replace) as folder:
+        num_bad, num_skipped = passes.write(splitter, statistics, encoders, folder)
+    bad_lines_file = target / BAD_LINES_FILE if num_bad else None
+    log = ClickLog.open(target)
+    return PrepareReport(log=log, num_bad=num_bad, num_skipped=num_skipped, bad_lines_file=bad_lines_file)
+
+
+@dataclass(frozen=True, slots=True)
+class Splitter:
+    """Says which split the samples of a chunk belong to."""
+
+    mode: SplitMode
+    options: PrepareOptions
+    num_samples: int = 0
+    bounds: tuple[float, float] = (np.inf, np.inf)
+
+    def codes(self, chunk: Chunk, first_sample: int) -> Codes:
+        shares = self.options.shares
+        if self.mode == "order":
+            return split_by_order(first_sample, chunk.num_samples, self.num_samples, shares)
+        if self.mode == "random":
+            return split_at_random(first_sample, chunk.num_samples, shares, self.options.seed)
+        if self.mode == "files":
+            code = 1 * (chunk.file in self.options.valid_files) + 2 * (chunk.file in self.options.test_files)
+            return np.full(chunk.num_samples, code, np.int8)
+        assert chunk.times is not None
+        return split_by_time(chunk.times, self.bounds)
+
+
+class _Passes:
+    """The passes over one source. Each reads everything again; none keeps samples."""
+
+    def __init__(self, source: Source, options: PrepareOptions, progress: ReportProgress | None) -> None:
+        self._source, self._options, self._progress = source, options, progress
+        self._columns = source.columns
+        self._mode = _split_mode(source, options)
+        self._checked = False
+
+    def scan(self) -> Splitter:
+        """Find where the held-out end of the log begins."""
+        options = self._options
+        if self._mode in ("random", "files") or options.valid_share + options.test_share == 0:
+            return Splitter(self._mode, options)
+        histogram, num_samples = TimeHistogram(), 0
+        for chunk in self._chunks("scan"):
+            num_samples += chunk.num_samples
+            if self._mode == "time" and chunk.times is not None:
+                histogram.add(chunk.times)
+        bounds = histogram.bounds(options.shares) if self._mode == "time" else (np.inf, np.inf)
+        return Splitter(self._mode, options, num_samples, bounds)
+
+    def count(self, splitter: Splitter) -> tuple[tuple[DenseStatistics, ...], dict[str, Encoder]]:
+        """Vocabularies and statistics of the train split."""
+        statistics = tuple(DenseStatistics(column) for column in self._columns.dense)
+        encoders, counters, smallest = self._encoders()
+        if not counters and not any(column.transform == "standard" for column in self._columns.dense):
+            return statistics, encoders
+        first = 0
+        for chunk in self._chunks("count"):
+            train = splitter.codes(chunk, first) == 0
+            first += chunk.num_samples
+            for entry, values in zip(statistics, chunk.dense, strict=True):
+                entry.add(values[train])
+            for column, cells in zip(self._columns.categorical, chunk.categories, strict=True):
+                if column.table_name in counters:
+                    kept = cells.filter(pa.array(train))
+                    counters[column.table_name].add(kept.flatten() if column.multi_valued else kept)
+        return statistics, encoders | {name: it.vocabulary(smallest[name]) for name, it in counters.items()}
+
+    def _encoders(self) -> tuple[dict[str, Encoder], dict[str, Counter], dict[str, int]]:
+        encoders: dict[str, Encoder] = {}
+        counters: dict[str, Counter] = {}
+        smallest: dict[str, int] = {}
+        for column in self._columns.categorical:
+            name, buckets = column.table_name, column.hash_buckets or self._options.hash_buckets
+            if column.num_rows is not None:
+                encoders[name] = GivenIds(column.num_rows)
+            elif buckets is not None and column.min_count is None:
+                encoders[name] = HashVocabulary(buckets)
+            else:
+                counters[name] = counters.get(name) or Counter()
+                smallest[name] = column.min_count or self._options.min_count
+        return encoders, counters, smallest
+
+    def write(
+        self,
+        splitter: Splitter,
+        statistics: tuple[DenseStatistics, ...],
+        encoders: dict[str, Encoder],
+        folder: Path,
+    ) -> tuple[int, int]:
+        """Write everything into `folder`; gives the numbers of bad and of skipped lines."""
+        names = tuple(dict.fromkeys(column.table_name for column in self._columns.categorical))
+        tables = tuple(Table(name, encoders[name].num_rows) for name in names)
+        features = tuple(
+            Feature(name=it.name, table=it.table_name, num_rows=encoders[it.table_name].num_rows, pooling=it.pooling)
+            for it in self._columns.categorical
+        )
+        dense = tuple(entry.feature() for entry in statistics)
+        bad = BadLines(self._options.bad_lines, folder / BAD_LINES_FILE)
+        first = num_skipped = 0
+        sizes = np.zeros(3, np.int64)
+        with LogWriter(folder, features, dense) as writer:
+            for chunk in self._chunks("write", bad):
+                codes = splitter.codes(chunk, first)
+                first += chunk.num_samples
+                num_skipped += chunk.num_skipped
+                samples = self._samples(chunk, statistics, encoders)
+                for code in np.unique(codes):
+                    writer.append(SPLIT_NAMES[code], select(samples, codes == code))
+                sizes += np.bincount(codes, minlength=3)
+            self._check_sizes(sizes, num_skipped)
+            vocabularies = {name: encoders[name].save(folder, index) for index, name in enumerate(names)}
+            writer.finish(tables=tables, vocabularies=vocabularies, source=self._description(bad, num_skipped))
+        return bad.count, num_skipped
+
+    def _samples(self, chunk: Chunk, statistics: tuple[DenseStatistics, ...], encoders: dict[str, Encoder]) -> Samples:
+        dense = tuple(transform(values, entry.feature()) for values, entry in zip(chunk.dense, statistics, strict=True))
+        ids = []
+        for column, cells in zip(self._columns.categorical, chunk.categories, strict=True):
+            encoder = encoders[column.table_name]
+            if not column.multi_valued:
+                ids.append(Ids(encoder.ids(cells)))
+                continue
+            offsets = cells.offsets.to_numpy() - cells.offsets[0].as_py()
+            bags = Ids(encoder.ids(cells.flatten()), offsets)
+            # Where there is an unknown row, a sample without any value points to it; given ids have none.
+            ids.append(bags if column.num_rows is not None else fill_empty(bags, 0))
+        return Samples(chunk.labels, dense, tuple(ids))
+
+    def _chunks(self, stage: str, bad: BadLines | None = None) -> Iterator[Chunk]:
+        """One pass; the first one also decides whether too many lines are bad."""
+        bad = bad or BadLines(self._options.bad_lines)
+        sizes = {file: file.stat().st_size for file in self._source.files}
+        num_good = 0
+        try:
+            for raw in self._source.chunks(bad):
+                chunk = convert(raw, self._columns, bad)
+                num_good += chunk.num_samples + chunk.num_skipped
+                yield chunk
+                if self._progress is not None:
+                    before = self._source.files[: self._source.files.index(raw.file)]
+                    self._progress(stage, sum(sizes[file] for file in before) + raw.bytes_done, sum(sizes.values()))
+        finally:
+            bad.close()
+        if not self._checked:
+            bad.check_share(num_good, self._options.bad_share_max)
+            self._checked = True
+
+    def _check_sizes(self, sizes: Int64, num_skipped: int) -> None:
+        names = ", ".join(str(file) for file in self._source.files)
+        if sizes.sum() == 0:
+            raise DataError(f"{names}: no sample was found ({num_skipped} were left out on request); check the file.")
+        wanted = (True, self._options.valid_share > 0, self._options.test_share > 0)
+        if self._mode == "files":
+            wanted = (True, bool(self._options.valid_files), bool(self._options.test_files))
+        for name, size, expected in zip(SPLIT_NAMES, sizes, wanted, strict=True):
+            if expected and size == 0:
+                raise DataError(
+                    f"{names}: the {name} split would be empty (of {sizes.sum()} samples, split by "
+                    f"{self._mode}); choose other shares or another way to split."
+                )
+
+    def _description(self, bad: BadLines, num_skipped: int) -> dict[str, object]:
+        return {
+            "format": self._source.name,
+            "files": [file.name for file in self._source.files],
+            "split": self._mode,
+            "label": self._columns.label,
+            "label_threshold": self._columns.label_threshold,
+            "num_bad": bad.count,
+            "num_skipped": num_skipped,
+        }
+
+
+def _split_mode(source: Source, options: PrepareOptions) -> SplitMode:
+    mode = options.split or source.default_split
+    if mode == "time" and source.columns.time is None:
+        raise DataError(f"{source.name}: a split by time needs a time column; name one, or split by order or random.")
+    if (mode == "files") != bool(options.valid_files or options.test_files):
+        raise DataError(
+            f"split {mode!r} and the named valid and test files do not fit; name files exactly when the "
+            "split is 'files'."
+        )
+    for file in (*options.valid_files, *options.test_files):
+        if file not in source.files:
+            raise DataError(f"{file}: held out, but not one of the log's files; name it among them too.")
+    return mode

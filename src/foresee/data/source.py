@@ -1,0 +1,88 @@
+"""The seam between formats and the rest: a source names its columns and yields chunks of raw cells.
+
+A source reads files in order, as often as it is asked, and finds the same lines and the same bad lines each time. It
+knows how cells are cut out of lines and nothing about what becomes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import pyarrow as pa
+
+from foresee.data.bad_lines import ReportBadLine
+from foresee.data.batch import Int64
+from foresee.data.columns import Columns
+from foresee.errors import DataError
+
+SplitMode = Literal["order", "time", "random", "files"]
+
+
+@dataclass(frozen=True, slots=True)
+class RawChunk:
+    """Some lines of one file, as columns of cells."""
+
+    file: Path
+    lines: Int64  # [samples]: line (or row) numbers, from 1
+    cells: dict[str, pa.Array]
+    """Strings, or what a typed format has; "" and null are missing."""
+    text: Callable[[int], str]
+    """The whole line of the i-th sample, for reports."""
+    bytes_done: int
+    """How far into the file reading has come."""
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.lines)
+
+
+class Source(Protocol):
+    """A raw log."""
+
+    @property
+    def name(self) -> str:
+        """The format's name."""
+        ...
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file with samples, in the order they are read."""
+        ...
+
+    @property
+    def columns(self) -> Columns: ...
+
+    @property
+    def default_split(self) -> SplitMode:
+        """How this format is split if the person does not say."""
+        ...
+
+    def chunks(self, report: ReportBadLine) -> Iterator[RawChunk]:
+        """All samples, in order. Lines that have no cells to speak of go to `report`."""
+        ...
+
+
+def check_files(files: tuple[Path, ...]) -> None:
+    """Missing and empty files are refused before anything is read."""
+    if not files:
+        raise DataError("no file is named; name at least one.")
+    for file in files:
+        if file.is_dir():
+            raise DataError(f"{file}: this is a folder; name the files in it.")
+        if not file.exists():
+            raise DataError(f"{file}: there is no such file; check the path.")
+        if file.stat().st_size == 0:
+            raise DataError(f"{file}: the file is empty; leave it out or fetch it again.")
+
+
+def check_names(wanted: tuple[str, ...], found: tuple[str, ...], where: str) -> None:
+    """Every wanted column has to be there."""
+    for name in wanted:
+        if name not in found:
+            raise DataError(
+                f"{where}: column {name!r} is not among the columns ({', '.join(found)}); "
+                "name one of these, or give the columns' names."
+            )
