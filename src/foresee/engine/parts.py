@@ -1,0 +1,116 @@
+"""The parts of a run, made from its configuration: log, stream, cache size, tables, model, dense optimiser.
+
+In: a `RunConfig`. Out: each part by itself, so that planning opens no tables and verifying can make two of each. What a
+configuration can get wrong about a part is a ConfigError that names the key. Nothing here trains or decides.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from foresee.config import DenseOptimizerConfig, RowOptimizerConfig, RunConfig
+from foresee.data.click_log import ClickLog
+from foresee.data.stream import LogStream
+from foresee.engine.loop import make_header
+from foresee.engine.model_loading import build, row_width
+from foresee.engine.optimizers import OPTIMIZERS, Optimizer
+from foresee.engine.tables import Tables, layout_for
+from foresee.errors import ConfigError
+from foresee.plan import PLANNERS
+from foresee.plan.record import Header
+from foresee.store.contract import Layout
+
+
+def open_log(config: RunConfig) -> ClickLog:
+    return ClickLog.open(config.log)
+
+
+def train_stream(config: RunConfig, log: ClickLog) -> LogStream:
+    """The batches of all steps."""
+    train = config.train
+    return log.batches(
+        batch_size=train.batch_size, seed=train.seed, epochs=train.epochs, shuffle_samples=train.shuffle_samples
+    )
+
+
+def cache_rows(config: RunConfig, log: ClickLog) -> int:
+    """Slots of the cache."""
+    if config.cache.rows is not None:
+        return config.cache.rows
+    assert config.cache.share is not None, "the configuration has one of the two"
+    return math.ceil(config.cache.share * log.num_rows)
+
+
+def plan_header(config: RunConfig, log: ClickLog, stream: LogStream, *, first_step: int = 0) -> Header:
+    """What is to be planned, from a step on."""
+    planner = config.cache.planner
+    if planner not in PLANNERS:
+        raise ConfigError(f"cache.planner: there is no planner {planner!r}; choose one of {', '.join(PLANNERS)}")
+    return make_header(
+        stream,
+        planner=planner,
+        cache_rows=cache_rows(config, log),
+        first_step=first_step,
+        window_steps=config.cache.window_steps,
+    )
+
+
+def row_optimizer(config: RowOptimizerConfig) -> Optimizer:
+    """How rows learn."""
+    kind = OPTIMIZERS[config.name]
+    numbers = {key: value for key, value in config if key != "name" and value is not None}
+    for key in numbers:
+        if key not in kind.__dataclass_fields__:
+            takes = ", ".join(kind.__dataclass_fields__)
+            raise ConfigError(f"tables.optimizer.{key}: {config.name} has no such number; it takes {takes}")
+    return kind(**numbers)
+
+
+def table_layout(config: RunConfig, log: ClickLog) -> Layout:
+    """How the rows of this run look."""
+    tables = config.tables
+    width = row_width(config.model.name, config.model.dim)
+    return layout_for(log, width, row_optimizer(tables.optimizer), tables.seed, tables.init_scale)
+
+
+def open_tables(config: RunConfig, log: ClickLog) -> Tables:
+    """The tables of this run: opened if they are there, else made."""
+    tables, optimizer = config.tables, row_optimizer(config.tables.optimizer)
+    width = row_width(config.model.name, config.model.dim)
+    if tables.store == "memory":
+        return Tables.in_memory(log, dim=width, optimizer=optimizer, seed=tables.seed, init_scale=tables.init_scale)
+    return Tables.on_disk(
+        config.tables_folder, log, dim=width, optimizer=optimizer, seed=tables.seed, init_scale=tables.init_scale
+    )
+
+
+def build_model(config: RunConfig, log: ClickLog) -> nn.Module:
+    """The model with the weights that the seed gives, on its device. Seeds torch's global generator."""
+    device = training_device(config)
+    torch.manual_seed(config.train.seed)
+    return build(config.model.name, log, config.model.dim, **config.model.options).to(device)
+
+
+def dense_optimizer(config: DenseOptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of the model's own weights."""
+    kinds: dict[str, type[torch.optim.Optimizer]] = {
+        "adam": torch.optim.Adam,
+        "adagrad": torch.optim.Adagrad,
+        "sgd": torch.optim.SGD,
+    }
+    numbers = {"lr": config.lr, "weight_decay": config.weight_decay}
+    return kinds[config.name](model.parameters(), **numbers)  # type: ignore[call-arg]
+
+
+def training_device(config: RunConfig) -> torch.device:
+    """The device, if this machine has it."""
+    name = config.train.device
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ConfigError(f"train.device: this machine has no {name!r}; use cpu, or a device that torch finds") from None
+    return device
