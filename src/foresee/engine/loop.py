@@ -6,13 +6,13 @@
         adam.step(); adam.zero_grad()
         step.update()
 
-The model, the loss and the dense optimiser stay the caller's. When the loop ends, by itself or by `break`, the rows still
-cached are written back and the store is committed as the state after the last updated step.
+The model, the loss and the dense optimiser stay the caller's. When the loop ends, by itself or by `break`, the rows
+still cached are written back and the store is committed as the state after the last updated step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -34,7 +34,9 @@ FETCH_AHEAD_STEPS = 8
 class Step:
     """One step: its samples, its rows, and the update that ends it."""
 
-    def __init__(self, ready: Ready, cache: Cache, device: torch.device) -> None:
+    def __init__(
+        self, ready: Ready, cache: Cache, device: torch.device, on_updated: Callable[[Record], None]
+    ) -> None:
         batch = ready.work.batch
         self.index = batch.step
         self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
@@ -44,15 +46,17 @@ class Step:
         self.updated = False
         self._work = ready.work
         self._cache = cache
+        self._on_updated = on_updated
 
     def update(self) -> None:
         """Applies the gradient of `embeddings` to the step's rows. Call it once, after backward."""
         if self.updated:
             raise UsageError(f"step {self.index} was updated already; call step.update() once for each step")
         if self.embeddings.grad is None:
-            raise UsageError(f"step {self.index}: its embeddings have no gradient; call loss.backward() before update()")
+            raise UsageError(f"step {self.index}: its embeddings have no gradient; call loss.backward() first")
         self._cache.update(self._work, self.embeddings.grad)
         self.updated = True
+        self._on_updated(self._work.record)
 
 
 @dataclass
@@ -68,6 +72,8 @@ class Run:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     num_threads: int = 1
     """Threads of the row kernels."""
+    commit_at_end: bool = True
+    """Commit when the loop ends, also by `break`. Who commits rows together with something else says False."""
 
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
@@ -92,7 +98,8 @@ class Run:
             finally:
                 # Also after `break`: the rows are those of the last updated step, and that is a state worth keeping.
                 try:
-                    self.commit()
+                    if self.commit_at_end:
+                        self.commit()
                 finally:
                     self._active = None
 
@@ -109,15 +116,19 @@ class Run:
 
     def _steps(self, pipeline: Pipeline, cache: Cache) -> Iterator[Step]:
         for ready in pipeline.ready():
-            record = ready.work.record
-            cache.fill(record.fetch, ready.staging)
-            step = Step(ready, cache, self.device)
+            cache.fill(ready.work.record.fetch, ready.staging)
+            step = Step(ready, cache, self.device, self._finish)
             yield step
             if not step.updated:
                 raise UsageError(f"step {step.index} was not updated; call step.update() before the next step")
-            self.steps_done = step.index + 1
-            self._counting.add(record)
-            pipeline.write_back(step.index, record.evict.row, cache.take(record.evict))
+
+    def _finish(self, record: Record) -> None:
+        """Counts an updated step as done and frees its slots; a commit or a `break` right after it includes it."""
+        assert self._active is not None
+        pipeline, cache = self._active
+        self.steps_done = record.step + 1
+        self._counting.add(record)
+        pipeline.write_back(record.step, record.evict.row, cache.take(record.evict))
 
     def _work(self) -> Iterator[Work]:
         if self.records is None:
@@ -153,8 +164,9 @@ def lookahead(
     window_steps: a fixed lookahead as in the Bagpipe paper, instead of all that the cache can use.
     """
     stream = log.batches(batch_size=batch_size, seed=seed, epochs=epochs)
+    first_step = tables.store.committed_step
     header = make_header(
-        stream, planner=planner, cache_rows=cache_rows, first_step=tables.store.committed_step, window_steps=window_steps
+        stream, planner=planner, cache_rows=cache_rows, first_step=first_step, window_steps=window_steps
     )
     pooling = Pooling.of(log.mean_features)
     return Run(stream, tables, header, pooling, device=torch.device(device), num_threads=num_threads)

@@ -7,6 +7,7 @@ configuration can get wrong about a part is a ConfigError that names the key. No
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -96,13 +97,12 @@ def build_model(config: RunConfig, log: ClickLog) -> nn.Module:
 
 def dense_optimizer(config: DenseOptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
     """The optimiser of the model's own weights."""
-    kinds: dict[str, type[torch.optim.Optimizer]] = {
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "adam": torch.optim.Adam,
         "adagrad": torch.optim.Adagrad,
         "sgd": torch.optim.SGD,
     }
-    numbers = {"lr": config.lr, "weight_decay": config.weight_decay}
-    return kinds[config.name](model.parameters(), **numbers)  # type: ignore[call-arg]
+    return kinds[config.name](model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
 
 
 def training_device(config: RunConfig) -> torch.device:
@@ -112,5 +112,5 @@ def training_device(config: RunConfig) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise ConfigError(f"train.device: this machine has no {name!r}; use cpu, or a device that torch finds") from None
+        raise ConfigError(f"train.device: this machine has no {name!r}; use cpu, or a device torch finds") from None
     return device

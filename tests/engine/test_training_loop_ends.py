@@ -1,0 +1,67 @@
+"""A loop that ends early commits the state after its last updated step, neither one step less nor one more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from foresee import SGD, ClickLog, Step, Tables, lookahead
+from foresee.data import tiny
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> ClickLog:
+    return tiny(tmp_path / "log")
+
+
+def _tables(log: ClickLog) -> Tables:
+    return Tables.in_memory(log, dim=4, optimizer=SGD(lr=0.1))
+
+
+def _train(step: Step) -> None:
+    step.embeddings.square().sum().backward()
+    step.update()
+
+
+def _bytes(tables: Tables) -> list[NDArray[np.float32]]:
+    return [tables.values(table.name) for table in tables.layout.tables]
+
+
+@pytest.mark.parametrize("stop_after", [1, 5, 11])
+def test_a_break_then_a_second_loop_equals_one_loop(log: ClickLog, stop_after: int) -> None:
+    whole, halves = _tables(log), _tables(log)
+    for step in lookahead(log, whole, batch_size=32, cache_rows=150):
+        _train(step)
+    for step in lookahead(log, halves, batch_size=32, cache_rows=150):
+        _train(step)
+        if step.index + 1 == stop_after:
+            break
+    assert halves.store.committed_step == stop_after
+    for step in lookahead(log, halves, batch_size=32, cache_rows=150):
+        _train(step)
+    assert halves.store.committed_step == whole.store.committed_step == 25
+    for ours, theirs in zip(_bytes(halves), _bytes(whole), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_commit_right_after_an_update_contains_it(log: ClickLog) -> None:
+    tables = _tables(log)
+    run = lookahead(log, tables, batch_size=32, cache_rows=150)
+    for step in run:
+        _train(step)
+        run.commit()
+        assert tables.store.committed_step == step.index + 1
+
+
+def test_a_break_before_the_update_leaves_the_step_out(log: ClickLog) -> None:
+    tables = _tables(log)
+    for step in lookahead(log, tables, batch_size=32, cache_rows=150):
+        if step.index == 3:
+            break
+        _train(step)
+    assert tables.store.committed_step == 3
+    assert torch.is_tensor(step.embeddings)
