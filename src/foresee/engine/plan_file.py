@@ -1,0 +1,228 @@
+"""A plan kept in a file: an Arrow stream of records that any Arrow reader opens, and a tail that shows it is whole.
+
+In: a header and its records, in order. Out: a file, or the same header, counters and records again. One Arrow batch is
+one (step, worker); the header stands as JSON in the schema's metadata, the counters in that of a closing batch without
+rows, and the tail behind the end of the stream says where that batch lies. A file is written beside its name and
+renamed when it is complete. Reading holds one record at a time.
+
+A plan may come from a stranger, or from a damaged disk: every record has a checksum, and every slot, row and position
+is held against the header (`plan_columns`), because a wrong one would reach memory that is not ours. Nothing in a file
+is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import pyarrow as pa
+
+from foresee.engine.plan_columns import SCHEMA, batch_of, empty_batch, record_of
+from foresee.errors import PlanError
+from foresee.plan.count import Counting
+from foresee.plan.record import FORMAT_VERSION, Counters, Header, Record
+
+HEADER = b"foresee.plan"
+COUNTERS = b"foresee.counters"
+CHECKSUM_SUFFIX = b".crc32"
+TAIL = struct.Struct("<QI8s")  # where the closing batch begins, checksum of that number, mark
+TAIL_MARK = b"FORESEE\n"
+UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, EOFError)
+"""What Arrow, JSON and struct raise on bytes that are not what they expect."""
+
+Parsed = TypeVar("Parsed", Header, Counters)
+Progress = Callable[[int, int], None]
+"""Called as progress(records written, records in all)."""
+
+
+def write_plan(
+    path: str | Path, header: Header, records: Iterable[Record], progress: Progress | None = None
+) -> Counters:
+    """Keeps a whole plan in a file, which appears complete or not at all. Returns its counters."""
+    path = Path(path)
+    temporary: Path | None = None
+    try:
+        with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.partial-", delete=False) as file:
+            temporary = Path(file.name)
+            counters = _write(file, header, records, progress)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)  # a temporary file is its maker's alone; a kept plan is for whoever may read the folder
+        os.replace(temporary, path)
+        return counters
+    except OSError as error:
+        raise PlanError(
+            f"{path}: the plan cannot be written ({error.strerror or error}) and nothing was kept; "
+            "free some space, or give another path"
+        ) from None
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _write(file: IO[bytes], header: Header, records: Iterable[Record], progress: Progress | None) -> Counters:
+    counting = Counting()
+    num_records, total = 0, header.num_steps * header.num_workers
+    with pa.ipc.new_stream(file, SCHEMA.with_metadata(_signed(HEADER, asdict(header)))) as stream:
+        for record in counting.watch(records):
+            stream.write_batch(batch_of(record))
+            num_records += 1
+            if progress is not None:
+                progress(num_records, total)
+        if num_records != total:
+            raise PlanError(f"the plan has {num_records} records, its header promises {total}; plan the whole stream")
+        closing = file.tell()
+        stream.write_batch(empty_batch(), custom_metadata=_signed(COUNTERS, asdict(counting.counters)))
+    file.write(_tail(closing))
+    return counting.counters
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A kept plan that was found to be complete. Holds no file open between calls."""
+
+    path: Path
+    header: Header
+    counters: Counters
+
+    @classmethod
+    def open(cls, path: str | Path) -> PlanFile:
+        """Reads header and counters, wherever in the file they are; refuses a file that was cut or is damaged there."""
+        path = Path(path)
+        with _mapped(path) as source, _damage(path, "this is not a plan, or its beginning is damaged"):
+            stream = pa.ipc.open_stream(source)
+            header = _header_of(stream.schema)
+        with _mapped(path) as source:
+            return cls(path, header, _counters_of(path, source, header))
+
+    def records(self, first_step: int | None = None) -> Iterator[Record]:
+        """The records from a step on, each checked as it is read."""
+        header = self.header
+        first = header.first_step if first_step is None else first_step
+        with _mapped(self.path) as source:
+            with _damage(self.path, "the beginning of the plan is damaged"):
+                stream = pa.ipc.open_stream(source)
+            for number in range(header.num_steps * header.num_workers):
+                step, worker = header.first_step + number // header.num_workers, number % header.num_workers
+                with _damage(self.path, f"the record of step {step}, worker {worker} is damaged"):
+                    batch = stream.read_next_batch()
+                    if step < first:
+                        continue
+                    record = record_of(batch, header, step, worker)
+                yield record
+
+
+def _counters_of(path: Path, source: pa.NativeFile, header: Header) -> Counters:
+    """The counters of the closing batch, found through the tail."""
+    try:
+        source.seek(max(0, source.size() - TAIL.size))
+        closing, _, _ = tail = TAIL.unpack(source.read())
+        if TAIL.pack(*tail) != _tail(closing):
+            raise ValueError
+        source.seek(closing)
+        # A stream is read from its schema on, so the schema is put before its last part.
+        rest = pa.BufferReader(SCHEMA.serialize().to_pybytes() + source.read())
+        last = pa.ipc.open_stream(rest).read_next_batch_with_custom_metadata()
+        counters = _parsed(Counters, _verified(COUNTERS, last.custom_metadata))
+        if counters.num_steps != header.num_steps:
+            raise ValueError
+        return counters
+    except (struct.error, *UNREADABLE):
+        raise PlanError(f"{path}: {_what_is_missing(source, header)}; plan again") from None
+
+
+def _what_is_missing(source: pa.NativeFile, header: Header) -> str:
+    num_records = 0
+    try:
+        source.seek(0)
+        stream = pa.ipc.open_stream(source)
+        while stream.read_next_batch().num_rows == 1:
+            num_records += 1
+    except (StopIteration, *UNREADABLE):
+        pass
+    num_steps = num_records // header.num_workers
+    if num_steps >= header.num_steps:
+        return "the end of the plan is damaged"
+    return f"the plan ends after step {num_steps} of {header.num_steps}"
+
+
+def _tail(closing: int) -> bytes:
+    return TAIL.pack(closing, zlib.crc32(struct.pack("<Q", closing)), TAIL_MARK)
+
+
+def _signed(key: bytes, content: dict[str, Any]) -> dict[bytes, bytes]:
+    text = json.dumps(content, sort_keys=True).encode()
+    return {key: text, key + CHECKSUM_SUFFIX: str(zlib.crc32(text)).encode()}
+
+
+def _verified(key: bytes, metadata: Any) -> dict[str, Any]:
+    """The JSON object under a key of Arrow metadata, if it is as it was written."""
+    text: bytes = metadata[key]
+    if str(zlib.crc32(text)).encode() != metadata[key + CHECKSUM_SUFFIX]:
+        raise ValueError("its checksum does not match")
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError("it is not an object")
+    return content
+
+
+def _header_of(schema: pa.Schema) -> Header:
+    content = _verified(HEADER, schema.metadata or {})
+    version = content.get("format_version")
+    if version != FORMAT_VERSION:
+        raise _OtherVersionError(f"the plan has format version {version}, this program reads version {FORMAT_VERSION}")
+    if not schema.equals(SCHEMA):
+        raise ValueError("its columns are not those of a plan")
+    header = _parsed(Header, content)
+    at_least_one = (header.num_workers, header.capacity_rows, header.num_rows)
+    if min(at_least_one) < 1 or min(header.first_step, header.num_steps, header.fetch_ahead_steps) < 0:
+        raise ValueError("its header has impossible sizes")
+    return header
+
+
+def _parsed(kind: type[Parsed], content: dict[str, Any]) -> Parsed:
+    """A frozen dataclass of numbers, texts and one dictionary of them from JSON."""
+    expected = {field.name: field.type for field in fields(kind)}
+    if content.keys() != expected.keys():
+        raise ValueError(f"it has the fields {sorted(content)}")
+    for name, value in content.items():
+        right = {"int": int, "str": str}.get(str(expected[name]), dict)
+        if not isinstance(value, right) or isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}")
+    return kind(**content)
+
+
+class _OtherVersionError(PlanError):
+    """Not damage: the file was written by another release."""
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[pa.NativeFile]:
+    try:
+        source = pa.memory_map(str(path), "r")
+    except (OSError, pa.ArrowException) as error:
+        what = "there is no such file" if isinstance(error, FileNotFoundError) else f"it cannot be read ({error})"
+        raise PlanError(f"{path}: {what}; make a plan with `foresee plan RUN.yaml --out {path.name}`") from None
+    with source:
+        yield source
+
+
+@contextmanager
+def _damage(path: Path, what: str) -> Iterator[None]:
+    """Turns whatever reading raises into one sentence."""
+    try:
+        yield
+    except _OtherVersionError as error:
+        raise PlanError(f"{path}: {error}; plan again, or use the release that wrote it") from None
+    except PlanError as error:
+        raise PlanError(f"{path}: {what}: {error}; plan again") from None
+    except (StopIteration, *UNREADABLE):
+        raise PlanError(f"{path}: {what}; plan again") from None
