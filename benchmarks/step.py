@@ -1,0 +1,249 @@
+"""What a training step costs with tables outside the cache, against the ideal where all rows lie in one tensor in RAM.
+
+DLRM (bottom 512-256-64, top 512-256-1), batch 2048, 26 features of Criteo's table sizes (a tenth of them by default),
+dim 64, row-wise Adagrad, cache of 10 % of the rows the log touches. The ideal gathers from and updates one tensor that
+holds every row, knows the distinct rows of each batch beforehand, and has no store, no planner and no other thread.
+Both sides read the same batches from memory and run the same model and kernels. Sides are timed in turn, several times,
+each from the first steps of the log with an empty cache: the worst part for a cache. Warm-up steps are not counted.
+
+    memory_over_ideal             rows in a memory store
+    disk_warm_over_ideal          rows on disk, table files in the page cache
+    disk_cold_over_ideal          rows on disk, every row written before, page cache of the table files dropped
+    nocache_disk_cold_over_ours   the same disk without a cache: every distinct row fetched and written in every step
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from foresee.data import Batch, criteo_table_sizes, synthetic_rows
+from foresee.engine.cache import pool
+from foresee.engine.kernels import Threads, order_lookups, update_rows
+from foresee.engine.loop import Run, make_header
+from foresee.engine.optimizers import RowwiseAdagrad
+from foresee.engine.tables import Tables, layout_for
+from foresee.engine.work import Pooling
+from foresee.models import DLRM, LogShape
+from foresee.store.contract import Rows, Table
+from foresee.store.disk import DiskStore
+from foresee.testing.streams import MemoryStream
+
+BATCH_SIZE = 2048
+DIM = 64
+NUM_DENSE = 13
+OPTIMIZER = RowwiseAdagrad(lr=0.05)
+THREADS = 2
+
+
+@dataclass
+class Bench:
+    """The log that all sides train on."""
+
+    batches: list[Batch]
+    table_sizes: tuple[int, ...]
+    cache_rows: int
+    warmup_steps: int
+    timed_steps: int
+
+    @property
+    def tables(self) -> list[Table]:
+        return [Table(f"C{i + 1}", size) for i, size in enumerate(self.table_sizes)]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self.table_sizes)
+
+    @property
+    def pooling(self) -> Pooling:
+        return Pooling.of([False] * len(self.table_sizes))
+
+
+def make_bench(arguments: argparse.Namespace) -> Bench:
+    sizes = criteo_table_sizes(arguments.table_scale)
+    rng = np.random.default_rng(0)
+    rows = list(synthetic_rows(batch_size=BATCH_SIZE, num_batches=arguments.log_steps, table_sizes=sizes))
+    batches = [
+        Batch(
+            step=step,
+            dense=rng.standard_normal((BATCH_SIZE, NUM_DENSE), np.float32),
+            labels=(rng.random(BATCH_SIZE) < 0.3).astype(np.float32),
+            rows=ids.reshape(-1),
+            bag_offsets=None,
+            num_features=len(sizes),
+        )
+        for step, ids in enumerate(rows)
+    ]
+    touched = len(np.unique(np.concatenate([batch.rows for batch in batches])))
+    return Bench(batches, sizes, touched // 10, arguments.warmup_steps, arguments.timed_steps)
+
+
+class Trainee:
+    """The dense side, the same for all."""
+
+    def __init__(self, bench: Bench) -> None:
+        torch.manual_seed(0)
+        self.model = DLRM(LogShape(num_dense=NUM_DENSE, num_features=len(bench.table_sizes)), DIM)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), fused=True)
+        self.loss = nn.BCEWithLogitsLoss()
+
+    def step(self, dense: Tensor, embeddings: Tensor, labels: Tensor) -> None:
+        self.loss(self.model(dense, embeddings), labels).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def time_steps(steps: Iterator[object], bench: Bench) -> float:
+    """Seconds a step, the warm-up left out."""
+    for _ in range(bench.warmup_steps):
+        next(steps)
+    begun = time.perf_counter()
+    for _ in range(bench.timed_steps):
+        next(steps)
+    return (time.perf_counter() - begun) / bench.timed_steps
+
+
+class Ideal:
+    """All rows in one tensor; distinct rows and lookup orders are known before the clock starts."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.rows = Rows(
+            (torch.rand(bench.num_rows, DIM) * 0.1 - 0.05).numpy(),
+            torch.zeros(bench.num_rows, OPTIMIZER.state_width(DIM)).numpy(),
+            np.zeros(bench.num_rows, np.int32),
+        )
+        self.known = [self._know(batch) for batch in bench.batches[: bench.warmup_steps + bench.timed_steps]]
+
+    def _know(self, batch: Batch) -> tuple[object, ...]:
+        unique, inverse = np.unique(batch.rows, return_inverse=True)
+        inverse = inverse.astype(np.int32)
+        return batch, unique.astype(np.int32), inverse, order_lookups(inverse, len(unique))
+
+    def seconds(self) -> float:
+        trainee = Trainee(self.bench)
+        out = torch.empty(BATCH_SIZE * len(self.bench.table_sizes), DIM)
+        with Threads(THREADS) as threads:
+
+            def steps() -> Iterator[object]:
+                for batch, unique, inverse, order in self.known:
+                    pool(self.rows.values, unique, inverse, batch, self.bench.pooling, out.numpy(), threads)
+                    embeddings = out.view(BATCH_SIZE, -1, DIM).detach().requires_grad_()
+                    trainee.step(torch.from_numpy(batch.dense), embeddings, torch.from_numpy(batch.labels))
+                    gradients = embeddings.grad.view(-1, DIM).numpy()
+                    update_rows(OPTIMIZER, self.rows, unique, gradients, order, version=batch.step + 1, threads=threads)
+                    yield batch.step
+
+            return time_steps(steps(), self.bench)
+
+
+def planned_seconds(bench: Bench, tables: Tables, planner: str = "lookahead", *, stream: MemoryStream) -> float:
+    """Seconds a step through Foresee, from an empty cache."""
+    trainee = Trainee(bench)
+    header = make_header(
+        stream, planner=planner, cache_rows=bench.cache_rows, first_step=tables.store.committed_step
+    )
+    run = Run(stream, tables, header, bench.pooling, num_threads=THREADS)
+
+    def steps() -> Iterator[object]:
+        for step in run:
+            trainee.step(step.dense, step.embeddings, step.labels)
+            step.update()
+            yield step.index
+
+    running = steps()
+    seconds = time_steps(running, bench)
+    running.close()
+    return seconds
+
+
+class DiskSide:
+    """A table folder whose touched rows have all been written, copied anew for each turn, warm or cold."""
+
+    def __init__(self, bench: Bench, folder: Path) -> None:
+        self.bench = bench
+        self.folder = folder
+        self.layout = layout_for(bench, DIM, OPTIMIZER, 0, 0.05)
+        store = DiskStore.create(folder, self.layout)
+        touched = np.unique(np.concatenate([batch.rows for batch in bench.batches]))
+        rows = Rows.empty(len(touched), self.layout)
+        store.read(touched, rows)
+        store.write(touched, rows)
+        store.commit(0)
+        store.close()
+
+    def seconds(self, stream: MemoryStream, *, cold: bool, planner: str = "lookahead") -> float:
+        work = self.folder.with_name("turn")
+        shutil.copytree(self.folder, work)
+        for file in work.iterdir():
+            settle(file, drop=cold)
+        tables = Tables(DiskStore.open(work, self.layout), OPTIMIZER)
+        try:
+            return planned_seconds(self.bench, tables, planner, stream=stream)
+        finally:
+            tables.close()
+            shutil.rmtree(work)
+
+
+def settle(file: Path, *, drop: bool) -> None:
+    """Everything on disk; then out of, or into, the page cache."""
+    descriptor = os.open(file, os.O_RDONLY)
+    os.fsync(descriptor)
+    if drop:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    else:
+        while os.read(descriptor, 1 << 24):
+            pass
+    os.close(descriptor)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="more turns of more steps")
+    parser.add_argument("--table-scale", type=float, default=0.05)
+    parser.add_argument("--log-steps", type=int, default=200)
+    parser.add_argument("--warmup-steps", type=int, default=4)
+    parser.add_argument("--timed-steps", type=int, default=20)
+    parser.add_argument("--turns", type=int, default=2)
+    arguments = parser.parse_args()
+    if arguments.full:
+        arguments.turns, arguments.timed_steps = 5, 60
+    torch.set_num_threads(THREADS)
+    bench = make_bench(arguments)
+    stream = MemoryStream(bench.batches, num_rows=bench.num_rows)
+    ideal = Ideal(bench)
+    with tempfile.TemporaryDirectory(dir=os.environ.get("FORESEE_BENCH_DIR", ".")) as folder:
+        disk = DiskSide(bench, Path(folder) / "tables")
+        memory = layout_for(bench, DIM, OPTIMIZER, 0, 0.05)
+        sides: dict[str, Callable[[], float]] = {
+            "ideal": ideal.seconds,
+            "memory": lambda: planned_seconds(
+                bench, Tables.in_memory(bench, dim=memory.width, optimizer=OPTIMIZER), stream=stream
+            ),
+            "disk_warm": lambda: disk.seconds(stream, cold=False),
+            "disk_cold": lambda: disk.seconds(stream, cold=True),
+            "nocache_disk_cold": lambda: disk.seconds(stream, cold=True, planner="none"),
+        }
+        turns = [{name: side() for name, side in sides.items()} for _ in range(arguments.turns)]
+    for name in sides:
+        print(f"{name:>18}: {1e3 * statistics.median(turn[name] for turn in turns):7.1f} ms a step")
+    ratio = {name: statistics.median(turn[name] / turn["ideal"] for turn in turns) for name in sides}
+    nocache = statistics.median(turn["nocache_disk_cold"] / turn["disk_cold"] for turn in turns)
+    result = {f"{name}_over_ideal": round(ratio[name], 3) for name in ("memory", "disk_warm", "disk_cold")}
+    print(json.dumps({**result, "nocache_disk_cold_over_ours": round(nocache, 3), "cache_rows": bench.cache_rows}))
+
+
+if __name__ == "__main__":
+    main()
