@@ -1,0 +1,162 @@
+"""A store whose reads and writes come in an order chosen beforehand: reads as early, writes as late as may be.
+
+In: a store, the records of a plan, and a choice between reading and writing wherever the rules leave one. Out: the
+order in which all fetches and write-backs of a run will reach the store (`schedule`), and `ScheduledStore`, which makes
+the threads of a real pipeline keep to it. Nothing sleeps: a call waits until its turn has come. So a race is a test
+input, and a run that would fail once in a thousand fails every time.
+
+The rules are those of the plan and no others. A fetch comes after the fetches before it and after the write-backs of
+its `not_before`; a write-back comes after those before it and after the fetches of its own step. Records whose guard
+was weakened give schedules that a broken pipeline could have run into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Condition
+from typing import Literal
+
+import numpy as np
+
+from foresee.errors import ConsistencyError
+from foresee.plan.record import UNKNOWN_VERSION, Int64, Record
+from foresee.store.contract import Layout, Rows, Store
+
+TIMEOUT_SECONDS = 30.0
+
+Kind = Literal["read", "write"]
+KINDS: tuple[Kind, ...] = ("read", "write")
+Choice = Callable[[], Kind]
+"""Asked wherever both the next fetch and the next write-back may come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One call of the store: the fetch, or the write-back, of a step."""
+
+    kind: Kind
+    step: int
+
+
+Schedule = list[Turn]
+
+
+def early_reads() -> Kind:
+    """The hostile extreme: fetches as early, write-backs as late as the rules allow."""
+    return "read"
+
+
+def late_reads() -> Kind:
+    """The other extreme: every write-back is applied before the next fetch."""
+    return "write"
+
+
+def schedule(records: Sequence[Record], choose: Choice) -> Schedule:
+    """An order of all fetches and write-backs that the records allow. Steps that move nothing do not call the store."""
+    reads = [record for record in records if len(record.fetch)]
+    writes = [record for record in records if len(record.evict)]
+    turns: Schedule = []
+    num_read = num_written = 0
+    while num_read < len(reads) or num_written < len(writes):
+        read = reads[num_read] if num_read < len(reads) else None
+        write = writes[num_written] if num_written < len(writes) else None
+        may_read = read is not None and (write is None or write.step > read.not_before)
+        may_write = write is not None and (read is None or read.step > write.step)
+        assert may_read or may_write, "a fetch waits for a write-back of its own step or a later one: not a plan"
+        kind = choose() if may_read and may_write else "read" if may_read else "write"
+        if kind == "read" and read is not None:
+            turns.append(Turn("read", read.step))
+            num_read += 1
+        elif write is not None:
+            turns.append(Turn("write", write.step))
+            num_written += 1
+    return turns
+
+
+class ScheduledStore:
+    """A store whose calls wait for their turn. Calls beyond the schedule (a flush at the end) pass at once.
+
+    A read that gives another version than its record predicts is counted, and ends the schedule: a pipeline that checks
+    versions stops there, and what it still has to write must not wait for reads that will never come.
+    """
+
+    def __init__(
+        self, store: Store, records: Sequence[Record], choose: Choice, *, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
+        self.turns = schedule(records, choose)
+        self.num_done = 0
+        """How many turns were taken; all of them when a run has ended well."""
+        self.num_stale = 0
+        """Rows read in another version than predicted."""
+        self._store = store
+        self._predicted = {record.step: record.fetch.version for record in records}
+        self._timeout_seconds = timeout_seconds
+        self._changed = Condition()
+        self._places = {kind: [i for i, turn in enumerate(self.turns) if turn.kind == kind] for kind in KINDS}
+        self._calls = dict.fromkeys(KINDS, 0)
+        self._over = False
+
+    @property
+    def layout(self) -> Layout:
+        return self._store.layout
+
+    @property
+    def committed_step(self) -> int:
+        return self._store.committed_step
+
+    def read(self, rows: Int64, out: Rows) -> None:
+        with self._turn("read") as turn:
+            self._store.read(rows, out)
+            if turn is not None:
+                self._compare(turn, out)
+
+    def write(self, rows: Int64, source: Rows) -> None:
+        with self._turn("write"):
+            self._store.write(rows, source)
+
+    def commit(self, step: int) -> None:
+        self._store.commit(step)
+
+    def close(self) -> None:
+        self._end()
+        self._store.close()
+
+    def _compare(self, turn: Turn, out: Rows) -> None:
+        predicted = self._predicted[turn.step]
+        stale = int(np.count_nonzero((predicted != UNKNOWN_VERSION) & (predicted != out.versions)))
+        if stale:
+            self.num_stale += stale
+            self._end()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    @contextmanager
+    def _turn(self, kind: Kind) -> Iterator[Turn | None]:
+        place = self._wait(kind)
+        try:
+            yield None if place is None else self.turns[place]
+        except BaseException:
+            self._end()
+            raise
+        with self._changed:
+            self.num_done += place is not None
+            self._changed.notify_all()
+
+    def _wait(self, kind: Kind) -> int | None:
+        """The place of this call in the schedule, once it has come; None for a call beyond it."""
+        with self._changed:
+            call, self._calls[kind] = self._calls[kind], self._calls[kind] + 1
+            if self._over or call >= len(self._places[kind]):
+                return None
+            place = self._places[kind][call]
+            if not self._changed.wait_for(lambda: self._over or self.num_done == place, self._timeout_seconds):
+                raise ConsistencyError(
+                    f"the {kind} of step {self.turns[place].step} waited {self._timeout_seconds:.0f} s for its turn, "
+                    f"but {self.turns[self.num_done]} never came; the pipeline does not follow these records"
+                )
+            return None if self._over else place
