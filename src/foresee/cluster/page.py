@@ -62,7 +62,8 @@ def page(title: str, runs: Mapping[str, Run]) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
-        f"<script>{get_plotlyjs()}</script></head><body><h1>{html.escape(title)}</h1>{_table({name: measure(run) for name, run in runs.items()})}{sections}"
+        f"<script>{get_plotlyjs()}</script></head><body><h1>{html.escape(title)}</h1>"
+        f"{_table({name: measure(run) for name, run in runs.items()})}{sections}"
         f"<script>{SCRIPT}</script></body></html>"
     )
 

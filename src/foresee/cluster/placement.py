@@ -23,7 +23,7 @@ def place(gangs: Mapping[str, int], previous: Placement, cluster: Cluster) -> Pl
     placed: Placement = {id: previous[id] for id in gangs if id in previous}
     for seats in placed.values():
         _take(free, seats)
-    for id in sorted(gangs.keys() - placed.keys(), key=lambda id: (-gangs[id], id)):
+    for id in sorted((id for id in gangs if id not in placed), key=lambda id: -gangs[id]):
         placed[id] = _seats(free, gangs[id])
         _take(free, placed[id])
     return placed

@@ -182,9 +182,10 @@ class Simulator:
         )
 
     def live(self) -> list[Live]:
-        return [self._view(entry) for entry in self._entries.values()]
+        error = self._errors.spread
+        return [self._view(entry, error) for entry in self._entries.values()]
 
-    def _view(self, entry: _Entry) -> Live:
+    def _view(self, entry: _Entry, estimate_error: float) -> Live:
         progress = _progress(entry.execution)
         return Live(
             job=entry.job,
@@ -195,7 +196,7 @@ class Simulator:
             running=entry.job.id in self._previous,
             waited_seconds=self.now - entry.job.arrival_seconds - entry.elapsed_seconds,
             steps_per_second=entry.execution.steps_per_second,
-            estimate_error=self._errors.spread,
+            estimate_error=estimate_error,
         )
 
     def run_round(self, ids: Sequence[str]) -> None:

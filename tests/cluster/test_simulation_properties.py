@@ -1,0 +1,112 @@
+"""What must hold for every policy, whatever the queue."""
+
+import math
+from dataclasses import replace
+
+import cluster_strategies as strategies
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foresee.cluster.estimators import ESTIMATORS, oracle
+from foresee.cluster.job import Cluster, Job
+from foresee.cluster.metrics import makespan_bound, measure, rho_static, rho_themis
+from foresee.cluster.placement import speed_of
+from foresee.cluster.policies import POLICIES
+from foresee.cluster.policies.guarded import guarded
+from foresee.cluster.simulation import Run, simulate
+
+QUICK = [name for name in POLICIES if name != "shockwave_highs"]
+
+
+def check_run(run: Run, jobs: list[Job]) -> None:
+    """Capacity, gangs, no idle GPUs that a waiting job could use, work served, and the bound."""
+    outcomes = {outcome.job.id: outcome for outcome in run.outcomes}
+    assert outcomes.keys() == {job.id for job in jobs}
+    for index, round in enumerate(run.rounds):
+        used = sum(outcomes[id].job.gpus for id in round.ids)
+        assert used <= run.cluster.gpus
+        assert len(set(round.ids)) == len(round.ids)
+        live = [o for o in run.outcomes if o.first_round <= index < o.end_round]
+        assert round.num_live == len(live)
+        waiting = [outcome for outcome in live if outcome.job.id not in round.ids]
+        assert all(outcome.job.gpus > run.cluster.gpus - used for outcome in waiting)
+        if run.cluster.gpus_per_server:
+            for id in round.ids:
+                assert sum(gpus for _, gpus in round.placement[id]) == outcomes[id].job.gpus
+    for outcome in run.outcomes:
+        assert outcome.served_seconds == pytest.approx(outcome.job.exclusive_seconds, abs=1e-6)
+        assert outcome.finish_seconds >= outcome.job.arrival_seconds + outcome.job.exclusive_seconds - 1e-6
+    assert run.makespan_seconds >= makespan_bound(jobs, run.cluster) - 1e-6
+
+
+@pytest.mark.parametrize("policy", QUICK)
+@settings(max_examples=25, deadline=None)
+@given(jobs=strategies.jobs(), cluster=strategies.clusters(), estimator=st.sampled_from(sorted(ESTIMATORS)))
+def test_every_policy_keeps_the_rules(policy: str, jobs: list[Job], cluster: Cluster, estimator: str) -> None:
+    check_run(simulate(jobs, cluster, POLICIES[policy](cluster), estimator=ESTIMATORS[estimator]), jobs)
+
+
+@settings(max_examples=4, deadline=None)
+@given(jobs=strategies.jobs(num_max=4), cluster=strategies.clusters())
+def test_the_solver_keeps_the_rules(jobs: list[Job], cluster: Cluster) -> None:
+    check_run(simulate(jobs, cluster, POLICIES["shockwave_highs"](cluster), estimator=oracle), jobs)
+
+
+@pytest.mark.parametrize("policy", QUICK)
+@settings(max_examples=10, deadline=None)
+@given(jobs=strategies.jobs(num_max=6), cluster=strategies.clusters())
+def test_equal_jobs_may_be_permuted(policy: str, jobs: list[Job], cluster: Cluster) -> None:
+    """Which of several equal jobs is which changes no figure."""
+    twins = [replace(job, id=f"{job.id}-{copy}") for job in jobs for copy in range(2)]
+    shuffled = [replace(job, id=f"{job.id}-{copy}") for job in jobs for copy in (1, 0)]
+    first = measure(simulate(twins, cluster, POLICIES[policy](cluster), estimator=oracle))
+    second = measure(simulate(shuffled, cluster, POLICIES[policy](cluster), estimator=oracle))
+    assert first == second
+
+
+@settings(max_examples=60, deadline=None)
+@given(jobs=strategies.jobs(), cluster=strategies.clusters())
+def test_limits_of_guarded(jobs: list[Job], cluster: Cluster) -> None:
+    """All slack taken away it is shortest first; all given, and restarts free, it is longest first."""
+    free = replace(cluster, restart_seconds=0.0)
+    limits = [(-math.inf, "srtf", cluster), (1.0, "longest_first", free)]
+    for slack, name, on in limits:
+        run = simulate(jobs, on, guarded(on, slack), estimator=oracle)
+        plain = simulate(jobs, on, POLICIES[name](on), estimator=oracle)
+        assert run.rounds == plain.rounds
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs=strategies.jobs(), cluster=strategies.clusters(), more=st.integers(1, 4))
+def test_more_gpus_never_worsen_the_bound(jobs: list[Job], cluster: Cluster, more: int) -> None:
+    larger = replace(cluster, gpus=cluster.gpus + more)
+    assert makespan_bound(jobs, larger) <= makespan_bound(jobs, cluster)
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=12), gpus=st.integers(1, 5))
+def test_one_gpu_jobs_reach_the_bound_up_to_rounds(lengths: list[int], gpus: int) -> None:
+    """McNaughton: without restarts and with whole rounds, guarded ends within a round per job of the bound."""
+    from foresee.cluster.job import work_of_seconds
+
+    jobs = [Job(id=str(i), gpus=1, regimes=work_of_seconds(120.0 * n)) for i, n in enumerate(lengths)]
+    cluster = Cluster(gpus=gpus, restart_seconds=0.0)
+    run = simulate(jobs, cluster, guarded(cluster, 0.0), estimator=oracle)
+    assert run.makespan_seconds <= makespan_bound(jobs, cluster) + 3 * cluster.round_seconds
+
+
+@settings(max_examples=40, deadline=None)
+@given(jobs=strategies.jobs(), cluster=strategies.clusters())
+def test_both_fairness_definitions_agree_when_nobody_contends(jobs: list[Job], cluster: Cluster) -> None:
+    roomy = replace(cluster, gpus=100, gpus_per_server=None)
+    run = simulate(jobs, roomy, POLICIES["fifo"](roomy), estimator=oracle)
+    assert rho_static(run) == pytest.approx(rho_themis(run))
+    assert min(rho_static(run)) >= 1 - 1e-9
+
+
+def test_placement_keeps_running_gangs_and_charges_spread_ones() -> None:
+    cluster = Cluster(gpus=8, gpus_per_server=4, locality_penalty=0.5)
+    assert speed_of(((0, 4),), cluster) == 1.0
+    assert speed_of(((0, 2), (1, 2)), cluster) == 0.5
+    assert speed_of(((0, 4), (1, 2)), cluster) == 1.0
