@@ -1,0 +1,184 @@
+"""The kernels in plain torch operations, for caches on other devices than the CPU.
+
+In: tensors on one device and a record's `unique` and `inverse` there. Out: what `kernels` gives, as tensors. Every
+operation is deterministic: sums go through `segment_reduce`, which adds in lookup order, never through atomic
+additions; and each formula is spelled out in the operations, and the order, of `kernels.steps`. So on a CPU both give
+the same bits (sums begin with 0 here, so a -0.0 may become 0.0). Another device may round divisions and roots
+differently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from foresee.engine.kernels.order import LookupOrder
+from foresee.engine.kernels.vector import LANES
+from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
+
+COUNT_BITS = 25
+"""A count of steps kept as float32 ends at 2^24."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRows:
+    """Values, state and versions of some rows, as parallel tensors."""
+
+    values: Tensor  # [rows, width] float32
+    state: Tensor  # [rows, state_width] float32
+    versions: Tensor  # [rows] int32
+
+
+@dataclass(frozen=True, slots=True)
+class TensorOrder:
+    """A `LookupOrder` on the device."""
+
+    gradient_rows: Tensor  # [lookups] int64
+    counts: Tensor  # [unique] int64: lookups of each position
+    divisors: Tensor  # [bags] float32, or empty
+
+    @classmethod
+    def of(cls, order: LookupOrder, device: torch.device) -> TensorOrder:
+        return cls(
+            torch.from_numpy(order.gradient_rows).to(device, torch.int64),
+            torch.from_numpy(order.starts).to(device, torch.int64).diff(),
+            torch.from_numpy(order.divisors).to(device),
+        )
+
+
+def gather(values: Tensor, unique: Tensor, inverse: Tensor) -> Tensor:
+    """[lookups, width]: row k is `values[unique[inverse[k]]]`."""
+    return values.index_select(0, unique.index_select(0, inverse))
+
+
+def gather_bags(values: Tensor, unique: Tensor, inverse: Tensor, bag_offsets: Tensor, mean: Tensor) -> Tensor:
+    """[bags, width]: the sum of the rows of each bag, divided by their number where `mean[bag % features]`."""
+    sizes = bag_offsets.to(torch.int64).diff()
+    sums = _sum_segments(gather(values, unique, inverse), sizes)
+    divided = mean.repeat(len(sizes) // len(mean)) & (sizes > 0)
+    return sums / torch.where(divided, sizes, 1).to(torch.float32)[:, None]
+
+
+def sum_gradients(gradients: Tensor, order: TensorOrder, *, positions: Tensor | None = None) -> Tensor:
+    """[unique, width] or [positions, width]: the gradients of each position, added in lookup order."""
+    if len(order.divisors):
+        gradients = gradients / order.divisors[:, None]
+    sums = _sum_segments(gradients.index_select(0, order.gradient_rows), order.counts)
+    return sums if positions is None else sums.index_select(0, positions)
+
+
+def update_rows(
+    optimizer: Optimizer,
+    cache: TensorRows,
+    unique: Tensor,
+    gradients: Tensor,
+    order: TensorOrder,
+    *,
+    version: int,
+    positions: Tensor | None = None,
+) -> None:
+    """Sums `gradients` by row and steps the rows at slots `unique`, or at some positions of it."""
+    sums = sum_gradients(gradients, order)
+    apply_rows(optimizer, cache, unique, sums, version=version, positions=positions)
+
+
+def apply_rows(
+    optimizer: Optimizer,
+    cache: TensorRows,
+    slots: Tensor,
+    sums: Tensor,
+    *,
+    version: int,
+    positions: Tensor | None = None,
+) -> None:
+    """Steps the row at `slots[i]` with `sums[i]`, for all i or for the i in `positions`. Slots must be distinct."""
+    if positions is not None:
+        slots, sums = slots.index_select(0, positions), sums.index_select(0, positions)
+    slots = slots.to(torch.int64)
+    values, state = cache.values.index_select(0, slots), cache.state.index_select(0, slots)
+    values, state = _step(optimizer, values, state, sums)
+    cache.values.index_copy_(0, slots, values)
+    cache.state.index_copy_(0, slots, state)
+    cache.versions.index_fill_(0, slots, version)
+
+
+def take_rows(cache: TensorRows, slots: Tensor) -> TensorRows:
+    """Copies of the rows at these slots."""
+    return TensorRows(
+        cache.values.index_select(0, slots), cache.state.index_select(0, slots), cache.versions.index_select(0, slots)
+    )
+
+
+def put_rows(cache: TensorRows, slots: Tensor, source: TensorRows) -> None:
+    """Copies rows into these slots, which must be distinct."""
+    slots = slots.to(torch.int64)
+    cache.values.index_copy_(0, slots, source.values)
+    cache.state.index_copy_(0, slots, source.state)
+    cache.versions.index_copy_(0, slots, source.versions)
+
+
+def _sum_segments(rows: Tensor, counts: Tensor) -> Tensor:
+    return torch.segment_reduce(rows, "sum", lengths=counts, axis=0, unsafe=True)
+
+
+def _step(optimizer: Optimizer, values: Tensor, state: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and state after one step."""
+    match optimizer:
+        case SGD():
+            return values - sums * optimizer.lr, state
+        case Adagrad():
+            state = state + sums * sums
+            return values - sums * optimizer.lr / (_sqrt(state) + optimizer.eps), state
+        case RowwiseAdagrad():
+            # A tensor over a number, or a number over a tensor, is a reciprocal and a product to torch: rounded twice.
+            state = state + _sums_of_squares(sums) / torch.full_like(state, sums.shape[1])
+            rates = torch.full_like(state, optimizer.lr) / (_sqrt(state) + optimizer.eps)
+            return values - rates * sums, state
+        case LazyAdam():
+            return _step_lazy_adam(optimizer, values, state, sums)
+
+
+def _sums_of_squares(sums: Tensor) -> Tensor:
+    """[rows, 1], added in the lanes of `kernels.vector.sum_of_squares`."""
+    squares = sums * sums
+    whole = squares.shape[1] // LANES * LANES
+    lanes = squares.new_zeros(len(squares), LANES)
+    for d in range(0, whole, LANES):
+        lanes = lanes + squares[:, d : d + LANES]
+    while lanes.shape[1] > 1:
+        half = lanes.shape[1] // 2
+        lanes = lanes[:, :half] + lanes[:, half:]
+    rest = squares.new_zeros(len(squares), 1)
+    for d in range(whole, squares.shape[1]):
+        rest = rest + squares[:, d : d + 1]
+    return lanes + rest
+
+
+def _step_lazy_adam(optimizer: LazyAdam, values: Tensor, state: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    width = values.shape[1]
+    count = state[:, 2 * width :] + 1.0
+    bias1 = 1.0 - _powers(optimizer.beta1, count)
+    bias2 = 1.0 - _powers(optimizer.beta2, count)
+    rates = (torch.full_like(bias1, optimizer.lr) / bias1).to(torch.float32)
+    roots = bias2.sqrt().to(torch.float32)
+    first = state[:, :width] * optimizer.beta1 + sums * (1.0 - optimizer.beta1)
+    second = state[:, width : 2 * width] * optimizer.beta2 + sums * (1.0 - optimizer.beta2) * sums
+    values = values - rates * first / (_sqrt(second) / roots + optimizer.eps)
+    return values, torch.cat([first, second, count], dim=1)
+
+
+def _sqrt(squares: Tensor) -> Tensor:
+    """Rounded correctly, as the processor's instruction does; torch's float32 root on the CPU may be one bit off."""
+    return squares.to(torch.float64).sqrt().to(torch.float32) if squares.device.type == "cpu" else squares.sqrt()
+
+
+def _powers(base: float, counts: Tensor) -> Tensor:
+    """base^count in float64 by squaring, the multiplications of `kernels.steps`."""
+    exponents = counts.to(torch.int64)
+    result = torch.ones_like(counts, dtype=torch.float64)
+    for bit in range(COUNT_BITS):
+        result = torch.where((exponents >> bit & 1).bool(), result * base, result)
+        base *= base
+    return result
