@@ -12,7 +12,7 @@ still cached are written back and the store is committed as the state after the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -87,7 +87,7 @@ class Run:
         """What has moved so far."""
         return self._counting.counters
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Generator[Step, None, None]:
         if self._active is not None or self.steps_done != self.header.first_step:
             raise UsageError("this run was started already; make a new one for another pass over the stream")
         with Threads(self.num_threads) as threads, Pipeline(self._work(), self.tables.store, self.header) as pipeline:

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import nn
 
 from foresee.config import DenseOptimizerConfig, RowOptimizerConfig, RunConfig
+from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
-from foresee.engine.loop import make_header
+from foresee.engine.loop import Run, make_header
 from foresee.engine.model_loading import build, row_width
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
+from foresee.engine.plan_file import PlanFile
 from foresee.engine.tables import Tables, layout_for
-from foresee.errors import ConfigError
+from foresee.engine.work import Pooling, too_large
+from foresee.errors import ConfigError, PlanError
 from foresee.plan import PLANNERS
 from foresee.plan.record import Header
 from foresee.store.contract import Layout
@@ -57,6 +62,48 @@ def plan_header(config: RunConfig, log: ClickLog, stream: LogStream, *, first_st
         first_step=first_step,
         window_steps=config.cache.window_steps,
     )
+
+
+def kept_plan(config: RunConfig, stream: LogStream) -> PlanFile | None:
+    """The plan file of the configuration, if it names one; refuses the plan of another stream, or of a part of it."""
+    if config.cache.plan_file is None:
+        return None
+    plan = PlanFile.open(config.cache.plan_file)
+    if plan.header.stream_digest != stream.digest:
+        raise PlanError(
+            f"{plan.path} was made for another log, seed, batch size or number of epochs than this run has; "
+            "plan this run again, or leave cache.plan_file out"
+        )
+    if plan.header.num_steps != stream.num_steps:
+        raise PlanError(
+            f"{plan.path} covers {plan.header.num_steps} of the run's {stream.num_steps} steps; plan the whole run"
+        )
+    return plan
+
+
+def make_run(config: RunConfig, log: ClickLog, stream: LogStream, tables: Tables, *, num_threads: int = 1) -> Run:
+    """Steps from the tables' last commit on, as the kept plan has them or planned as they go.
+
+    A kept plan begins with an empty cache at its first step, so a run in the middle is planned as it goes, by the same
+    planner in as many slots. The caller commits: rows belong together with the dense half.
+    """
+    first_step, pooling, device = tables.store.committed_step, Pooling.of(log.mean_features), training_device(config)
+    header, records = plan_header(config, log, stream, first_step=first_step), None
+    plan = kept_plan(config, stream)
+    if plan is not None and plan.header.first_step == first_step:
+        header, records = plan.header, plan.records()
+    elif plan is not None:
+        header = replace(plan.header, first_step=first_step, num_steps=stream.num_steps - first_step)
+    return Run(
+        stream, tables, header, pooling, records=records, device=device, num_threads=num_threads, commit_at_end=False
+    )
+
+
+def check_batch_fits(header: Header, batch: Batch, stream: LogStream) -> None:
+    """Refuses a cache too small for this batch, before anything is made. Planning would, but later."""
+    num_distinct = len(np.unique(batch.rows))
+    if num_distinct > header.capacity_rows:
+        raise too_large(batch.step, num_distinct, header.capacity_rows, stream)
 
 
 def row_optimizer(config: RowOptimizerConfig) -> Optimizer:

@@ -83,8 +83,13 @@ def _push(planner: Planner, batch: Batch, stream: BatchStream) -> list[Record]:
     try:
         return planner.push(touches_of(batch))
     except BatchTooLarge as error:
-        needed = max(len(np.unique(later.rows)) for later in stream.batches(batch.step))
-        raise PlanError(
-            f"step {batch.step} touches {error.num_distinct} distinct rows, but the cache holds {error.capacity_rows}; "
-            f"the smallest cache that works for this log is {needed} rows"
-        ) from None
+        raise too_large(batch.step, error.num_distinct, error.capacity_rows, stream) from None
+
+
+def too_large(step: int, num_distinct: int, capacity_rows: int, stream: BatchStream) -> PlanError:
+    """The sentence for a batch that the cache cannot hold. Naming the smallest that can takes a pass over the rest."""
+    needed = max(len(np.unique(later.rows)) for later in stream.batches(step))
+    return PlanError(
+        f"step {step} touches {num_distinct} distinct rows, but the cache holds {capacity_rows}; "
+        f"the smallest cache that works for this log is {needed} rows"
+    )

@@ -1,0 +1,201 @@
+"""What has to happen beside training: show, write down, evaluate, keep. Each is a duty with its own schedule.
+
+In: `Done`, after every step. Out: lines on the display, lines in metrics.jsonl, checkpoints and commits. The loop calls
+all duties in order and knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from foresee.config import RunConfig
+from foresee.data.click_log import ClickLog
+from foresee.engine import checkpoint
+from foresee.engine.evaluation import evaluate
+from foresee.engine.loop import Run
+from foresee.engine.meter import Meter
+from foresee.engine.metrics import Metrics
+from foresee.engine.progress import Display
+from foresee.errors import ConfigError
+
+Sink = Callable[[dict[str, Any]], None]
+"""Takes one line of metrics: kind, step and figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A step that was carried out."""
+
+    steps_done: int
+    loss: float
+    num_samples: int
+    last: bool
+    """The loop ends here, for whatever reason."""
+    finished: bool
+    """All steps of the run are done."""
+
+
+class Duty(Protocol):
+    """Something that looks at every step and acts on some."""
+
+    def after(self, done: Done) -> None: ...
+
+
+class ShowProgress:
+    """Readings for the display, whenever one would be seen."""
+
+    def __init__(self, meter: Meter, display: Display) -> None:
+        self._meter, self._display = meter, display
+
+    def after(self, done: Done) -> None:
+        self._meter.add(done.loss, done.num_samples)
+        if self._display.due() or done.last:
+            self._display.show(self._meter.read())
+
+
+class WriteMetrics:
+    """Readings for the record, every so many steps."""
+
+    def __init__(self, meter: Meter, run: Run, sinks: Sequence[Sink], *, every_steps: int) -> None:
+        self._meter, self._run, self._sinks, self._every_steps = meter, run, sinks, every_steps
+
+    def after(self, done: Done) -> None:
+        self._meter.add(done.loss, done.num_samples)
+        if done.steps_done % self._every_steps == 0 or done.last:
+            counters, row_bytes = self._run.counters, self._run.tables.layout.row_bytes
+            moved = {
+                "rows_fetched": counters.num_fetched,
+                "rows_written": counters.num_evicted,
+                "bytes_moved": (counters.num_fetched + counters.num_evicted) * row_bytes,
+            }
+            send({"kind": "train", **asdict(self._meter.read()), **moved}, self._sinks)
+
+
+class EvaluateValid:
+    """The valid split, every so many steps and when all are done."""
+
+    def __init__(
+        self, config: RunConfig, run: Run, model: nn.Module, log: ClickLog, sinks: Sequence[Sink], display: Display
+    ) -> None:
+        self._train, self._run, self._model, self._log = config.train, run, model, log
+        self._sinks, self._display = sinks, display
+        self.result: Metrics | None = None
+
+    def after(self, done: Done) -> None:
+        every = self._train.evaluate_every_steps
+        if done.finished:
+            self._evaluate(done.steps_done, None)
+        elif every is not None and done.steps_done % every == 0:
+            self._evaluate(done.steps_done, self._train.evaluate_samples_max)
+
+    def _evaluate(self, step: int, samples_max: int | None) -> None:
+        if "valid" not in self._log.split_sizes:
+            return
+        self._run.flush()
+        self.result = evaluate(
+            self._model, self._run.tables.store, self._log, samples_max=samples_max, device=self._run.device,
+            num_threads=self._run.num_threads,
+        )  # fmt: skip
+        send({"kind": "valid", "step": step, **self.result.as_dict()}, self._sinks)
+        self._display.say(f"step {step:,}  valid  {in_words(self.result)}")
+
+
+class KeepState:
+    """One commit: dense half first, then rows; every so many steps, every so many seconds, and at the end."""
+
+    def __init__(
+        self, config: RunConfig, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path,
+        sinks: Sequence[Sink], clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._every_steps, self._every_seconds = config.train.commit_every_steps, config.train.commit_every_seconds
+        self._run, self._model, self._optimizer, self._folder = run, model, optimizer, folder
+        self._sinks, self._clock = sinks, clock
+        self._last = clock()
+
+    def after(self, done: Done) -> None:
+        by_steps = self._every_steps is not None and done.steps_done % self._every_steps == 0
+        if done.last or by_steps or self._clock() - self._last >= self._every_seconds:
+            self.keep()
+
+    def keep(self) -> None:
+        """After this returns, a process that ends in any way can go on from here."""
+        begun, step = self._clock(), self._run.steps_done
+        checkpoint.save(self._folder, step, self._model, self._optimizer)
+        self._run.commit()
+        checkpoint.prune(self._folder)
+        self._last = self._clock()
+        send({"kind": "commit", "step": step, "seconds": self._last - begun}, self._sinks)
+
+
+def send(line: dict[str, Any], sinks: Sequence[Sink]) -> None:
+    for sink in sinks:
+        sink(line)
+
+
+def in_words(metrics: Metrics) -> str:
+    """The figures of an evaluation on one line."""
+    if metrics.reason is not None:
+        return metrics.reason
+    figures = [
+        ("AUC", metrics.auc, ".4f"),
+        ("log loss", metrics.log_loss, ".4f"),
+        ("normalised entropy", metrics.normalised_entropy, ".4f"),
+        ("calibration", metrics.calibration, ".3f"),
+    ]
+    said = [f"{name} {value:{form}}" for name, value, form in figures if value is not None]
+    return "  ".join([*said, f"({metrics.num_samples:,} samples)"])
+
+
+def tensorboard_sink(folder: Path) -> Sink:
+    """The same lines for TensorBoard."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ConfigError(
+            "train.tensorboard is true, but tensorboard is not installed; "
+            "use `pip install foresee[tensorboard]`, or set it to false"
+        ) from None
+    writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+
+    def sink(line: dict[str, Any]) -> None:
+        for name, value in line.items():
+            if isinstance(value, int | float) and name not in ("step", "num_steps"):
+                writer.add_scalar(f"{line['kind']}/{name}", value, line["step"])
+        writer.flush()
+
+    return sink
+
+
+class TakeTime:
+    """How long the run took, and how much of it the loop waited for rows once its first step was done."""
+
+    def __init__(self, run: Run, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._run, self._clock = run, clock
+        self._begun = clock()
+        self._first: tuple[float, float] | None = None
+
+    def after(self, done: Done) -> None:
+        if self._first is None:
+            self._first = self._clock() - self._begun, self._run.times.rows_seconds
+
+    @property
+    def ready_seconds(self) -> float:
+        """Until the first step was done: compiling kernels, reading ahead, planning the first window."""
+        return self._first[0] if self._first is not None else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """After the first step, until now."""
+        return self._clock() - self._begun - self.ready_seconds
+
+    @property
+    def waited_seconds(self) -> float:
+        """Of `seconds`, waiting for rows."""
+        return self._run.times.rows_seconds - self._first[1] if self._first is not None else 0.0

@@ -1,0 +1,86 @@
+"""How good a model is on a split: rows straight from the store, batch by batch, in bounded memory.
+
+In: a model, tables, a log and the name of a split. Out: `Metrics`. Reads only, and needs no plan: every row of a batch
+is asked for once. While a run is under way, `Run.flush()` first brings the store up to date with the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from foresee.data.batch import Batch
+from foresee.data.click_log import ClickLog
+from foresee.engine.cache import pool
+from foresee.engine.kernels import ONE_THREAD, Threads
+from foresee.engine.metrics import Metrics, MetricsAccumulator
+from foresee.engine.work import Pooling
+from foresee.store.contract import Rows, Store
+
+EVALUATION_BATCH_SIZE = 4096
+
+
+def evaluate(
+    model: nn.Module,
+    store: Store,
+    log: ClickLog,
+    *,
+    split: str = "valid",
+    batch_size: int = EVALUATION_BATCH_SIZE,
+    samples_max: int | None = None,
+    device: torch.device | None = None,
+    num_threads: int = 1,
+) -> Metrics:
+    """Metrics of the split, or of its first samples. Leaves the model's mode and torch's generator as they were."""
+    device = device or torch.device("cpu")
+    stream = log.batches(batch_size=batch_size, split=split, shuffle=False, drop_last=False)
+    pooling = Pooling.of(log.mean_features)
+    accumulator = MetricsAccumulator()
+    num_seen = 0
+    with judging(model), Threads(num_threads) as threads:
+        for batch in stream.batches():
+            logits = score(model, store, batch, pooling, device=device, threads=threads)
+            accumulator.add(logits.cpu().numpy(), batch.labels)
+            num_seen += batch.num_samples
+            if samples_max is not None and num_seen >= samples_max:
+                break
+    return accumulator.result()
+
+
+def score(
+    model: nn.Module, store: Store, batch: Batch, pooling: Pooling, *, device: torch.device,
+    threads: Threads = ONE_THREAD,
+) -> Tensor:  # fmt: skip
+    """Logits of a batch, [samples]. Call it inside `judging`."""
+    embeddings = look_up(store, batch, pooling, threads)
+    dense = torch.from_numpy(batch.dense)
+    logits: Tensor = model(dense.to(device), embeddings.to(device))
+    return logits
+
+
+def look_up(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE_THREAD) -> Tensor:
+    """[samples, features, width]: the pooled rows of a batch, as the store has them now."""
+    unique, inverse = np.unique(batch.rows, return_inverse=True)
+    rows = Rows.empty(len(unique), store.layout)
+    store.read(unique, rows)
+    out = np.empty((batch.num_samples * batch.num_features, store.layout.width), np.float32)
+    slots = np.arange(len(unique), dtype=np.int32)
+    pool(rows.values, slots, inverse.astype(np.int32), batch, pooling, out, threads)
+    return torch.from_numpy(out).view(batch.num_samples, batch.num_features, -1)
+
+
+@contextmanager
+def judging(model: nn.Module) -> Iterator[None]:
+    """The model as it will serve: no dropout, no gradients; afterwards everything is as before."""
+    was_training = model.training
+    model.eval()
+    try:
+        # A model that draws random numbers even now must not change what training draws next.
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        model.train(was_training)

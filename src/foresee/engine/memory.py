@@ -1,0 +1,88 @@
+"""How much memory a run will take, before it takes it.
+
+In: the layout of rows, the header of the plan and one batch of the stream to measure. Out: bytes by purpose. Upper
+bounds as far as the batch is typical: lookups and distinct rows of later batches are taken to be about the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from foresee.data.batch import Batch
+from foresee.data.stream import GROUPS_KEPT
+from foresee.engine.pipeline import WRITES_IN_FLIGHT
+from foresee.plan.lookahead import WINDOW_LOOKUPS_MAX, WINDOW_STEPS
+from foresee.plan.record import Header
+from foresee.store.contract import Layout
+
+SLOT_TABLE_BYTES = 12
+"""Which row a slot holds and in which version the store has it."""
+PLANNER_SLOT_BYTES = 24
+"""What the planner keeps for each slot: row, last use, place in a list, place among the free."""
+ROW_TABLE_BYTES = 2 * 32
+"""What the planner keeps for each row in its window, in a hash table that is half full at worst."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes by purpose."""
+
+    slots: int
+    """The cache."""
+    staging: int
+    """Rows on their way between store and cache."""
+    window: int
+    """Batches that the planner has looked at and the loop has not finished, and what it knows of their rows."""
+    log: int
+    """Decoded samples that batches are cut from."""
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def memory_needed(layout: Layout, header: Header, batch: Batch, shuffle_samples: int) -> Memory:
+    """What a run of this plan takes, beside the model, torch and, if the store is in memory, its rows."""
+    distinct = len(np.unique(batch.rows))
+    in_flight = 2 * header.fetch_ahead_steps + 4 + WRITES_IN_FLIGHT + 2
+    return Memory(
+        slots=header.capacity_rows * (layout.row_bytes + SLOT_TABLE_BYTES),
+        staging=in_flight * distinct * layout.row_bytes,
+        window=_window(header, batch, distinct, in_flight),
+        log=GROUPS_KEPT * shuffle_samples * sample_bytes(batch),
+    )
+
+
+def in_words(memory: Memory) -> str:
+    """One line for a person."""
+    parts = ", ".join(f"{field.name} {megabytes(getattr(memory, field.name))}" for field in fields(memory))
+    return f"memory needed, at most: {megabytes(memory.total)} ({parts}) beside model and torch"
+
+
+def megabytes(num_bytes: int) -> str:
+    """Such as 12.3 MB."""
+    return f"{num_bytes / 1e6:,.1f} MB"
+
+
+def sample_bytes(batch: Batch) -> int:
+    """Bytes of a sample in memory: dense values, label, row ids."""
+    return (batch.dense.nbytes + batch.labels.nbytes + batch.rows.nbytes) // max(1, batch.num_samples)
+
+
+def window_steps(header: Header, batch: Batch) -> int:
+    """Batches in the planner's window: as many as asked for, and no more than its bound on lookups and the log give."""
+    if header.planner not in ("lookahead", "none"):
+        return 1
+    asked = header.parameters.get("window_steps")
+    wanted = 0 if header.planner == "none" else WINDOW_STEPS if asked is None else int(asked)
+    return min(wanted, max(1, WINDOW_LOOKUPS_MAX // max(1, len(batch.rows))), header.num_steps) + 1
+
+
+def _window(header: Header, batch: Batch, distinct: int, in_flight: int) -> int:
+    num_steps = window_steps(header, batch)
+    of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(batch) + 4 * len(batch.rows))
+    rows_known = min(header.num_rows, header.capacity_rows + num_steps * distinct)
+    of_rows = num_steps * 12 * distinct + rows_known * ROW_TABLE_BYTES
+    return of_batches + of_rows + header.capacity_rows * PLANNER_SLOT_BYTES

@@ -1,0 +1,144 @@
+"""What a person sees while a run trains: a bar on a terminal, a plain line now and then anywhere else.
+
+In: readings of the run, and sentences. Out: text. Never measures or decides anything; `due` only says whether anyone
+would see a reading now, because making one costs a sort.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+PLAIN_SECONDS = 10.0
+TERMINAL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The state of a run, over the interval since the last reading."""
+
+    step: int
+    """Steps done."""
+    num_steps: int
+    samples: int
+    """Samples trained so far, in all epochs."""
+    seconds: float
+    """Since this process began to train."""
+    loss: float
+    """Mean over the interval."""
+    auc: float | None
+    """Of the latest predictions, each made before its sample was learned from."""
+    samples_per_second: float
+    hit_rate: float
+    """Share of the distinct rows of the steps that were in the cache already."""
+    wait_share: float
+    """Share of the time that the loop waited for rows."""
+
+    def line(self) -> str:
+        auc = "  -  " if self.auc is None else f"{self.auc:.4f}"
+        return (
+            f"loss {self.loss:.4f}  AUC {auc}  {self.samples_per_second:,.0f} samples/s  "
+            f"hits {self.hit_rate:.1%}  waited {self.wait_share:.1%}"
+        )
+
+
+class Display(Protocol):
+    """Where readings go."""
+
+    def __enter__(self) -> Display: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def due(self) -> bool:
+        """Would a reading be shown now?"""
+        ...
+
+    def show(self, reading: Reading) -> None: ...
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        ...
+
+
+def make_display(console: Console, clock: Callable[[], float] = time.monotonic) -> Display:
+    return TerminalDisplay(console, clock) if console.is_terminal else PlainDisplay(console, clock)
+
+
+class _Every:
+    """True at most once in so many seconds."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._last = clock()
+
+    def due(self) -> bool:
+        return self._clock() - self._last >= self._seconds
+
+    def done(self) -> None:
+        self._last = self._clock()
+
+
+class PlainDisplay:
+    """Lines, for files and pipes."""
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._console, self._every = console, _Every(PLAIN_SECONDS, clock)
+
+    def __enter__(self) -> PlainDisplay:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        pass
+
+    def due(self) -> bool:
+        return self._every.due()
+
+    def show(self, reading: Reading) -> None:
+        self._every.done()
+        self.say(f"step {reading.step:,} of {reading.num_steps:,}  {reading.line()}")
+
+    def say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, highlight=False)
+
+
+class TerminalDisplay:
+    """A bar that stays at the bottom."""
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._every = _Every(TERMINAL_SECONDS, clock)
+        self._progress = Progress(
+            TextColumn("step {task.completed:,}/{task.total:,}"),
+            BarColumn(bar_width=20),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[line]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=None, visible=False, line="")
+
+    def __enter__(self) -> TerminalDisplay:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._progress.stop()
+
+    def due(self) -> bool:
+        return self._every.due()
+
+    def show(self, reading: Reading) -> None:
+        self._every.done()
+        self._progress.update(
+            self._task, completed=reading.step, total=reading.num_steps, visible=True, line=reading.line()
+        )
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False)

@@ -1,0 +1,178 @@
+"""The folder of a run: what is where in it, who may begin in it, and what a later command finds there.
+
+    RUN/config.yaml      the run as it was started, every key, paths as seen from RUN
+    RUN/run.json         the log's digest: a run cannot go on with another log
+    RUN/metrics.jsonl    one JSON object a line: kind train, valid or commit
+    RUN/checkpoints/     dense weights, optimiser and random state of the last commits; see `checkpoint`
+    RUN/tables/          rows, unless the configuration keeps them elsewhere
+
+In: a configuration and whether to begin, replace or resume. Out: a `RunFolder`. A folder that holds anything else than
+a run is never touched, and a run that fails before its first commit leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foresee.config import RunConfig, changed_result_keys, dump_run, load_run
+from foresee.errors import ConfigError, InputError
+from foresee.store.disk.files import Files
+from foresee.store.disk.folder import lock_folder
+from foresee.store.disk.manifest import MANIFEST_FILE
+
+CONFIG_FILE = "config.yaml"
+IDENTITY_FILE = "run.json"
+METRICS_FILE = "metrics.jsonl"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths inside a run folder, and its metrics."""
+
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / METRICS_FILE
+
+    def append_metrics(self, line: dict[str, Any]) -> None:
+        with open(self.metrics_file, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def read_metrics(self) -> Iterator[dict[str, Any]]:
+        """All lines that are whole: a process that was killed may have left half a line at the end."""
+        if not self.metrics_file.exists():
+            return
+        for line in self.metrics_file.read_text("utf-8").splitlines():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                continue
+
+    def forget_metrics_after(self, step: int) -> None:
+        """A resumed run will measure these steps again."""
+        kept = [json.dumps(line) + "\n" for line in self.read_metrics() if line["step"] <= step]
+        Files().publish(self.metrics_file, "".join(kept).encode())
+
+
+@contextmanager
+def begin(config: RunConfig, *, log_digest: str, replace: bool) -> Iterator[RunFolder]:
+    """The folder of a new run. If a person's mistake ends the run before its first commit, nothing of it stays."""
+    folder = RunFolder(config.run)
+    check_can_begin(config, replace=replace)
+    _remove(config)
+    _write_down(config, log_digest)
+    try:
+        yield folder
+    except InputError:
+        if not any(folder.checkpoints.glob("*/*")):
+            _remove(config)
+            _remove_if_empty(config.run)
+        raise
+
+
+@contextmanager
+def resume(config: RunConfig, *, log_digest: str) -> Iterator[RunFolder]:
+    """The folder of a run that goes on; refuses a configuration that would end with other bytes."""
+    before, identity = open_run(config.run), _identity(config.run)
+    for key, old, new in changed_result_keys(before, config):
+        raise ConfigError(
+            f"{key} is {new!r}, but the run in {config.run} was started with {old!r}, and the result depends on it; "
+            "use the old value, or start anew with --replace or in another folder"
+        )
+    if identity.get("log_digest") != log_digest:
+        raise ConfigError(
+            f"the log {config.log} is not the one that the run in {config.run} was started with; "
+            "give that log, or start anew with --replace or in another folder"
+        )
+    if config.tables.store == "memory":
+        raise ConfigError(
+            f"the rows of {config.run} were in memory and ended with their process; "
+            "start anew with --replace, and with tables.store: disk to be able to resume"
+        )
+    yield RunFolder(config.run)
+
+
+def open_run(path: Path) -> RunConfig:
+    """The configuration that a run folder was started with."""
+    if not (path / CONFIG_FILE).is_file():
+        raise ConfigError(f"{path} holds no run ({CONFIG_FILE} is missing); start one with `foresee train`")
+    return load_run(path / CONFIG_FILE)
+
+
+def check_can_begin(config: RunConfig, *, replace: bool) -> None:
+    """Refuses to begin in a folder with another run, or with anything that is no run; deletes nothing."""
+    path, tables = config.run, config.tables_folder
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"run: {path} is a file, and a run needs a folder; give another path")
+    holds_run = (path / CONFIG_FILE).is_file()
+    if holds_run and not replace:
+        raise ConfigError(f"{path} already holds a run; continue it with --resume, or start anew with --replace")
+    if not holds_run and path.is_dir() and any(path.iterdir()):
+        raise ConfigError(f"run: {path} is not empty and holds no run; give another folder, or empty it yourself")
+    if config.tables.store == "disk" and (tables / MANIFEST_FILE).exists():
+        if not _inside(tables, path):
+            raise ConfigError(
+                f"tables.folder: {tables} already holds tables, and a new run needs new ones; "
+                "give another folder, or remove it yourself"
+            )
+        os.close(lock_folder(tables))  # somebody may be training them at this moment
+
+
+def _write_down(config: RunConfig, log_digest: str) -> None:
+    path, files = config.run, Files()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        identity = {"format_version": FORMAT_VERSION, "log_digest": log_digest}
+        files.publish(path / IDENTITY_FILE, (json.dumps(identity, indent=2) + "\n").encode())
+        files.publish(path / CONFIG_FILE, dump_run(config, path).encode())
+    except OSError as error:
+        raise ConfigError(f"run: {path} cannot be written ({error.strerror}); give another folder") from None
+
+
+def _remove(config: RunConfig) -> None:
+    """Takes away what runs write and nothing else; tables only where they are part of the run."""
+    folder = RunFolder(config.run)
+    trees = [folder.checkpoints, folder.tensorboard]
+    if _inside(config.tables_folder, config.run):
+        trees.append(config.tables_folder)
+    # The configuration goes first: without it the folder counts as no run, whatever of the rest is still there.
+    for name in (CONFIG_FILE, IDENTITY_FILE, METRICS_FILE):
+        (config.run / name).unlink(missing_ok=True)
+    for tree in trees:
+        shutil.rmtree(tree, ignore_errors=True)
+
+
+def _remove_if_empty(path: Path) -> None:
+    try:
+        path.rmdir()
+    except OSError:
+        pass
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    return path.absolute().is_relative_to(folder.absolute())
+
+
+def _identity(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((path / IDENTITY_FILE).read_bytes())
+    except (OSError, ValueError):
+        raise ConfigError(f"{path / IDENTITY_FILE} is missing or damaged; start anew with --replace") from None
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,231 @@
+"""`foresee train` as a function: a configuration in, a trained model and tables in a run folder out.
+
+The loop is the one a person would write (`_loop`); what happens beside it are duties. Everything that can be found
+wrong is found before anything is written. A run that stops, however it stops, goes on with `resume=True` from its last
+commit and ends with the same bytes as one that never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from foresee.config import RunConfig
+from foresee.engine import checkpoint, duties, run_folder
+from foresee.engine.duties import Done, Duty, EvaluateValid, KeepState, ShowProgress, Sink, TakeTime, WriteMetrics
+from foresee.engine.loop import Run, Step
+from foresee.engine.memory import in_words, memory_needed
+from foresee.engine.meter import Meter
+from foresee.engine.metrics import Metrics, MetricsWindow
+from foresee.engine.parts import (
+    build_model,
+    check_batch_fits,
+    dense_optimizer,
+    kept_plan,
+    make_run,
+    open_log,
+    open_tables,
+    plan_header,
+    table_layout,
+    train_stream,
+)
+from foresee.engine.progress import make_display
+from foresee.engine.run_folder import RunFolder
+from foresee.engine.stopping import StopSignals
+from foresee.errors import ConfigError
+from foresee.plan.record import Counters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a call of `train` ended."""
+
+    steps_done: int
+    num_steps: int
+    valid: Metrics | None
+    """The last evaluation of this call, if there was one."""
+    counters: Counters
+    """What this call moved."""
+    ready_seconds: float
+    """Until the first step was done: compiling kernels, reading ahead, planning the first window."""
+    seconds: float
+    """After the first step, to the end of the loop."""
+    waited_seconds: float
+    """Of `seconds`, waiting for rows."""
+    exit_code: int
+    """0, or what a shell expects after the signal that ended the loop."""
+
+    @property
+    def finished(self) -> bool:
+        return self.steps_done == self.num_steps
+
+    @property
+    def wait_share(self) -> float:
+        return self.waited_seconds / max(1e-9, self.seconds)
+
+
+def train(
+    config: RunConfig,
+    *,
+    resume: bool = False,
+    replace: bool = False,
+    stop_after: int | None = None,
+    console: Console | None = None,
+) -> Outcome:
+    """Trains to the end of the last epoch, until a signal, or until `stop_after` steps of the run are done.
+
+    resume: go on from the last commit of the run folder. replace: start anew over a run that is there.
+    """
+    console = console or Console()
+    log = open_log(config)
+    model, stream = build_model(config, log), train_stream(config, log)
+    optimizer = dense_optimizer(config.train.optimizer, model)
+    first_batch, kept = stream.batch(0), kept_plan(config, stream)
+    check_batch_fits(kept.header if kept else plan_header(config, log, stream), first_batch, stream)
+    with (
+        _folder(config, log.digest, resume=resume, replace=replace) as folder,
+        _threads(config.train.num_threads) as num_threads,
+        open_tables(config, log) as tables,
+        StopSignals() as stop,
+        make_display(console) as display,
+    ):
+        first_step = _restore(folder, tables.store.committed_step, model, optimizer)
+        run = make_run(config, log, stream, tables, num_threads=num_threads)
+        memory = memory_needed(table_layout(config, log), run.header, first_batch, config.train.shuffle_samples)
+        display.say(_opening(config, run, first_step))
+        display.say(in_words(memory))
+        sinks = _sinks(config, folder)
+        window, samples_before = MetricsWindow(), first_step * config.train.batch_size
+        clock = TakeTime(run)
+        valid = EvaluateValid(config, run, model, log, sinks, display)
+        chores: list[Duty] = [
+            clock,
+            ShowProgress(Meter(run, window, samples_before=samples_before), display),
+            WriteMetrics(
+                Meter(run, window, samples_before=samples_before), run, sinks, every_steps=config.train.log_every_steps
+            ),
+            valid,
+            KeepState(config, run, model, optimizer, folder.checkpoints, sinks),
+        ]
+        _loop(run, model, optimizer, window, chores, stop, stop_after)
+        outcome = Outcome(
+            steps_done=run.steps_done,
+            num_steps=stream.num_steps,
+            valid=valid.result,
+            counters=run.counters,
+            ready_seconds=clock.ready_seconds,
+            seconds=clock.seconds,
+            waited_seconds=clock.waited_seconds,
+            exit_code=stop.exit_code,
+        )
+        display.say(_closing(config, outcome))
+    return outcome
+
+
+def _loop(
+    run: Run,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    window: MetricsWindow,
+    chores: Sequence[Duty],
+    stop: StopSignals,
+    stop_after: int | None,
+) -> None:
+    model.train()
+    with closing(iter(run)) as steps:
+        for step in steps:
+            logits = model(step.dense, step.embeddings)
+            loss = _loss(logits, step)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+            step.update()
+            window.add(logits.detach().cpu().numpy(), step.labels.cpu().numpy())
+            finished = run.steps_done == run.stream.num_steps
+            done = Done(
+                steps_done=run.steps_done,
+                loss=loss.item(),
+                num_samples=len(logits),
+                last=finished or stop.asked or run.steps_done == stop_after,
+                finished=finished,
+            )
+            for chore in chores:
+                chore.after(done)
+            if done.last:
+                break
+
+
+def _loss(logits: torch.Tensor, step: Step) -> torch.Tensor:
+    if logits.shape != step.labels.shape:
+        raise ConfigError(
+            f"model.name: the model gives logits of shape {tuple(logits.shape)} for {len(step.labels)} samples; "
+            "it must give one logit for each sample, [samples]"
+        )
+    loss = binary_cross_entropy_with_logits(logits, step.labels)
+    if not math.isfinite(loss.item()):
+        raise checkpoint.diverged(step.index, f"the loss is {loss.item()}")
+    return loss
+
+
+def _folder(
+    config: RunConfig, log_digest: str, *, resume: bool, replace: bool
+) -> AbstractContextManager[RunFolder]:
+    if resume:
+        return run_folder.resume(config, log_digest=log_digest)
+    return run_folder.begin(config, log_digest=log_digest, replace=replace)
+
+
+def _restore(folder: RunFolder, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Brings the dense half to the step the store is at. At step 0 it is there already: the seed gave it."""
+    checkpoint.forget_after(folder.checkpoints, step)
+    folder.forget_metrics_after(step)
+    if step:
+        checkpoint.load(folder.checkpoints, step, model, optimizer)
+    return step
+
+
+def _sinks(config: RunConfig, folder: RunFolder) -> list[Sink]:
+    sinks: list[Sink] = [folder.append_metrics]
+    if config.train.tensorboard:
+        sinks.append(duties.tensorboard_sink(folder.tensorboard))
+    return sinks
+
+
+@contextmanager
+def _threads(num_threads: int | None) -> Iterator[int]:
+    """Torch's threads are a setting of the whole process, so it gets its old number back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads or before)
+    try:
+        yield num_threads or before
+    finally:
+        torch.set_num_threads(before)
+
+
+def _opening(config: RunConfig, run: Run, first_step: int) -> str:
+    header, layout = run.header, run.tables.layout
+    share = header.capacity_rows / layout.num_rows
+    where = config.tables_folder if config.tables.store == "disk" else "memory"
+    begin = f"from step {first_step:,} on" if first_step else "from the start"
+    return (
+        f"{config.model.name} on {config.log}: {run.stream.num_steps:,} steps of {config.train.batch_size:,} samples, "
+        f"{begin}\n"
+        f"{layout.num_rows:,} rows of {layout.row_bytes} bytes in {where}; cache of {header.capacity_rows:,} rows "
+        f"({share:.1%}), planner {header.planner}{' as kept' if run.records is not None else ''}"
+    )
+
+
+def _closing(config: RunConfig, outcome: Outcome) -> str:
+    if outcome.finished:
+        return f"done: {outcome.steps_done:,} steps; kept in {config.run}"
+    return (
+        f"stopped after {outcome.steps_done:,} of {outcome.num_steps:,} steps; kept in {config.run}, "
+        "go on with --resume"
+    )
