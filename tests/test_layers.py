@@ -1,0 +1,182 @@
+"""The folders of `foresee` import downwards only, and nothing anywhere runs what it reads.
+
+Walks the syntax tree of every source file, imports inside functions included. A breach is a sentence that names the
+file, what it imports and the rule.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import foresee
+
+SOURCE = Path(foresee.__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """What the files of one folder may import."""
+
+    may: frozenset[str]
+    """Other parts of foresee."""
+    reason: str
+    outside: frozenset[str] | None = None
+    """Packages and modules from outside; None: any but those forbidden."""
+    never: frozenset[str] = frozenset()
+
+
+PURE_STANDARD = frozenset(
+    {"__future__", "abc", "collections", "dataclasses", "enum", "functools", "heapq", "itertools", "math", "typing"}
+)
+NO_TORCH = frozenset({"torch"})
+
+LAYERS = {
+    "data": Layer(may=frozenset({"errors", "config"}), reason="data knows formats, not training", never=NO_TORCH),
+    "plan": Layer(
+        may=frozenset({"errors"}), reason="plans are pure", outside=PURE_STANDARD | {"numpy", "numba", "llvmlite"}
+    ),
+    "store": Layer(may=frozenset({"errors", "plan.record"}), reason="a store knows rows, not training", never=NO_TORCH),
+    "engine": Layer(
+        may=frozenset({"errors", "config", "data", "plan", "store", "models"}), reason="the engine carries out plans"
+    ),
+    "models": Layer(may=frozenset(), reason="models know nothing of us", outside=PURE_STANDARD | {"torch"}),
+    "report": Layer(may=frozenset({"errors"}), reason="a report reads run records only", never=NO_TORCH),
+    "cluster": Layer(may=frozenset({"errors", "config"}), reason="the cluster stands beside the rest", never=NO_TORCH),
+    "errors.py": Layer(may=frozenset(), reason="errors are at the bottom", outside=frozenset()),
+    "config.py": Layer(may=frozenset({"errors"}), reason="a configuration is checked, not run", never=NO_TORCH),
+}
+ANYTHING = {"testing", "cli", "__init__.py"}
+
+BANNED_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
+BANNED_CALLS = {"eval", "exec", "torch.load", "torch.save", "os.system", "os.popen", "yaml.unsafe_load"}
+
+
+def sources() -> list[Path]:
+    return sorted(path for path in SOURCE.rglob("*.py"))
+
+
+def place_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def imports(tree: ast.AST, path: Path) -> Iterator[str]:
+    """Absolute names of all modules a file imports, relative ones resolved; `from a import b` gives a.b."""
+    package = ["foresee", *path.relative_to(SOURCE).parts[:-1]]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def breaches(path: Path, text: str) -> list[str]:
+    """What a file of this place and with this text does that its layer forbids, in sentences."""
+    place = place_of(path)
+    folder = place.split("/")[0]
+    tree = ast.parse(text)
+    found = [f"{place} {what}" for what in _dangers(tree)]
+    if folder in ANYTHING:
+        return found
+    if folder not in LAYERS:
+        return [*found, f"{place} is in no layer: add {folder} to LAYERS and say what it may import"]
+    layer = LAYERS[folder]
+    for name in imports(tree, path):
+        if not _allowed(name, folder, layer):
+            found.append(f"{place} imports {name.removeprefix('foresee.')}: {layer.reason}")
+    return found
+
+
+def _allowed(name: str, folder: str, layer: Layer) -> bool:
+    top, _, inside = name.partition(".")
+    if top == "foresee":
+        return any(inside == part or inside.startswith(f"{part}.") for part in layer.may | {folder.removesuffix(".py")})
+    if top in layer.never:
+        return False
+    return layer.outside is None or top in layer.outside
+
+
+def _dangers(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        for name in names:
+            if name.split(".")[0] in BANNED_MODULES:
+                yield f"imports {name}: data must never be able to run code"
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in BANNED_CALLS:
+                yield f"calls {called} in line {node.lineno}: nothing that is read may be run"
+            given = {keyword.arg for keyword in node.keywords if not _is_false(keyword.value)}
+            if "shell" in given:
+                yield f"starts a shell in line {node.lineno}: give the arguments as a list"
+            if "allow_pickle" in given:
+                yield f"allows pickle in line {node.lineno}: data must never be able to run code"
+
+
+def _is_false(value: ast.expr) -> bool:
+    """Anything that is not plainly False may be true."""
+    return isinstance(value, ast.Constant) and value.value is False
+
+
+@pytest.mark.parametrize("path", sources(), ids=place_of)
+def test_every_file_keeps_to_its_layer(path: Path) -> None:
+    found = breaches(path, path.read_text("utf-8"))
+    assert not found, "; ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "sentence"),
+    [
+        ("plan/lookahead.py", "from foresee.store.memory import MemoryStore", "imports store.memory.MemoryStore: "),
+        ("plan/lookahead.py", "from foresee import store", "plan/lookahead.py imports store: plans are pure"),
+        ("plan/lookahead.py", "def f():\n    import torch", "plan/lookahead.py imports torch: plans are pure"),
+        ("plan/lookahead.py", "import time", "plan/lookahead.py imports time: plans are pure"),
+        ("plan/workers/own.py", "from ...engine import loop", "plan/workers/own.py imports engine.loop: plans"),
+        ("models/dlrm.py", "from ..data.batch import Batch", "models/dlrm.py imports data.batch.Batch: models know"),
+        ("store/memory.py", "import foresee.plan.lookahead", "store/memory.py imports plan.lookahead: a store knows"),
+        ("data/order.py", "import torch.nn", "data/order.py imports torch.nn: data knows formats, not training"),
+        ("engine/loop.py", "from foresee.testing import traces", "engine/loop.py imports testing.traces: the engine"),
+        ("engine/loop.py", "import pickle", "engine/loop.py imports pickle: data must never"),
+        ("testing/traces.py", "from pickle import loads", "testing/traces.py imports pickle: data must never"),
+        ("cli/train.py", "x = eval('1')", "cli/train.py calls eval in line 1"),
+        ("engine/checkpoint.py", "import torch\ntorch.load('x')", "engine/checkpoint.py calls torch.load in line 2"),
+        ("cli/train.py", "run('ls', shell=True)", "cli/train.py starts a shell in line 1"),
+        ("store/memory.py", "np.load(path, allow_pickle=allow)", "store/memory.py allows pickle in line 1"),
+        ("misc/a.py", "", "misc/a.py is in no layer"),
+    ],
+)  # fmt: skip
+def test_a_breach_is_a_sentence(place: str, text: str, sentence: str) -> None:
+    found = breaches(SOURCE / place, text)
+    assert any(sentence in breach for breach in found), found
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("plan/lookahead.py", "import numba\nfrom foresee.errors import PlanError\nfrom .record import Record"),
+        ("store/memory.py", "from foresee.plan.record import Record\nimport os"),
+        ("engine/loop.py", "import foresee.plan\nfrom foresee.models.contract import Model\nmodel.eval()"),
+        ("cli/train.py", "run(['ls'], shell=False)\nfrom foresee.engine import loop"),
+    ],
+)
+def test_what_is_allowed_is_no_breach(place: str, text: str) -> None:
+    assert breaches(SOURCE / place, text) == []
+
+
+def test_every_layer_is_there() -> None:
+    """A layer that was renamed would be guarded no more."""
+    places = {place_of(path).split("/")[0] for path in sources()}
+    assert set(LAYERS) - {"config.py"} <= places
+    assert len(sources()) > 60
+    assert sys.version_info >= (3, 11)

@@ -1,0 +1,58 @@
+"""The public face: few names, each importable and documented, and importing it starts nothing."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import foresee
+
+PUBLIC = {
+    "SGD", "Adagrad", "ClickLog", "ForeseeError", "LazyAdam", "RowwiseAdagrad", "Run", "Step", "Tables", "lookahead",
+    "models",
+}  # fmt: skip
+
+
+def test_the_names_are_these() -> None:
+    """A name given to people is hard to take back: adding one is a decision, so it is made here too."""
+    assert set(foresee.__all__) == PUBLIC
+    assert len(foresee.__all__) == len(PUBLIC)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_name_is_documented(name: str) -> None:
+    thing = getattr(foresee, name)
+    # A dataclass without words gets its signature as a docstring, which tells a person nothing.
+    text = inspect.getdoc(thing) or ""
+    assert len(text) > 20, f"foresee.{name} has no documentation"
+    assert not text.startswith(f"{name}("), f"foresee.{name} has no documentation of its own"
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC - {"models"}))
+def test_every_public_method_is_documented(name: str) -> None:
+    thing = getattr(foresee, name)
+    if not inspect.isclass(thing) or issubclass(thing, Exception):
+        return
+    own = {key: value for key, value in vars(thing).items() if not key.startswith("_")}
+    methods = [key for key, value in own.items() if inspect.isfunction(value) or isinstance(value, classmethod)]
+    bare = [key for key in methods if not inspect.getdoc(getattr(thing, key))]
+    assert not bare, f"foresee.{name}: not documented: {', '.join(bare)}"
+
+
+def test_the_docstring_shows_the_loop() -> None:
+    text = foresee.__doc__ or ""
+    for word in ("ClickLog.open", "Tables.on_disk", "foresee.lookahead(", "step.update()"):
+        assert word in text
+
+
+def test_a_star_import_and_a_version() -> None:
+    """In a process of its own: a plain import must not warn, print or need anything else to be imported first."""
+    code = "from foresee import *; import foresee; print(foresee.__version__, sorted(foresee.__all__)[0])"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [foresee.__version__, sorted(PUBLIC)[0]]
