@@ -52,12 +52,16 @@ def regimes(job: Job, progress: Progress) -> float:
     Prior: units split evenly over the modes. Every unit seen, the one in progress included, adds one to its mode;
     expected units per mode then lose those already seen. What is left over is scaled to the units that truly remain.
     """
-    total = job.num_units
-    seen = min(math.floor(progress.units_done), math.ceil(total))
+    return _expected_seconds(job.regimes, math.floor(progress.units_done))
+
+
+@lru_cache(maxsize=100_000)  # most live jobs wait, and then nothing about them changes from round to round
+def _expected_seconds(regimes: tuple[Regime, ...], seen: int) -> float:
+    total = math.fsum(regime.num_units for regime in regimes)
     remaining = total - seen
     if remaining <= 0:
         return LEAST_SECONDS
-    modes = _modes(job.regimes)
+    modes = _Modes.of(regimes)
     observed = modes.units_within(seen + 1)
     counts = [total / len(observed) + units for units in observed]
     expected = [total * count / sum(counts) for count in counts]
@@ -80,6 +84,16 @@ class _Modes:
     lengths: tuple[tuple[int, float], ...]
     """(mode, units), regime after regime."""
 
+    @classmethod
+    def of(cls, regimes: tuple[Regime, ...]) -> _Modes:
+        keyed = [(regime.batch_size or regime.seconds_per_unit, regime) for regime in regimes]
+        keys = sorted({key for key, _ in keyed})
+        means = []
+        for key in keys:
+            same = [regime for other, regime in keyed if other == key]
+            means.append(sum(regime.seconds for regime in same) / sum(regime.num_units for regime in same))
+        return cls(tuple(means), tuple((keys.index(key), regime.num_units) for key, regime in keyed))
+
     def units_within(self, units: float) -> list[float]:
         """Units of each mode among the first `units`."""
         counts = [0.0] * len(self.seconds_per_unit)
@@ -87,17 +101,6 @@ class _Modes:
             counts[mode] += min(length, max(units, 0.0))
             units -= length
         return counts
-
-
-@lru_cache(maxsize=100_000)
-def _modes(regimes: tuple[Regime, ...]) -> _Modes:
-    keyed = [(regime.batch_size or regime.seconds_per_unit, regime) for regime in regimes]
-    keys = sorted({key for key, _ in keyed})
-    means = []
-    for key in keys:
-        same = [regime for other, regime in keyed if other == key]
-        means.append(sum(regime.seconds for regime in same) / sum(regime.num_units for regime in same))
-    return _Modes(tuple(means), tuple((keys.index(key), regime.num_units) for key, regime in keyed))
 
 
 class ErrorRecord:

@@ -11,6 +11,7 @@ Never: solve it (greedy.py, highs.py), or say where weights come from (policies/
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ class Window:
     def num_jobs(self) -> int:
         return len(self.gpus)
 
-    @property
+    @cached_property
     def most_rounds(self) -> Ints:
         """Rounds beyond which a job has nothing left to do in the window."""
         seconds = (self.units_total - self.units_done) * self.seconds_per_unit
