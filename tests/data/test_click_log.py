@@ -248,5 +248,7 @@ def test_unusable_requests(tmp_path: Path) -> None:
         log.batches(batch_size=1, split="holdout")
     with pytest.raises(DataError, match="batch_size=0 is too small"):
         log.batches(batch_size=0)
+    with pytest.raises(UsageError, match="no table 'planet'; it has user, item"):
+        log.vocabulary("planet")
     with pytest.raises(UsageError, match="step 81 is not one of"):
         list(log.batches(batch_size=1).batches(81))

@@ -134,6 +134,13 @@ def test_rows_are_global_hot_first_and_reachable() -> None:
     assert counts == sorted(counts, reverse=True)
 
 
+@pytest.mark.parametrize("correlated", [True, False])
+def test_batches_repeat_rows_as_criteo_does(correlated: bool) -> None:
+    """2,736 distinct rows in a batch of 256 of the real log, at its true table sizes."""
+    batches = synthetic_rows(batch_size=256, num_batches=8, correlated=correlated)
+    assert np.mean([len(np.unique(rows)) for rows in batches]) == pytest.approx(2736, rel=0.05)
+
+
 def test_table_sizes_are_scaled() -> None:
     assert sum(criteo_table_sizes(1.0)) == 33_762_577
     assert criteo_table_sizes(0.01)[:3] == (1000, 583, 101_312)

@@ -21,7 +21,7 @@ from foresee.data.samples import Samples
 from foresee.data.schema import DenseFeature, Feature, LogDescription, Table, Vocabulary, parse_description
 from foresee.data.stream import LogStream, StreamOptions
 from foresee.data.writer import hash_contents
-from foresee.errors import DataError
+from foresee.errors import DataError, UsageError
 
 
 class ClickLog:
@@ -114,6 +114,8 @@ class ClickLog:
 
     def vocabulary(self, table: str) -> Any:
         """A pyarrow Table (id, value, count) of a table's vocabulary; None if values were hashed or there are none."""
+        if table not in self.vocabularies:
+            raise UsageError(f"the log has no table {table!r}; it has {', '.join(self.vocabularies)}.")
         file = self.vocabularies[table].file
         return None if file is None else pq.read_table(self.path / file)
 

@@ -6,8 +6,9 @@ from foresee.data.formats.csv import Csv
 from foresee.data.formats.libfm import Libfm
 from foresee.data.formats.movielens import MovieLens
 from foresee.data.formats.parquet import Parquet
+from foresee.data.source import Source
 
-FORMATS = {
+FORMATS: dict[str, type[Source]] = {
     "criteo": Criteo,
     "avazu": Avazu,
     "movielens": MovieLens,

@@ -80,7 +80,7 @@ def _chunk(
     path: Path, block: LineBlock, layout: Layout, names: tuple[str, ...], wanted: tuple[str, ...], report: ReportBadLine
 ) -> RawChunk:
     num_lines = block.data.count(b"\n")
-    table = _parse(block.data, layout, names, wanted)
+    table = _parse(block.data, layout, names, wanted) if _ends_whole(block, layout, len(names)) else None
     if table is not None and len(table) == num_lines:
         lines: Int64 = np.arange(block.first_line, block.first_line + num_lines)
         return _raw_chunk(path, lines, table, block)
@@ -93,6 +93,14 @@ def _chunk(
             "check the separator and the quotes."
         )
     return _raw_chunk(path, np.array([line for line, _ in kept], np.int64), table, LineBlock(0, good, block.bytes_done))
+
+
+def _ends_whole(block: LineBlock, layout: Layout, num_columns: int) -> bool:
+    # A quote left open swallows the lines after it, so rows are missing; in the last line there is nothing to miss.
+    if not layout.quoted or b'"' not in block.data:
+        return True
+    last = block.data[block.data.rfind(b"\n", 0, -1) + 1 : -1]
+    return _reason(last.rstrip(b"\r"), layout, num_columns) is None
 
 
 def _raw_chunk(path: Path, lines: Int64, table: pa.Table, block: LineBlock) -> RawChunk:
