@@ -13,6 +13,7 @@ still cached are written back and the store is committed as the state after the 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -35,7 +36,7 @@ class Step:
     """One step: its samples, its rows, and the update that ends it."""
 
     def __init__(
-        self, ready: Ready, cache: Cache, device: torch.device, on_updated: Callable[[Record], None]
+        self, ready: Ready, cache: Cache, device: torch.device, finish: Callable[[Work, torch.Tensor], None]
     ) -> None:
         batch = ready.work.batch
         self.index = batch.step
@@ -45,8 +46,7 @@ class Step:
         """[samples, features, width], a leaf that collects the gradient. Valid until the step is updated."""
         self.updated = False
         self._work = ready.work
-        self._cache = cache
-        self._on_updated = on_updated
+        self._finish = finish
 
     def update(self) -> None:
         """Applies the gradient of `embeddings` to the step's rows. Call it once, after backward."""
@@ -54,9 +54,8 @@ class Step:
             raise UsageError(f"step {self.index} was updated already; call step.update() once for each step")
         if self.embeddings.grad is None:
             raise UsageError(f"step {self.index}: its embeddings have no gradient; call loss.backward() first")
-        self._cache.update(self._work, self.embeddings.grad)
+        self._finish(self._work, self.embeddings.grad)
         self.updated = True
-        self._on_updated(self._work.record)
 
 
 @dataclass
@@ -81,6 +80,7 @@ class Run:
         self.times = PipelineTimes()
         self._counting = Counting()
         self._active: tuple[Pipeline, Cache] | None = None
+        self._failed = False
 
     @property
     def counters(self) -> Counters:
@@ -98,7 +98,7 @@ class Run:
             finally:
                 # Also after `break`: the rows are those of the last updated step, and that is a state worth keeping.
                 try:
-                    if self.commit_at_end:
+                    if self.commit_at_end and not self._failed:
                         self.commit()
                 finally:
                     self._active = None
@@ -107,12 +107,14 @@ class Run:
         """Brings the store up to date with the cache, evicting nothing. Reads see the state after the last update."""
         if self._active is not None:
             pipeline, cache = self._active
-            pipeline.write_now(self.steps_done - 1, *cache.changed())
+            with self._whole_or_never_committed():
+                pipeline.write_now(self.steps_done - 1, *cache.changed())
 
     def commit(self) -> None:
         """Makes the state after the last updated step durable."""
         self.flush()
-        self.tables.store.commit(self.steps_done)
+        with self._whole_or_never_committed():
+            self.tables.store.commit(self.steps_done)
 
     def _steps(self, pipeline: Pipeline, cache: Cache) -> Iterator[Step]:
         for ready in pipeline.ready():
@@ -122,13 +124,25 @@ class Run:
             if not step.updated:
                 raise UsageError(f"step {step.index} was not updated; call step.update() before the next step")
 
-    def _finish(self, record: Record) -> None:
-        """Counts an updated step as done and frees its slots; a commit or a `break` right after it includes it."""
-        assert self._active is not None
-        pipeline, cache = self._active
-        self.steps_done = record.step + 1
-        self._counting.add(record)
-        pipeline.write_back(record.step, record.evict.row, cache.take(record.evict))
+    def _finish(self, work: Work, gradient: torch.Tensor) -> None:
+        """Updates the step's rows and frees its slots; a commit or a `break` right after it includes the step."""
+        if self._active is None:
+            raise UsageError(f"step {work.record.step} belongs to a loop that has ended; update it inside the loop")
+        (pipeline, cache), record = self._active, work.record
+        with self._whole_or_never_committed():
+            cache.update(work, gradient)
+            self.steps_done = record.step + 1
+            self._counting.add(record)
+            pipeline.write_back(record.step, record.evict.row, cache.take(record.evict))
+
+    @contextmanager
+    def _whole_or_never_committed(self) -> Iterator[None]:
+        """Rows half updated, or half written, are no state of any step: the end of the loop must not commit them."""
+        try:
+            yield
+        except BaseException:
+            self._failed = True
+            raise
 
     def _work(self) -> Iterator[Work]:
         if self.records is None:
