@@ -26,6 +26,7 @@ from foresee.engine.kernels import (
     sum_gradients,
     take_rows,
     update_rows,
+    zeroed_rows,
 )
 from foresee.engine.kernels import prefetch as prefetch_module
 from foresee.engine.kernels import threads as threads_module
@@ -344,6 +345,17 @@ def test_take_and_put_carry_values_state_and_version(case: Case) -> None:
     assert other.values[case.unique].tobytes() == case.cache.values[case.unique].tobytes()
     assert other.versions[case.unique].tolist() == case.cache.versions[case.unique].tolist()
     assert not other.values[untouched].any()
+
+
+@pytest.mark.parametrize(("num_rows", "width"), [(0, 64), (1, 1), (7, 0), (1000, 65)])
+def test_memory_for_rows_is_zero_writable_and_begins_at_a_cache_line(num_rows: int, width: int) -> None:
+    rows = zeroed_rows(num_rows, width)
+    assert rows.shape == (num_rows, width)
+    assert rows.dtype == np.float32
+    assert rows.flags.c_contiguous
+    assert rows.flags.writeable
+    assert not rows.any()
+    assert rows.size == 0 or rows.ctypes.data % 64 == 0
 
 
 # The torch twins

@@ -9,9 +9,11 @@ of threads are. `torch_kernels` offers the same operations for tensors on any de
     update_rows            gradients → summed by row → optimiser step                  update.py, steps.py
     sum_gradients          only the sums            apply_rows   only the step         update.py
     take_rows, put_rows    cache ↔ staging buffers                                     copy.py
+    zeroed_rows            memory for a cache                                          allocate.py
     Threads                share a kernel's work among a few threads                   threads.py
 """
 
+from foresee.engine.kernels.allocate import zeroed_rows
 from foresee.engine.kernels.copy import put_rows, take_rows
 from foresee.engine.kernels.gather import gather, gather_bags
 from foresee.engine.kernels.order import LookupOrder, order_lookups
@@ -30,4 +32,5 @@ __all__ = [
     "sum_gradients",
     "take_rows",
     "update_rows",
+    "zeroed_rows",
 ]
