@@ -20,7 +20,7 @@ from rich.progress import Progress
 
 from foresee.cluster import tables
 from foresee.cluster.analysis import analyse as analyse_records
-from foresee.cluster.estimators import ESTIMATORS, with_error
+from foresee.cluster.estimators import estimator_named, with_error
 from foresee.cluster.explanation import explain
 from foresee.cluster.exports import export
 from foresee.cluster.formats import READERS, JobFile, read_jobs
@@ -236,9 +236,8 @@ def simulate(
 
 
 def _simulated(read: JobFile, cluster: Cluster, policy: str, estimator: str, error: float = 0.0, seed: int = 0) -> Run:
-    if estimator not in ESTIMATORS:
-        raise InputError(f"estimator {estimator!r} is not known: choose one of {', '.join(ESTIMATORS)}")
-    estimate = with_error(ESTIMATORS[estimator], sigma=error, seed=seed) if error else ESTIMATORS[estimator]
+    estimate = estimator_named(estimator)
+    estimate = with_error(estimate, sigma=error, seed=seed) if error else estimate
     order = policy_named(policy)(cluster)
     with _progress(policy, len(read.records)) as on_round:
         return simulate_jobs(
@@ -289,8 +288,6 @@ def frontier(
     """What each slack of the guarded policy buys in makespan and costs in completion time and fairness."""
     read, cluster = _load(file, format, gpus, round_seconds, restart_seconds, server_gpus, penalty, jobs_max)
     names = [name.strip() for name in policies.split(",") if name.strip()]
-    for name in names:
-        policy_named(name)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("frontier", total=None)
         points = frontier_points(

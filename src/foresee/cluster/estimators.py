@@ -18,6 +18,7 @@ from hashlib import blake2b
 from statistics import NormalDist, median
 
 from foresee.cluster.job import Job, Regime
+from foresee.errors import PlanError
 
 LEAST_SECONDS = 1.0
 MEDIAN_TO_SIGMA = 1.4826
@@ -124,6 +125,12 @@ class ErrorRecord:
 
 
 ESTIMATORS: dict[str, Estimator] = {"reactive": reactive, "regimes": regimes, "oracle": oracle}
+
+
+def estimator_named(name: str) -> Estimator:
+    if name not in ESTIMATORS:
+        raise PlanError(f"estimator {name!r} is not known: choose one of {', '.join(ESTIMATORS)}")
+    return ESTIMATORS[name]
 
 
 def with_error(estimator: Estimator, *, sigma: float, seed: int) -> Estimator:

@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from foresee.cluster.estimators import ESTIMATORS
+from foresee.cluster.estimators import estimator_named
 from foresee.cluster.job import Cluster, Job
 from foresee.cluster.metrics import Metrics, measure
-from foresee.cluster.policies import POLICIES
+from foresee.cluster.policies import policy_named
 from foresee.cluster.policies.guarded import guarded
 from foresee.cluster.simulation import Order, simulate
 
@@ -42,12 +42,12 @@ def frontier(
     jobs = tuple(jobs)
     orders: dict[str, Order] = {"guarded, slack by error": guarded(cluster)}
     orders |= {f"guarded, slack {slack:g}": guarded(cluster, slack) for slack in slacks}
-    orders |= {name: POLICIES[name](cluster) for name in policies}
+    orders |= {name: policy_named(name)(cluster) for name in policies}
     points = []
     for name, order in orders.items():
         if on_point:
             on_point(name)
-        run = simulate(jobs, cluster, order, estimator=ESTIMATORS[estimator], start_seconds=start_seconds)
+        run = simulate(jobs, cluster, order, estimator=estimator_named(estimator), start_seconds=start_seconds)
         points.append(Point(name=name, metrics=measure(run)))
     return [Point(name=p.name, metrics=p.metrics, undominated=not _beaten(p, points)) for p in points]
 

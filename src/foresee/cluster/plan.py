@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from foresee.cluster.estimators import ESTIMATORS
+from foresee.cluster.estimators import estimator_named
 from foresee.cluster.job import Cluster, Job
 from foresee.cluster.metrics import Metrics, measure, rho_static, rho_themis
 from foresee.cluster.policies import DEFAULT_POLICY, policy_named
@@ -81,13 +81,11 @@ def make_plan(
     on_round: Callable[[float, int], None] | None = None,
 ) -> Plan:
     """Plan all jobs to their end; nothing runs before `start_seconds`."""
-    if estimator not in ESTIMATORS:
-        raise PlanError(f"estimator {estimator!r} is not known: choose one of {', '.join(ESTIMATORS)}")
     run = simulate(
         jobs,
         cluster,
         policy_named(policy)(cluster),
-        estimator=ESTIMATORS[estimator],
+        estimator=estimator_named(estimator),
         start_seconds=start_seconds,
         on_round=on_round,
     )
