@@ -1,28 +1,31 @@
 """Proves a plan right, or says where it is wrong. Written independently of all planners, from the rules alone.
 
 In: the touches of every step and the records of a plan. Out: a `Verdict`. It plays the plan through, keeping for every
-row the version that synchronous training would have and the version the store holds, and for every slot what is in it.
+row the version that synchronous training would have and the version the store holds, and for every slot of every
+worker what is in it.
 
 For each step it proves:
-  samples   every sample is trained exactly once
-  reads     each lookup finds its own row, with all updates of earlier steps
-  fetches   the row's last write-back is at or before `not_before`, the store's version is the true and the promised one
-  slots     a slot is below the capacity, free when a row is put into it, and never used after it was freed
-  updates   each touched row is applied exactly once
-  evictions the slot holds the named row in the named version
+  samples    every sample is trained exactly once, by every worker the same number
+  transfers  what one worker sends another receives, one to one; a copy that is sent is the newest there is
+  reads      each lookup finds its own row, with all updates of earlier steps
+  fetches    the row's last write-back is at or before `not_before`, the store's version is the true and the promised one
+  slots      a slot is below the capacity, free when a row is put into it, and never used after it was freed
+  updates    each touched row is applied exactly once, with the gradient of every other user
+  evictions  the slot holds the named row in the named version, and no gradient for it is still on its way
 and at the end that no update is left behind in a cache. It uses dictionaries and no cleverness: it may be slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
 from foresee.errors import PlanViolation
 from foresee.plan.count import Counting
-from foresee.plan.record import UNKNOWN_VERSION, Counters, Header, Record, Touches
+from foresee.plan.record import UNKNOWN_VERSION, Counters, Header, Kind, Record, Touches
 
 VIOLATIONS_MAX = 20
 NEVER = -1
@@ -34,7 +37,7 @@ class Verdict:
 
     counters: Counters = field(default_factory=Counters)
     stale_reads: int = 0
-    """Lookups' rows read without all earlier updates."""
+    """Rows read without all earlier updates."""
     violations: list[str] = field(default_factory=list)
     """The first few, in words."""
     num_violations: int = 0
@@ -51,24 +54,43 @@ class Verdict:
 
 
 def check(header: Header, trace: Iterable[Touches], records: Iterable[Record], counters: Counters | None) -> Verdict:
-    """Plays a one-worker plan through. `counters` are those the plan promised, if it did."""
+    """Plays a plan through. `counters` are those the plan promised, if it did."""
     game = _Game(header)
-    remaining = iter(records)
+    remaining: Iterator[Record] = iter(records)
     num_steps = 0
     for step, touches in enumerate(trace, start=header.first_step):
-        record = next(remaining, None)
-        if record is None:
+        mine = list(islice(remaining, header.num_workers))
+        if len(mine) < header.num_workers:
             game.wrong(f"step {step} has no record")
             break
-        game.play(step, touches, record)
+        game.play(step, touches, mine)
         num_steps += 1
     if next(remaining, None) is not None:
         game.wrong(f"the plan has more records than the {num_steps} steps of the trace")
     return game.finish(counters)
 
 
+@dataclass(slots=True)
+class _Held:
+    """What is in a slot."""
+
+    row: int
+    version: int
+    final_after: int = NEVER
+    """The step whose exchanges complete it; before that its newest version is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parcel:
+    """A row on its way into a slot."""
+
+    worker: int
+    slot: int
+    held: _Held
+
+
 class _Game:
-    """State of a plan being played: what is true, what the store has, what each slot has."""
+    """State of a plan being played: what is true, what the store has, what each slot of each worker has."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
@@ -77,37 +99,56 @@ class _Game:
         self.true_version: dict[int, int] = {}
         self.store_version: dict[int, int] = {}
         self.written_back_at: dict[int, int] = {}
-        self.slot_row: dict[int, int] = {}
-        self.slot_version: dict[int, int] = {}
+        self.slots: list[dict[int, _Held]] = [{} for _ in range(header.num_workers)]
+        self.parcels: dict[int, list[_Parcel]] = {}
+        """By deadline."""
 
     def wrong(self, what: str) -> None:
         self.verdict.num_violations += 1
         if len(self.verdict.violations) < VIOLATIONS_MAX:
             self.verdict.violations.append(what)
 
-    def play(self, step: int, touches: Touches, record: Record) -> None:
-        self.counting.add(record)
-        if record.step != step:
-            self.wrong(f"record of step {record.step} stands where step {step} is due")
-        if not np.array_equal(np.sort(record.samples), np.arange(touches.num_samples)):
+    def play(self, step: int, touches: Touches, records: list[Record]) -> None:
+        for worker, record in enumerate(records):
+            self.counting.add(record)
+            if (record.step, record.worker) != (step, worker):
+                self.wrong(f"record of step {record.step}, worker {record.worker} stands where step {step} is due")
+        self._samples(step, touches, records)
+        for parcel in self.parcels.pop(step, []):
+            self._put(f"step {step}", parcel.worker, parcel.slot, parcel.held)
+        for record in records:
+            self._fetch(step, record)
+            self._read(step, touches, record)
+        self._apply(step, records)
+        self._exchange(step, records)
+        for record in records:
+            self._evict(step, record)
+            self._drop(step, record)
+
+    def _samples(self, step: int, touches: Touches, records: list[Record]) -> None:
+        placed = np.concatenate([record.samples for record in records])
+        if not np.array_equal(np.sort(placed), np.arange(touches.num_samples)):
             self.wrong(f"step {step}: the samples are not each trained exactly once")
-        self._fetch(step, record)
-        self._read(step, touches, record)
-        self._apply(step, record)
-        self._evict(step, record)
+        loads = [len(record.samples) for record in records]
+        if max(loads) != min(loads):
+            self.wrong(f"step {step}: the workers train {loads} samples, not the same number each")
+
+    def _put(self, where: str, worker: int, slot: int, held: _Held) -> None:
+        where = f"{where}, row {held.row}, slot {slot}"
+        if not 0 <= slot < self.header.capacity_rows:
+            self.wrong(f"{where}: the cache has {self.header.capacity_rows} slots")
+        if slot in self.slots[worker]:
+            self.wrong(f"{where}: put into a slot that holds row {self.slots[worker][slot].row}")
+        self.slots[worker][slot] = held
 
     def _fetch(self, step: int, record: Record) -> None:
         if not step - 1 - self.header.fetch_ahead_steps <= record.not_before < step:
             self.wrong(f"step {step}: its fetch is issued after step {record.not_before}: too late, or too far ahead")
         for row, slot, version in zip(record.fetch.row, record.fetch.slot, record.fetch.version, strict=True):
-            self._fetch_row(step, int(row), int(slot), int(version), record.not_before)
+            self._fetch_row(step, record.worker, int(row), int(slot), int(version), record.not_before)
 
-    def _fetch_row(self, step: int, row: int, slot: int, version: int, not_before: int) -> None:
+    def _fetch_row(self, step: int, worker: int, row: int, slot: int, version: int, not_before: int) -> None:
         where = f"step {step}, row {row}, slot {slot}"
-        if not 0 <= slot < self.header.capacity_rows:
-            self.wrong(f"{where}: the cache has {self.header.capacity_rows} slots")
-        if slot in self.slot_row:
-            self.wrong(f"{where}: fetched into a slot that holds row {self.slot_row[slot]}")
         if self.written_back_at.get(row, NEVER) > not_before:
             self.wrong(f"{where}: written back after step {self.written_back_at[row]}, read after {not_before}")
         stored, true = self.store_version.get(row, 0), self.true_version.get(row, 0)
@@ -115,46 +156,120 @@ class _Game:
             self.wrong(f"{where}: the store has version {stored}, training needs {true}")
         if version not in (true, UNKNOWN_VERSION) and self.header.first_step == 0:
             self.wrong(f"{where}: the plan promises version {version}, training needs {true}")
-        self.slot_row[slot] = row
-        self.slot_version[slot] = stored
+        self._put(f"step {step}", worker, slot, _Held(row, stored))
 
     def _read(self, step: int, touches: Touches, record: Record) -> None:
+        slots = self.slots[record.worker]
         if len(np.unique(record.unique)) != len(record.unique):
             self.wrong(f"step {step}: a slot stands twice in `unique`")
         for slot in record.unique.tolist():
-            row = self.slot_row.get(slot)
-            if row is None:
+            held = slots.get(slot)
+            if held is None:
                 self.wrong(f"step {step}: slot {slot} is read but holds nothing")
-            elif self.slot_version[slot] != self.true_version.get(row, 0):
+            elif held.version != self.true_version.get(held.row, 0):
                 self.verdict.stale_reads += 1
-                self.wrong(f"step {step}, row {row}: read in version {self.slot_version[slot]}")
-        held = np.array([self.slot_row.get(slot, -1) for slot in record.unique.tolist()], np.int64)
+                self.wrong(f"step {step}, row {held.row}: read in version {held.version}")
+        found = np.array([slots[slot].row if slot in slots else -1 for slot in record.unique.tolist()], np.int64)
         expected = _rows_of(touches, record)
-        if len(record.inverse) != len(expected) or not np.array_equal(held[record.inverse], expected):
+        if len(record.inverse) != len(expected) or not np.array_equal(found[record.inverse], expected):
             self.wrong(f"step {step}: the lookups do not find their own rows")
 
-    def _apply(self, step: int, record: Record) -> None:
-        if sorted(record.apply.tolist()) != sorted(record.unique.tolist()):
+    def _apply(self, step: int, records: list[Record]) -> None:
+        """Every touched row is applied by one worker, who gets a gradient from every other user."""
+        users: dict[int, set[int]] = {}
+        for record in records:
+            for slot in record.unique.tolist():
+                if slot in self.slots[record.worker]:
+                    users.setdefault(self.slots[record.worker][slot].row, set()).add(record.worker)
+        gradients = self._gradients(step, records)
+        applied: list[int] = []
+        for record in records:
+            for slot in record.apply.tolist():
+                held = self.slots[record.worker].get(slot)
+                if held is None:
+                    self.wrong(f"step {step}: slot {slot} of worker {record.worker} is applied but holds nothing")
+                    continue
+                applied.append(held.row)
+                senders, deadline = gradients.pop((record.worker, slot), ([], step + 1))
+                if sorted([record.worker, *senders]) != sorted(users.get(held.row, set())):
+                    self.wrong(f"step {step}, row {held.row}: its users' gradients are not each applied once")
+                held.version = step + 1
+                held.final_after = deadline - 1
+        if sorted(applied) != sorted(users):
             self.wrong(f"step {step}: the rows applied are not the rows touched, each once")
-        for slot in record.apply.tolist():
-            row = self.slot_row.get(slot)
-            if row is not None:
-                self.slot_version[slot] = self.true_version[row] = step + 1
+        if gradients:
+            self.wrong(f"step {step}: {len(gradients)} slots get gradients and are not applied")
+        for row in users:
+            self.true_version[row] = step + 1
+
+    def _gradients(self, step: int, records: list[Record]) -> dict[tuple[int, int], tuple[list[int], int]]:
+        """(owner, slot) -> who sends it a gradient, and when the last of them arrives."""
+        gradients: dict[tuple[int, int], tuple[list[int], int]] = {}
+        for sender, slot, receiver, target, kind, deadline in self._matched(step, records):
+            if kind != Kind.GRAD:
+                continue
+            mine, theirs = self.slots[sender].get(slot), self.slots[receiver].get(target)
+            if mine is None or theirs is None or mine.row != theirs.row:
+                self.wrong(f"step {step}: worker {sender} sends a gradient of another row than worker {receiver} expects")
+            senders, latest = gradients.get((receiver, target), ([], step + 1))
+            gradients[receiver, target] = ([*senders, sender], max(latest, deadline))
+        return gradients
+
+    def _matched(self, step: int, records: list[Record]) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """(sender, its slot, receiver, its slot, kind, deadline) of everything that goes over after this step."""
+        for sender in records:
+            for receiver in records:
+                out = np.flatnonzero(sender.send.peer == receiver.worker)
+                into = np.flatnonzero(receiver.recv.peer == sender.worker)
+                kinds, deadlines = sender.send.kind[out], sender.send.deadline[out]
+                if not np.array_equal(kinds, receiver.recv.kind[into]) or not np.array_equal(
+                    deadlines, receiver.recv.deadline[into]
+                ):
+                    self.wrong(f"step {step}: worker {sender.worker} sends what {receiver.worker} does not receive")
+                    continue
+                if len(deadlines) and not (step < deadlines.min() and deadlines.max() <= step + 2):
+                    self.wrong(f"step {step}: a transfer is due at step {deadlines.max()}, not one or two steps later")
+                for k in range(len(out)):
+                    slots = int(sender.send.slot[out[k]]), int(receiver.recv.slot[into[k]])
+                    yield sender.worker, slots[0], receiver.worker, slots[1], int(kinds[k]), int(deadlines[k])
+
+    def _exchange(self, step: int, records: list[Record]) -> None:
+        """Values and moves leave after the step; a moved row leaves its slot behind."""
+        moved: list[tuple[int, int]] = []
+        for sender, slot, receiver, target, kind, deadline in self._matched(step, records):
+            if kind == Kind.GRAD:
+                continue
+            held = self.slots[sender].get(slot)
+            if held is None or held.final_after > step:
+                self.wrong(f"step {step}: worker {sender} sends slot {slot}, which holds nothing that is final")
+                continue
+            self.parcels.setdefault(deadline, []).append(_Parcel(receiver, target, _Held(held.row, held.version)))
+            if kind == Kind.MOVE:
+                moved.append((sender, slot))
+        for sender, slot in moved:
+            if self.slots[sender].pop(slot, None) is None:
+                self.wrong(f"step {step}: slot {slot} of worker {sender} is moved twice")
 
     def _evict(self, step: int, record: Record) -> None:
         for slot, row, version in zip(record.evict.slot, record.evict.row, record.evict.version, strict=True):
-            self._evict_slot(step, int(slot), int(row), int(version))
+            self._evict_slot(step, record.worker, int(slot), int(row), int(version))
 
-    def _evict_slot(self, step: int, slot: int, row: int, version: int) -> None:
+    def _evict_slot(self, step: int, worker: int, slot: int, row: int, version: int) -> None:
         where = f"step {step}, row {row}, slot {slot}"
-        held = self.slot_row.pop(slot, None)
-        if held != row:
-            self.wrong(f"{where}: evicted, but the slot holds {held}")
+        held = self.slots[worker].pop(slot, None)
+        if held is None or held.row != row:
+            self.wrong(f"{where}: evicted, but the slot holds {held.row if held else None}")
             return
-        if self.slot_version[slot] != version:
-            self.wrong(f"{where}: evicted as version {version}, the slot has {self.slot_version[slot]}")
+        if held.version != version or held.final_after > step:
+            self.wrong(f"{where}: evicted as version {version}, the slot has {held.version} after {held.final_after}")
         self.store_version[row] = version
         self.written_back_at[row] = step
+
+    def _drop(self, step: int, record: Record) -> None:
+        for slot in record.drop.tolist():
+            held = self.slots[record.worker].pop(slot, None)
+            if held is None or held.version == step + 1:
+                self.wrong(f"step {step}: slot {slot} is dropped, but it is no copy")
 
     def finish(self, promised: Counters | None) -> Verdict:
         for row, version in self.true_version.items():

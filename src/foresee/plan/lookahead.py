@@ -28,7 +28,7 @@ from numba import njit
 
 from foresee.errors import PlanError
 from foresee.plan.demand import BatchTooLarge
-from foresee.plan.prefetch import prefetch_read
+from foresee.plan.prefetch import prefetch_read, prefetch_write
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Record, Touches
 from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, RowTable, find, prefetch_entry
 
@@ -38,25 +38,34 @@ WINDOW_LOOKUPS_MAX = 1 << 25
 NOBODY = -1
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _place_of(mark: int, first_use: Int64, next_use: Int32) -> np.int64:
+    """Where in the ring the next use of a touch stands."""
+    return np.int64((first_use[(mark >> 32) % len(first_use)] + (mark & LOW)) & (len(next_use) - 1))
+
+
 @njit(nogil=True, cache=True)
 def _announce(
-    table: Int64, rows: Int64, marks: Int64, step: int, planned: int, first_use: Int64, next_use: Int32, lists: Int32,
-    heads: Int32,
+    table: Int64, entries: Int64, marks: Int64, step: int, planned: int, first_use: Int64, next_use: Int32,
+    lists: Int32, heads: Int32,
 ) -> None:  # fmt: skip
     """Tells every row's touch before `step` that its next use is `step`.
 
     first_use[s % len]: where the next uses of step s begin in the ring `next_use`. `lists` is [slots + 1, 2]: (next,
     previous) of each slot in its list; the last line is the head of the list of rows without a known use.
     """
-    for k in range(len(rows)):
+    for k in range(len(marks)):
+        if k + PREFETCH_DISTANCE < len(marks):
+            coming = marks[k + PREFETCH_DISTANCE]
+            if coming >> 32 >= planned:
+                prefetch_write(next_use, _place_of(coming, first_use, next_use))
         mark = marks[k]
         if mark < 0:
             continue
         if mark >> 32 >= planned:
-            place = first_use[(mark >> 32) % len(first_use)] + (mark & LOW)
-            next_use[place & (len(next_use) - 1)] = step
+            next_use[_place_of(mark, first_use, next_use)] = step
             continue
-        slot = table[find(table, rows[k]), SLOT]
+        slot = table[entries[k], SLOT]
         if slot != NO_SLOT:
             after, before = lists[slot, 0], lists[slot, 1]
             lists[before, 0] = after
@@ -224,7 +233,7 @@ class Lookahead:
         first = self._reserve_uses(len(batch.rows))
         self._first_use[step % len(self._first_use)] = first
         _announce(
-            self._table.entries, batch.rows, batch.marks, step, self._planned, self._first_use, self._next_use,
+            self._table.entries, batch.entries, batch.marks, step, self._planned, self._first_use, self._next_use,
             self._lists, self._heads,
         )  # fmt: skip
         self._window.append(_Read(touches.num_samples, batch.rows, batch.inverse, first, batch.checksum))
@@ -240,7 +249,9 @@ class Lookahead:
             held = np.arange(oldest, first)
             grown[held & (len(grown) - 1)] = self._next_use[held & (len(self._next_use) - 1)]
             self._next_use = grown
-        self._next_use[np.arange(first, self._next_use_end) & (len(self._next_use) - 1)] = NOBODY
+        begin = first & (len(self._next_use) - 1)
+        self._next_use[begin : begin + count] = NOBODY
+        self._next_use[: max(0, begin + count - len(self._next_use))] = NOBODY  # what goes round the end of the ring
         return first
 
     def _plan_step(self) -> list[Record]:

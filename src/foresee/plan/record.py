@@ -117,7 +117,11 @@ class Record:
     digest: int
     """Checksum of the row ids of this worker's lookups, so that a plan cannot be run with other data."""
     recv: Transfers = field(default_factory=Transfers)
+    """Rows that arrive after this step, for the step of their deadline; a GRAD belongs to this step's rows."""
     send: Transfers = field(default_factory=Transfers)
+    """Rows that leave after this step, in the order in which the peer lists them in `recv`. A MOVE frees its slot."""
+    drop: Int32 = field(default_factory=empty_int32)
+    """Slots of copies that served this step only: free after it, without a write-back."""
 
 
 @dataclass(frozen=True, slots=True)

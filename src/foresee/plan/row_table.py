@@ -20,6 +20,8 @@ from foresee.plan.record import Int32, Int64
 # rows of the batch with that stamp. PAST is version << 32 | 1 + step of the latest write-back.
 ROW, SLOT, MARK, PAST = 0, 1, 2, 3
 EMPTY = -1
+NOBODY = -1
+TOO_MANY = -2
 NO_SLOT = -1
 NO_MARK = -1
 LOW = 0xFFFFFFFF
@@ -52,23 +54,50 @@ def prefetch_entry(table: Int64, rows: Int64, position: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _deduplicate(
-    table: Int64, rows: Int64, num_rows: int, stamp: int, fresh_past: int, inverse: Int32, distinct: Int64, marks: Int64
-) -> tuple[int, int, np.int64, int]:
-    """Fills `inverse`, the distinct rows in order of first touch, and the mark each had before.
+def _number(
+    rows: Int64, num_rows: int, positions: Int32, inverse: Int32, distinct: Int64
+) -> tuple[int, np.int64, int]:
+    """Numbers the distinct rows in order of first touch, through a hash of positions in `distinct`, filled with NOBODY.
 
-    Returns (distinct rows, entries inserted, checksum of the ids, position of an id outside the tables or -1).
+    Most lookups repeat a hot row. This hash is small enough for the nearest caches, so only distinct rows go on to the
+    table, which is not. Returns (distinct rows, checksum of the ids, -1), or in the third place TOO_MANY if the hash is
+    too small, or else the position of an id outside the tables.
     """
-    mask = len(table) - 1
+    mask = len(positions) - 1
     num_distinct = 0
-    num_inserted = 0
     checksum = np.uint64(len(rows))
     for i in range(len(rows)):
-        prefetch_entry(table, rows, i + PREFETCH_DISTANCE)
         row = rows[i]
         if row < 0 or row >= num_rows:
-            return num_distinct, num_inserted, np.int64(0), i
+            return num_distinct, np.int64(0), i
         checksum = checksum * np.uint64(0x100000001B3) + np.uint64(row)
+        place = home_of(row, mask)
+        position = positions[place]
+        while position != NOBODY and distinct[position] != row:
+            place = (place + 1) & mask
+            position = positions[place]
+        if position == NOBODY:
+            if 2 * num_distinct >= len(positions):
+                return num_distinct, np.int64(0), TOO_MANY
+            position = np.int32(num_distinct)
+            positions[place] = position
+            distinct[num_distinct] = row
+            num_distinct += 1
+        inverse[i] = position
+    return num_distinct, np.int64(checksum >> np.uint64(1)), -1
+
+
+@njit(nogil=True, cache=True)
+def _enter(table: Int64, distinct: Int64, stamp: int, fresh_past: int, marks: Int64, entries: Int64) -> int:
+    """Marks each distinct row as touched by the batch with this stamp; returns how many were not in the table.
+
+    Fills the mark each had before, and where its entry is.
+    """
+    mask = len(table) - 1
+    num_inserted = 0
+    for k in range(len(distinct)):
+        prefetch_entry(table, distinct, k + PREFETCH_DISTANCE)
+        row = distinct[k]
         entry = home_of(row, mask)
         while table[entry, ROW] != row:
             if table[entry, ROW] == EMPTY:
@@ -78,17 +107,11 @@ def _deduplicate(
                 table[entry, PAST] = fresh_past
                 num_inserted += 1
                 break
-            entry = (entry + 1) & mask
-        mark = table[entry, MARK]
-        if mark >> 32 == stamp:
-            inverse[i] = np.int32(mark & LOW)
-        else:
-            table[entry, MARK] = (np.int64(stamp) << 32) | num_distinct
-            distinct[num_distinct] = row
-            marks[num_distinct] = mark
-            inverse[i] = np.int32(num_distinct)
-            num_distinct += 1
-    return num_distinct, num_inserted, np.int64(checksum >> np.uint64(1)), -1
+            entry = np.int64((entry + 1) & mask)
+        marks[k] = table[entry, MARK]
+        table[entry, MARK] = (np.int64(stamp) << 32) | k
+        entries[k] = entry
+    return num_inserted
 
 
 @njit(nogil=True, cache=True)
@@ -169,6 +192,8 @@ class Distinct:
     """For each lookup, the position in `rows`."""
     marks: Int64
     """The mark of each row's touch before this one, or NO_MARK."""
+    entries: Int64
+    """Where each row lies in the table; holds until the next batch."""
     checksum: int
 
 
@@ -187,7 +212,7 @@ class RowTable:
         self._fresh_past = past_of(fresh_version)
         self._num_entries = 0
         self._distinct = np.empty(0, np.int64)
-        self._marks = np.empty(0, np.int64)
+        self._positions = np.empty(1024, np.int32)
 
     def deduplicate(self, rows: Int64, *, stamp: int, stamp_min: int = 0, written_min: int = -1) -> Distinct:
         """The distinct rows of the batch with this stamp.
@@ -195,20 +220,28 @@ class RowTable:
         If room is needed, rows that are in no slot, last touched before `stamp_min` and last written back before step
         `written_min` are forgotten. With the defaults nothing is.
         """
-        self._reserve(len(rows), stamp_min, written_min)
-        if len(self._distinct) < len(rows):
-            self._distinct, self._marks = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
         inverse = np.empty(len(rows), np.int32)
-        count, inserted, checksum, bad = _deduplicate(
-            self.entries, rows, self.num_rows, stamp, self._fresh_past, inverse, self._distinct, self._marks
-        )
-        self._num_entries += inserted
-        if bad >= 0:
-            raise PlanError(
-                f"step {stamp}: lookup {bad} names row {rows[bad]}, but the tables have rows 0 to {self.num_rows - 1}; "
-                "prepare the log again, or open the tables that belong to it"
-            )
-        return Distinct(self._distinct[:count].copy(), inverse, self._marks[:count].copy(), int(checksum))
+        distinct, checksum = self._number(rows, inverse, stamp)
+        self._reserve(len(distinct), stamp_min, written_min)
+        marks, entries = np.empty(len(distinct), np.int64), np.empty(len(distinct), np.int64)
+        self._num_entries += _enter(self.entries, distinct, stamp, self._fresh_past, marks, entries)
+        return Distinct(distinct, inverse, marks, entries, checksum)
+
+    def _number(self, rows: Int64, inverse: Int32, stamp: int) -> tuple[Int64, int]:
+        """Fills `inverse`; returns the distinct rows and the checksum."""
+        if len(self._distinct) < len(rows):
+            self._distinct = np.empty(len(rows), np.int64)
+        while True:
+            self._positions.fill(NOBODY)
+            count, checksum, bad = _number(rows, self.num_rows, self._positions, inverse, self._distinct)
+            if bad == -1:
+                return self._distinct[:count].copy(), int(checksum)
+            if bad != TOO_MANY:
+                raise PlanError(
+                    f"step {stamp}: lookup {bad} names row {rows[bad]}, but the tables have rows 0 to "
+                    f"{self.num_rows - 1}; prepare the log again, or open the tables that belong to it"
+                )
+            self._positions = np.empty(4 * len(self._positions), np.int32)
 
     def slots_of(self, rows: Int64) -> Int32:
         """The slot of each row, or NO_SLOT."""
@@ -226,11 +259,11 @@ class RowTable:
         """Takes rows out of their slots: written back after `step`, in these versions."""
         _release(self.entries, rows, versions, step)
 
-    def _reserve(self, num_lookups: int, stamp_min: int, written_min: int) -> None:
-        if self._num_entries + num_lookups <= LOAD_MAX * len(self.entries):
+    def _reserve(self, num_distinct: int, stamp_min: int, written_min: int) -> None:
+        if self._num_entries + num_distinct <= LOAD_MAX * len(self.entries):
             return
         staying = _count_staying(self.entries, stamp_min, written_min)
-        grown = _empty(int((1.5 * staying + num_lookups) / LOAD_MAX))
+        grown = _empty(int((1.5 * staying + num_distinct) / LOAD_MAX))
         _move_staying(self.entries, grown, stamp_min, written_min)
         self.entries = grown
         self._num_entries = staying
