@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
@@ -109,11 +109,11 @@ def check_batch_fits(header: Header, batch: Batch, stream: LogStream) -> None:
 def row_optimizer(config: RowOptimizerConfig) -> Optimizer:
     """How rows learn."""
     kind = OPTIMIZERS[config.name]
+    takes = [field.name for field in fields(kind)]
     numbers = {key: value for key, value in config if key != "name" and value is not None}
     for key in numbers:
-        if key not in kind.__dataclass_fields__:
-            takes = ", ".join(kind.__dataclass_fields__)
-            raise ConfigError(f"tables.optimizer.{key}: {config.name} has no such number; it takes {takes}")
+        if key not in takes:
+            raise ConfigError(f"tables.optimizer.{key}: {config.name} has no such number; it takes {', '.join(takes)}")
     return kind(**numbers)
 
 

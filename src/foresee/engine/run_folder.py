@@ -106,6 +106,7 @@ def resume(config: RunConfig, *, log_digest: str) -> Iterator[RunFolder]:
             f"the rows of {config.run} were in memory and ended with their process; "
             "start anew with --replace, and with tables.store: disk to be able to resume"
         )
+    _write_down(config, log_digest)  # what may differ now, such as paths or the number of epochs
     yield RunFolder(config.run)
 
 

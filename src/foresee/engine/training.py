@@ -223,6 +223,8 @@ def _opening(config: RunConfig, run: Run, first_step: int) -> str:
 
 
 def _closing(config: RunConfig, outcome: Outcome) -> str:
+    if outcome.finished and not outcome.counters.num_steps:
+        return f"all {outcome.num_steps:,} steps were done already; raise train.epochs to go on"
     if outcome.finished:
         return f"done: {outcome.steps_done:,} steps; kept in {config.run}"
     return (

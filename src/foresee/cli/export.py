@@ -1,0 +1,39 @@
+"""`foresee export`: a trained run as plain files for serving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from foresee.cli.options import RunFolder
+
+
+def export(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New folder for the export.")],
+) -> None:
+    """Write a trained model and its tables for serving: safetensors, the vocabularies as Parquet, one JSON.
+
+    Needs no more memory than training did, however large the tables are.
+
+    [bold]Examples[/]
+
+      foresee export runs/first --out export
+      python -c "from foresee.engine.exported import load_exported; print(load_exported('export').features)"
+    """
+    from foresee.engine.export import export as export_run
+
+    console = Console()
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("rows", total=None)
+        description = export_run(run, out, lambda done, total: progress.update(task, completed=done, total=total))
+    tables = description["tables"]
+    console.print(
+        f"{out}: {description['model']['name']} after step {description['step']:,}, {len(tables)} tables with "
+        f"{sum(table['num_rows'] for table in tables):,} rows; see {out / 'README.md'}",
+        highlight=False,
+    )
