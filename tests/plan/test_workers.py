@@ -12,7 +12,7 @@ from foresee.plan.check import check
 from foresee.plan.count import count
 from foresee.plan.record import Header, Touches
 from foresee.plan.workers.ownership import Ownership
-from foresee.plan.workers.placement import PLACEMENTS, Scene, herald
+from foresee.plan.workers.placement import PLACEMENTS
 from foresee.testing.traces import skewed_trace, touches_of
 
 

@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 TIMEOUT_SECONDS = 600.0
 
 
-class Abandoned(Exception):
+class Abandoned(Exception):  # noqa: N818 - not an error, an ending
     """The other side is not interested any more; the thread that gets this should end quietly."""
 
 

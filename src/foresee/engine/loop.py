@@ -24,6 +24,7 @@ from foresee.engine.cache import Cache, SlotCache
 from foresee.engine.kernels import Threads
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
 from foresee.engine.tables import Tables
+from foresee.engine.torch_cache import TorchCache
 from foresee.engine.work import Pooling, Work, planned, replayed
 from foresee.errors import PlanError, UsageError
 from foresee.plan.count import Counting
@@ -153,8 +154,6 @@ class Run:
         layout, capacity = self.tables.layout, self.header.capacity_rows
         if self.device.type == "cpu":
             return SlotCache(layout, self.tables.optimizer, self.pooling, capacity_rows=capacity, threads=threads)
-        from foresee.engine.torch_cache import TorchCache
-
         return TorchCache(layout, self.tables.optimizer, self.pooling, capacity_rows=capacity, device=self.device)
 
 

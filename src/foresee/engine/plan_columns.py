@@ -27,6 +27,8 @@ ARRAYS = {
     "evict.slot": pa.int32(), "evict.row": pa.int64(), "evict.version": pa.int32(),
     "recv.peer": pa.int32(), "recv.slot": pa.int32(), "recv.kind": pa.int32(), "recv.deadline": pa.int32(),
     "send.peer": pa.int32(), "send.slot": pa.int32(), "send.kind": pa.int32(), "send.deadline": pa.int32(),
+    "drop": pa.int32(),
+    "drop": pa.int32(),
 }  # fmt: skip
 CHECKSUM = "crc32"
 
@@ -91,7 +93,7 @@ def check_bounds(scalars: Scalars, arrays: Arrays, header: Header) -> None:
         group, _, column = name.rpartition(".")
         if group and len(array) != len(arrays[f"{group}.slot"]):
             raise PlanError(f"{name} has {len(array)} entries, {group}.slot has {len(arrays[f'{group}.slot'])}")
-        if column in ("unique", "apply", "slot"):
+        if column in ("unique", "apply", "drop", "slot"):
             _within(name, array, num_slots)
         elif column == "row":
             _within(name, array, header.num_rows)
@@ -125,7 +127,10 @@ def _record(scalars: Scalars, arrays: Arrays) -> Record:
         return {key.partition(".")[2]: array for key, array in arrays.items() if key.startswith(f"{name}.")}
 
     return Record(
-        **scalars,
+        step=scalars["step"],
+        worker=scalars["worker"],
+        not_before=scalars["not_before"],
+        digest=scalars["digest"],
         samples=arrays["samples"],
         unique=arrays["unique"],
         inverse=arrays["inverse"],
@@ -134,4 +139,6 @@ def _record(scalars: Scalars, arrays: Arrays) -> Record:
         evict=Evict(**group("evict")),
         recv=Transfers(**group("recv")),
         send=Transfers(**group("send")),
+        drop=arrays["drop"],
+        drop=arrays["drop"],
     )

@@ -50,7 +50,14 @@ class Tables:
 
     @classmethod
     def on_disk(
-        cls, path: str | Path, log: HasTables, *, dim: int, optimizer: Optimizer, seed: int = 0, init_scale: float = 0.05
+        cls,
+        path: str | Path,
+        log: HasTables,
+        *,
+        dim: int,
+        optimizer: Optimizer,
+        seed: int = 0,
+        init_scale: float = 0.05,
     ) -> Tables:
         """Tables in a folder, made if it is not there; refuses a folder of another log, width, seed or optimiser."""
         return cls(DiskStore.open_or_create(path, layout_for(log, dim, optimizer, seed, init_scale)), optimizer)

@@ -18,7 +18,7 @@ from foresee.data.batch import Batch, BatchStream
 from foresee.engine.kernels import LookupOrder, order_lookups
 from foresee.errors import PlanError
 from foresee.plan import make_planner
-from foresee.plan.demand import BatchTooLarge
+from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.record import Header, Planner, Record, Touches
 from foresee.plan.row_table import checksum_of
 
@@ -56,7 +56,11 @@ def planned(stream: BatchStream, header: Header, pooling: Pooling) -> Iterator[W
 
     planner = make_planner(header, profile)
     waiting: deque[Batch] = deque()
-    for batch in stream.batches(header.first_step):
+    for step, batch in enumerate(stream.batches(header.first_step), start=header.first_step):
+        if batch.step != step:
+            raise PlanError(
+                f"the stream gives the batch of step {batch.step} where step {step} is due; give batches in step order"
+            )
         waiting.append(batch)
         for record in _push(planner, batch, stream):
             yield _work(waiting.popleft(), record, pooling)
@@ -66,12 +70,18 @@ def planned(stream: BatchStream, header: Header, pooling: Pooling) -> Iterator[W
 
 def replayed(stream: BatchStream, records: Iterable[Record], first_step: int, pooling: Pooling) -> Iterator[Work]:
     """The stream's work as a kept plan has it; refuses a plan of other data at the first step that differs."""
-    for batch, record in zip(stream.batches(first_step), records, strict=True):
+    remaining = iter(records)
+    for batch in stream.batches(first_step):
+        record = next(remaining, None)
+        if record is None:
+            raise PlanError(f"step {batch.step}: the plan ends before it; plan this log again")
         if record.step != batch.step or record.digest != checksum_of(batch.rows):
             raise PlanError(
                 f"step {batch.step}: the plan was made for other rows than this log gives; plan this log again"
             )
         yield _work(batch, record, pooling)
+    if next(remaining, None) is not None:
+        raise PlanError("the plan goes on after the last step of this log; plan this log again")
 
 
 def _work(batch: Batch, record: Record, pooling: Pooling) -> Work:
@@ -82,7 +92,7 @@ def _work(batch: Batch, record: Record, pooling: Pooling) -> Work:
 def _push(planner: Planner, batch: Batch, stream: BatchStream) -> list[Record]:
     try:
         return planner.push(touches_of(batch))
-    except BatchTooLarge as error:
+    except BatchTooLargeError as error:
         raise too_large(batch.step, error.num_distinct, error.capacity_rows, stream) from None
 
 

@@ -8,7 +8,7 @@ For each step it proves:
   samples    every sample is trained exactly once, by every worker the same number
   transfers  what one worker sends another receives, one to one; a copy that is sent is the newest there is
   reads      each lookup finds its own row, with all updates of earlier steps
-  fetches    the row's last write-back is at or before `not_before`, the store's version is the true and the promised one
+  fetches    the row's last write-back is at or before `not_before`; the store's version is the true, promised one
   slots      a slot is below the capacity, free when a row is put into it, and never used after it was freed
   updates    each touched row is applied exactly once, with the gradient of every other user
   evictions  the slot holds the named row in the named version, and no gradient for it is still on its way
@@ -210,7 +210,7 @@ class _Game:
                 continue
             mine, theirs = self.slots[sender].get(slot), self.slots[receiver].get(target)
             if mine is None or theirs is None or mine.row != theirs.row:
-                self.wrong(f"step {step}: worker {sender} sends a gradient of another row than worker {receiver} expects")
+                self.wrong(f"step {step}: worker {sender} sends a gradient of another row than {receiver} expects")
             senders, latest = gradients.get((receiver, target), ([], step + 1))
             gradients[receiver, target] = ([*senders, sender], max(latest, deadline))
         return gradients

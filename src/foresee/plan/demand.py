@@ -21,7 +21,7 @@ Rank = Callable[[int, Int32, Int64], Int64]
 """(step, slots touched in order of first touch, their rows) -> a rank for each. The lowest is evicted first."""
 
 
-class BatchTooLarge(PlanError):
+class BatchTooLargeError(PlanError):
     """The refusal that every planner gives to a batch that can never fit."""
 
     def __init__(self, step: int, num_distinct: int, capacity_rows: int) -> None:
@@ -51,7 +51,7 @@ class Demand:
         step = self._next
         batch = self._table.deduplicate(touches.rows, stamp=step)
         if len(batch.rows) > self.header.capacity_rows:
-            raise BatchTooLarge(step, len(batch.rows), self.header.capacity_rows)
+            raise BatchTooLargeError(step, len(batch.rows), self.header.capacity_rows)
         unique = self._table.slots_of(batch.rows)
         missing = np.flatnonzero(unique == NO_SLOT)
         closed = self._close(self._victims(len(missing), unique[unique != NO_SLOT]))

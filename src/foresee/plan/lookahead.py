@@ -27,7 +27,7 @@ import numpy as np
 from numba import njit
 
 from foresee.errors import PlanError
-from foresee.plan.demand import BatchTooLarge
+from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.prefetch import prefetch_read, prefetch_write
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Record, Touches
 from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, RowTable, find, prefetch_entry
@@ -229,7 +229,7 @@ class Lookahead:
             touches.rows, stamp=step, stamp_min=self._planned, written_min=keep_from
         )
         if len(batch.rows) > self.header.capacity_rows:
-            raise BatchTooLarge(step, len(batch.rows), self.header.capacity_rows)
+            raise BatchTooLargeError(step, len(batch.rows), self.header.capacity_rows)
         first = self._reserve_uses(len(batch.rows))
         self._first_use[step % len(self._first_use)] = first
         _announce(

@@ -8,10 +8,9 @@ samples are placed first (`placement`); then each distinct row has users, and
   * the other users get a copy for this step: VALUE from whoever had it, or their own fetch; after the step they send a
     GRAD to the owner, who sums in worker order and applies once.
 
-Transfers go over in the exchange after some step x, with deadline x + 1 (critical) or x + 2 (in the background, while step
-x + 1 computes). A row last written at z and used at y goes over after y - 2 if its value is final by then, else after
-y - 1. A gradient is critical only if the row is used in the next step. A row whose gradients are still on their way
-cannot leave; where its slot is needed at once, its gradients are made critical instead.
+Transfers go over in the exchange after some step x, with deadline x + 1 (critical) or x + 2 (in the background, while
+step x + 1 computes). A row last written at z and used at y goes over after y - 2 if its value is final by then, else
+after y - 1. A gradient is critical only if the row is used in the next step, or leaves its owner right after this one.
 
 Slots, victims and guards are those of `lookahead`, for each worker.
 """
@@ -25,7 +24,7 @@ import numpy as np
 from numba import njit
 
 from foresee.errors import PlanError
-from foresee.plan.demand import BatchTooLarge
+from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.lookahead import NOBODY, WINDOW_LOOKUPS_MAX, WINDOW_STEPS
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Kind, Record, Touches, Transfers
 from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, RowTable, find, prefetch_entry
@@ -413,7 +412,7 @@ class Ownership:
             count = _choose(self._lists[worker], self._heads[worker], step, self._read - 1, victims)
             if count < missing or not self._open:
                 held = self.header.capacity_rows
-                raise BatchTooLarge(step, held + missing - count, held)
+                raise BatchTooLargeError(step, held + missing - count, held)
             self._evict(self._open[-1], worker, victims)
 
     def _evict(self, after: _Planned, worker: int, victims: Int32) -> None:
@@ -428,8 +427,9 @@ class Ownership:
         self._num_free[worker] += len(victims)
 
     def _carry_out(
-        self, step: int, batch: _Read, held: Int64, pasts: Int64, placed: Int32, users: Int64, owners: Int32, sent: Int32
-    ) -> _Planned:
+        self, step: int, batch: _Read, held: Int64, pasts: Int64, placed: Int32, users: Int64, owners: Int32,
+        sent: Int32,
+    ) -> _Planned:  # fmt: skip
         workers = self.header.num_workers
         slots = np.full((len(batch.rows), workers), NO_SLOT, np.int32)
         num_uses = int(np.bitwise_count(users).sum())

@@ -113,11 +113,11 @@ def _cost_of_joining(counts: Int32, owner: Int32, costs: Int64, row: int, worker
     if counts[row, worker] > 0:
         return 0
     if users == 0:
-        return 0 if owner[row] == worker else costs[row, 0]
+        return 0 if owner[row] == worker else int(costs[row, 0])
     if owner[row] >= 0 and counts[row, owner[row]] == 0 and owner[row] == worker:
         # The owner joins: no move after all, but the users so far become copies.
-        return costs[row, 1] - costs[row, 0]
-    return costs[row, 1]
+        return int(costs[row, 1] - costs[row, 0])
+    return int(costs[row, 1])
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -1,0 +1,83 @@
+"""The slots of one worker on any torch device, by plain torch operations.
+
+In and out as `cache.SlotCache`. Staged rows are pinned where the device is a GPU, so that their copies run beside
+computation. On the CPU it gives the bytes of the fused kernels, which is how it is tested; no GPU has run it yet.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foresee.engine import torch_kernels
+from foresee.engine.cache import SlotTable
+from foresee.engine.optimizers import Optimizer
+from foresee.engine.torch_kernels import TensorOrder, TensorRows
+from foresee.engine.work import Pooling, Work
+from foresee.plan.record import Evict, Fetch, Int32, Int64
+from foresee.store.contract import Layout, Rows
+
+
+class TorchCache:
+    """A cache on a torch device."""
+
+    def __init__(
+        self, layout: Layout, optimizer: Optimizer, pooling: Pooling, *, capacity_rows: int, device: torch.device
+    ) -> None:
+        self._layout = layout
+        self._optimizer = optimizer
+        self._device = device
+        self._mean = self._on_device(pooling.mean)
+        self._rows = TensorRows(
+            torch.zeros(capacity_rows, layout.width, device=device),
+            torch.zeros(capacity_rows, layout.state_width, device=device),
+            torch.zeros(capacity_rows, dtype=torch.int32, device=device),
+        )
+        self._table = SlotTable(capacity_rows)
+
+    def fill(self, fetch: Fetch, staging: Rows) -> None:
+        arrived = TensorRows(*map(self._on_device, (staging.values, staging.state, staging.versions)))
+        torch_kernels.put_rows(self._rows, self._on_device(fetch.slot), arrived)
+        self._table.hold(fetch, staging.versions)
+
+    def embeddings(self, work: Work) -> Tensor:
+        batch, record = work.batch, work.record
+        unique, inverse = self._on_device(record.unique), self._on_device(record.inverse)
+        if batch.bag_offsets is None:
+            pooled = torch_kernels.gather(self._rows.values, unique, inverse)
+        else:
+            offsets = self._on_device(batch.bag_offsets)
+            pooled = torch_kernels.gather_bags(self._rows.values, unique, inverse, offsets, self._mean)
+        return pooled.view(batch.num_samples, batch.num_features, self._layout.width).requires_grad_()
+
+    def update(self, work: Work, gradient: Tensor) -> None:
+        record = work.record
+        torch_kernels.update_rows(
+            self._optimizer,
+            self._rows,
+            self._on_device(record.unique),
+            gradient.reshape(-1, self._layout.width),
+            TensorOrder.of(work.order, self._device),
+            version=record.step + 1,
+        )
+
+    def take(self, evict: Evict) -> Rows:
+        taken = self._copy(evict.slot)
+        self._table.free(evict)
+        return taken
+
+    def changed(self) -> tuple[Int64, Rows]:
+        slots = self._table.changed(self._rows.versions.cpu().numpy())
+        return self._table.row[slots], self._copy(slots)
+
+    def _copy(self, slots: Int32) -> Rows:
+        taken = torch_kernels.take_rows(self._rows, self._on_device(slots))
+        return Rows(taken.values.cpu().numpy(), taken.state.cpu().numpy(), taken.versions.cpu().numpy())
+
+    def _on_device(self, array: NDArray[np.generic]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        if self._device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self._device, non_blocking=True)
