@@ -28,7 +28,6 @@ ARRAYS = {
     "recv.peer": pa.int32(), "recv.slot": pa.int32(), "recv.kind": pa.int32(), "recv.deadline": pa.int32(),
     "send.peer": pa.int32(), "send.slot": pa.int32(), "send.kind": pa.int32(), "send.deadline": pa.int32(),
     "drop": pa.int32(),
-    "drop": pa.int32(),
 }  # fmt: skip
 CHECKSUM = "crc32"
 
@@ -139,6 +138,5 @@ def _record(scalars: Scalars, arrays: Arrays) -> Record:
         evict=Evict(**group("evict")),
         recv=Transfers(**group("recv")),
         send=Transfers(**group("send")),
-        drop=arrays["drop"],
         drop=arrays["drop"],
     )
