@@ -310,9 +310,17 @@ def test_a_plan_of_other_rows_is_refused_where_it_differs(stream: TraceStream) -
 def test_a_plan_that_is_too_short_is_noticed(stream: TraceStream) -> None:
     run = new_run(stream)
     run.records = records_of(stream, run.header)[:-1]
-    with pytest.raises(Exception, match="shorter"):
+    with pytest.raises(PlanError, match=f"step {NUM_STEPS - 1}: the plan ends before it"):
         train(run)
     assert run.tables.store.committed_step == run.steps_done == NUM_STEPS - 1
+
+
+def test_a_plan_that_is_too_long_is_noticed(stream: TraceStream) -> None:
+    run = new_run(stream)
+    kept = records_of(stream, run.header)
+    run.records = [*kept, kept[-1]]
+    with pytest.raises(PlanError, match="the plan goes on after the last step of this log"):
+        train(run)
 
 
 @pytest.mark.parametrize("planner", ["lookahead", "lru", "static", "none", "belady"])
