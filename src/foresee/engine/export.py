@@ -136,7 +136,7 @@ def _readme(description: dict[str, Any]) -> str:
         f"# {model['name']}, exported after step {description['step']}",
         "",
         f"`{model['file']}` holds the dense part ({model['num_weights']:,} weights), each table one file with the",
-        "tensor `values`, float32. `export.json` has the features, their transforms and vocabularies. To score samples:",
+        "tensor `values`, float32. `export.json` has the features, transforms and vocabularies. To score raw samples:",
         "",
         "    from foresee.engine.exported import load_exported",
         "",
