@@ -5,8 +5,8 @@ sample. The global batch stays the same set of samples, so what synchronous trai
 
     contiguous       the first n samples to worker 0, the next n to worker 1, ...
     herald           the published greedy: in file order, each sample to the worker that owns most of its rows
-    location_aware   in file order to the worker where it costs the fewest transfers, given who was placed before;
-                     then pairs of samples change places as long as that saves transfers
+    location_aware   starts from that, then pairs of samples change places where that saves transfers: a move, or a copy
+                     and a gradient for each further user of a row, those on the critical path counting more
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ def herald(scene: Scene) -> Int32:
 
 
 def location_aware(scene: Scene) -> Int32:
-    """Fewest transfers, critical ones first."""
-    costs = _row_costs(scene)
-    placed = np.empty(scene.num_samples, np.int32)
+    """Fewest transfers, critical ones first: Herald's greedy, then samples change places while that saves something."""
+    placed = herald(scene)
     counts = np.zeros((len(scene.owner), scene.num_workers), np.int32)
-    load_max = -(-scene.num_samples // scene.num_workers)
-    _place_by_cost(
-        scene.sample_offsets, scene.inverse, scene.owner, costs, scene.num_workers, scene.step, load_max, counts, placed
-    )
-    _swap_pairs(scene.sample_offsets, scene.inverse, scene.owner, costs, scene.num_workers, counts, placed, SWAP_ROUNDS)
+    _count_users(scene.sample_offsets, scene.inverse, placed, counts)
+    members = np.argsort(placed, kind="stable").reshape(scene.num_workers, -1).astype(np.int32)
+    _swap(
+        scene.sample_offsets, scene.inverse, scene.owner, _row_costs(scene), counts, members, placed,
+        SWAP_ROUNDS, PARTNERS_TRIED,
+    )  # fmt: skip
     return placed
 
 
@@ -72,7 +72,10 @@ PLACEMENTS: dict[str, Placement] = {"contiguous": contiguous, "herald": herald, 
 
 CRITICAL = 4
 """What a transfer on the critical path costs, in units of one in the background."""
-SWAP_ROUNDS = 3
+SWAP_ROUNDS = 4
+"""How often every sample looks for a better place."""
+PARTNERS_TRIED = 8
+"""Samples of the better place that are asked whether they would go the other way."""
 
 
 def _row_costs(scene: Scene) -> Int64:
@@ -107,94 +110,96 @@ def _greedy(
         load[best] += 1
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _cost_of_joining(counts: Int32, owner: Int32, costs: Int64, row: int, worker: int, users: int) -> int:
-    """What a row costs more if `worker` becomes one of its users; `users` workers are so already."""
-    if counts[row, worker] > 0:
-        return 0
-    if users == 0:
-        return 0 if owner[row] == worker else int(costs[row, 0])
-    if owner[row] >= 0 and counts[row, owner[row]] == 0 and owner[row] == worker:
-        # The owner joins: no move after all, but the users so far become copies.
-        return int(costs[row, 1] - costs[row, 0])
-    return int(costs[row, 1])
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _num_users(counts: Int32, row: int) -> int:
-    users = 0
-    for worker in range(counts.shape[1]):
-        users += counts[row, worker] > 0
-    return users
-
-
 @njit(nogil=True, cache=True)
-def _place_by_cost(
-    offsets: Int32, inverse: Int32, owner: Int32, costs: Int64, num_workers: int, rotation: int, load_max: int,
-    counts: Int32, placed: Int32,
-) -> None:  # fmt: skip
-    load = np.zeros(num_workers, np.int64)
-    total = np.zeros(num_workers, np.int64)
-    users_of = np.zeros(len(owner), np.int32)
+def _count_users(offsets: Int32, inverse: Int32, placed: Int32, counts: Int32) -> None:
+    """counts[row, worker]: lookups of the row by samples of the worker."""
     for sample in range(len(placed)):
-        total[:] = 0
         for k in range(offsets[sample], offsets[sample + 1]):
-            row = inverse[k]
-            if users_of[row] == num_workers:
-                continue
-            for worker in range(num_workers):
-                total[worker] += _cost_of_joining(counts, owner, costs, row, worker, users_of[row])
-        best = -1
-        for turn in range(num_workers):
-            worker = (rotation + turn) % num_workers
-            if load[worker] < load_max and (best < 0 or total[worker] < total[best]):
-                best = worker
-        placed[sample] = best
-        load[best] += 1
-        for k in range(offsets[sample], offsets[sample + 1]):
-            row = inverse[k]
-            users_of[row] += counts[row, best] == 0
-            counts[row, best] += 1
+            counts[inverse[k], placed[sample]] += 1
 
 
-@njit(nogil=True, cache=True)
-def _move_cost(
+@njit(nogil=True, cache=True, inline="always")
+def _change(
     offsets: Int32, inverse: Int32, owner: Int32, costs: Int64, counts: Int32, sample: int, source: int, target: int
 ) -> int:
-    """Change of the total cost if the sample moves; `counts` is changed accordingly."""
+    """By how much the cost of the step changes if the sample goes from one worker to another."""
     change = 0
     for k in range(offsets[sample], offsets[sample + 1]):
         row = inverse[k]
-        counts[row, source] -= 1
-        if counts[row, source] == 0:
-            change -= _cost_of_joining(counts, owner, costs, row, source, _num_users(counts, row))
-        if counts[row, target] == 0:
-            change += _cost_of_joining(counts, owner, costs, row, target, _num_users(counts, row))
-        counts[row, target] += 1
+        leaves = counts[row, source] == 1
+        joins = counts[row, target] == 0
+        if leaves:
+            change -= costs[row, 1]
+            if owner[row] == source:
+                change += costs[row, 0]
+        if joins:
+            change += costs[row, 1]
+            if owner[row] == target:
+                change -= costs[row, 0]
     return change
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _move(offsets: Int32, inverse: Int32, counts: Int32, sample: int, source: int, target: int) -> None:
+    for k in range(offsets[sample], offsets[sample + 1]):
+        counts[inverse[k], source] -= 1
+        counts[inverse[k], target] += 1
+
+
 @njit(nogil=True, cache=True)
-def _swap_pairs(
-    offsets: Int32, inverse: Int32, owner: Int32, costs: Int64, num_workers: int, counts: Int32, placed: Int32,
-    rounds: int,
+def _best_place(
+    offsets: Int32, inverse: Int32, owner: Int32, costs: Int64, counts: Int32, sample: int, source: int, change: Int64
+) -> int:
+    """The worker to which the sample would go with the greatest saving, or its own."""
+    num_workers = counts.shape[1]
+    change[:] = 0
+    for k in range(offsets[sample], offsets[sample + 1]):
+        row = inverse[k]
+        base = 0
+        if counts[row, source] == 1:
+            base = costs[row, 0] * (owner[row] == source) - costs[row, 1]
+        for worker in range(num_workers):
+            change[worker] += base + costs[row, 1] * (counts[row, worker] == 0)
+        if owner[row] >= 0 and counts[row, owner[row]] == 0:
+            change[owner[row]] -= costs[row, 0]
+    best = source
+    change[source] = 0
+    for worker in range(num_workers):
+        if change[worker] < change[best]:
+            best = worker
+    return best
+
+
+@njit(nogil=True, cache=True)
+def _swap(
+    offsets: Int32, inverse: Int32, owner: Int32, costs: Int64, counts: Int32, members: Int32, placed: Int32,
+    rounds: int, partners: int,
 ) -> None:  # fmt: skip
-    """Lets samples change places with a partner drawn by a fixed rule, where that lowers the cost."""
+    """Every sample looks for its best place, and changes places with the first of a few partners there that agrees.
+
+    Partners are drawn by a fixed rule: the same scene gives the same placement. `members` is [workers, samples].
+    """
     num_samples = len(placed)
-    state = np.uint64(0x9E3779B97F4A7C15)
-    for _ in range(rounds * num_samples):
-        state ^= state << np.uint64(13)
-        state ^= state >> np.uint64(7)
-        state ^= state << np.uint64(17)
-        first = np.int64((state >> np.uint64(33)) % np.uint64(num_samples))
-        second = np.int64((state & np.uint64(0x7FFFFFFF)) % np.uint64(num_samples))
-        one, other = placed[first], placed[second]
-        if one == other:
+    change = np.empty(counts.shape[1], np.int64)
+    draw = np.uint64(0x9E3779B97F4A7C15)
+    for turn in range(rounds * num_samples):
+        worker, seat = turn % members.shape[0], turn // members.shape[0] % members.shape[1]
+        sample = members[worker, seat]
+        target = _best_place(offsets, inverse, owner, costs, counts, sample, worker, change)
+        if target == worker:
             continue
-        change = _move_cost(offsets, inverse, owner, costs, counts, first, one, other)
-        change += _move_cost(offsets, inverse, owner, costs, counts, second, other, one)
-        if change < 0:
-            placed[first], placed[second] = other, one
-        else:
-            _move_cost(offsets, inverse, owner, costs, counts, second, one, other)
-            _move_cost(offsets, inverse, owner, costs, counts, first, other, one)
+        saving = change[target]
+        _move(offsets, inverse, counts, sample, worker, target)
+        agreed = False
+        for _ in range(partners):
+            draw = draw * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+            other_seat = np.int64((draw >> np.uint64(33)) % np.uint64(members.shape[1]))
+            other = members[target, other_seat]
+            if saving + _change(offsets, inverse, owner, costs, counts, other, target, worker) < 0:
+                _move(offsets, inverse, counts, other, target, worker)
+                members[worker, seat], members[target, other_seat] = other, sample
+                placed[sample], placed[other] = target, worker
+                agreed = True
+                break
+        if not agreed:
+            _move(offsets, inverse, counts, sample, target, worker)
