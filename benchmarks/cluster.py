@@ -27,6 +27,7 @@ from foresee.cluster.job import Cluster, Job
 from foresee.cluster.metrics import Metrics, measure
 from foresee.cluster.policies import DEFAULT_POLICY, POLICIES
 from foresee.cluster.policies.published_profiles import PublishedProfiles
+from foresee.cluster.policies.shares import Shares, max_min
 from foresee.cluster.policies.shockwave import Shockwave
 from foresee.cluster.replay import replay
 from foresee.cluster.simulation import Order, Run, Simulator, simulate
@@ -99,7 +100,16 @@ def against_reference(trace: Trace, data: Path) -> dict[str, float]:
     seconds = time.perf_counter() - start
     show("ours, as published", ours, seconds)
     show("ours, true profiles", measure(run(trace, shockwave(trace))))
+    held = measure(run(trace, Shares(trace.cluster, max_min, hold_seconds=1000.0)))
+    prompt = measure(run(trace, POLICIES["max_min"](trace.cluster)))
+    show("max_min with the 1,000 s hold", held)
+    show("max_min without", prompt)
+    show("srtf", measure(run(trace, POLICIES["srtf"](trace.cluster))))
     return {
+        "makespan_seconds": ours.makespan_seconds,
+        "jct_seconds": ours.jct_mean_seconds,
+        "max_min_jct_held_seconds": held.jct_mean_seconds,
+        "max_min_jct_seconds": prompt.jct_mean_seconds,
         "makespan_difference": ours.makespan_seconds / reference.makespan_seconds - 1,
         "jct_difference": ours.jct_mean_seconds / reference.jct_mean_seconds - 1,
         "worst_rho": ours.worst_rho,

@@ -77,7 +77,7 @@ def test_analyse(jobs: Path, tmp_path: Path) -> None:
     table.write_text("timestamp,duration,num_gpus,user\n2024-01-01 00:00:00,60,1,a\n2024-01-01 00:01:00,600,4,b\n")
     text = run("analyse", table, "--gpus", 4)
     assert "By size of gang" in text
-    assert "not in file" in text
+    assert "– is not in the file" in text
     assert "Skew of GPU time" in text
     assert "Queueing by size of gang on 4 GPUs, simulated with fifo" in text
 

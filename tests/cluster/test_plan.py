@@ -192,8 +192,8 @@ def test_study_of_a_trace() -> None:
     study = analyse(records)
     assert (study.num_jobs, study.gpu_seconds, study.mean_demand_gpus) == (3, 900.0, 4.5)
     one, two = study.by_gang
-    assert (one.name, one.wait_median_seconds, two.wait_median_seconds, two.utilisation_mean) == ("1 GPUs", 10, 50, 0.7)
-    assert [(part.name, part.utilisation_mean) for part in study.by_spread] == [("1 servers", 0.9), ("2 servers", 0.5)]
+    assert (one.name, one.wait_median_seconds, two.wait_median_seconds, two.utilisation_mean) == ("1 GPU", 10, 50, 0.7)
+    assert [(part.name, part.utilisation_mean) for part in study.by_spread] == [("1 server", 0.9), ("2 servers", 0.5)]
     assert [part.name for part in study.by_status] == ["Pass"]
     users = next(skew for skew in study.skews if skew.over == "users")
     assert users.num_owners == 2

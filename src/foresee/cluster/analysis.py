@@ -65,10 +65,10 @@ def analyse(records: Sequence[JobRecord]) -> Analysis:
         span_seconds=span,
         gpu_seconds=gpu_seconds,
         mean_demand_gpus=gpu_seconds / span if span else 0.0,
-        by_gang=_slices(records, lambda record: record.job.gpus, "{} GPUs"),
-        by_spread=_slices(spread, lambda record: record.num_servers, "{} servers"),
-        by_status=_slices([r for r in records if r.status], lambda record: record.status, "{}"),
-        by_kind=_slices([r for r in records if r.job.kind], lambda record: record.job.kind, "{}", by_use=True),
+        by_gang=_slices(records, lambda record: record.job.gpus, "GPU"),
+        by_spread=_slices(spread, lambda record: record.num_servers, "server"),
+        by_status=_slices([r for r in records if r.status], lambda record: record.status),
+        by_kind=_slices([r for r in records if r.job.kind], lambda record: record.job.kind, by_use=True),
         skews=[
             _skew("jobs", [_gpu_seconds(record) for record in records]),
             *_owner_skew("users", [r for r in records if r.job.user], lambda record: record.job.user),
@@ -82,15 +82,19 @@ def _gpu_seconds(record: JobRecord) -> float:
 
 
 def _slices(
-    records: Sequence[JobRecord], key: Callable[[JobRecord], Hashable], label: str, *, by_use: bool = False
+    records: Sequence[JobRecord], key: Callable[[JobRecord], Hashable], unit: str = "", *, by_use: bool = False
 ) -> list[Slice]:
     groups: dict[Hashable, list[JobRecord]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)
-    named = [(name, _slice(label.format(name), members)) for name, members in groups.items()]
+    named = [(name, _slice(_label(name, unit), members)) for name, members in groups.items()]
     if by_use:
         return [slice for _, slice in sorted(named, key=lambda pair: -pair[1].gpu_seconds)]
     return [slice for _, slice in sorted(named, key=lambda pair: str(pair[0]).zfill(12))]
+
+
+def _label(name: Hashable, unit: str) -> str:
+    return f"{name} {unit}{'s' * (name != 1)}" if unit else str(name)
 
 
 def _slice(name: str, members: Sequence[JobRecord]) -> Slice:

@@ -325,5 +325,5 @@ def analyse(
         run = _simulated(
             replace(read, records=records), Cluster(gpus=gpus, gpus_per_server=server_gpus), policy, "oracle"
         )
-        by_gang = measure_by(run, lambda job: f"{job.gpus} GPUs")
+        by_gang = measure_by(run, lambda job: f"{job.gpus} GPU{'s' * (job.gpus > 1)}")
         console.print(tables.group_table(f"Queueing by size of gang on {gpus} GPUs, simulated with {policy}", by_gang))

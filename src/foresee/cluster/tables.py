@@ -132,7 +132,7 @@ def analysis_tables(analysis: Analysis, rows_max: int = 15) -> list[Table]:
 
 def _slice_table(title: str, slices: Sequence[Slice]) -> Table:
     columns = ("", "jobs", "GPU hours", "median run", "p90 run", "median wait", "p90 wait", "GPUs used")
-    table = _table(title, columns)
+    table = _table(f"{title} (– is not in the file)", columns)
     for part in slices:
         waits = (part.wait_median_seconds, part.wait_p90_seconds)
         table.add_row(
@@ -141,8 +141,8 @@ def _slice_table(title: str, slices: Sequence[Slice]) -> Table:
             f"{part.gpu_seconds / 3600:,.0f}",
             in_words(part.run_median_seconds),
             in_words(part.run_p90_seconds),
-            *["not in file" if wait is None else in_words(wait) for wait in waits],
-            "not in file" if part.utilisation_mean is None else f"{part.utilisation_mean:.0%}",
+            *["–" if wait is None else in_words(wait) for wait in waits],
+            "–" if part.utilisation_mean is None else f"{part.utilisation_mean:.0%}",
         )
     return table
 
