@@ -56,7 +56,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
     trace = skewed_trace(seed=1, num_rows=60, num_steps=8, num_samples=4, num_lookups=3)
     header = header_for("lookahead", trace, capacity_rows=14, num_rows=60)
     moved = Transfers(*(np.array([0], np.int32) for _ in range(4)))
-    records = [replace(record, recv=moved, send=moved) for record in records_of(header, trace)]
+    records = [replace(record, recv=moved, send=moved, drop=record.unique[:1]) for record in records_of(header, trace)]
     path = tmp_path_factory.mktemp("kept") / "plan.arrow"
     write_plan(path, header, records)
     return path, records
@@ -176,6 +176,7 @@ def test_a_plan_that_would_reach_beyond_the_cache_is_refused(kept: tuple[Path, l
         "fetch.version": replace(last, fetch=replace(last.fetch, version=far.repeat(99))),
         "evict.slot": replace(last, evict=replace(last.evict, slot=last.evict.slot - 99)),
         "recv.kind": replace(last, recv=replace(last.recv, kind=far)),
+        "drop": replace(last, drop=far),
         "its fetch waits": replace(last, not_before=last.step),
     }
     for name, record in inventions.items():
