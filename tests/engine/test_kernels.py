@@ -385,18 +385,21 @@ def test_torch_gathers_the_same(case: Case) -> None:
     np.testing.assert_array_equal(torch_kernels.gather_bags(values, unique, inverse, offsets, mean).numpy(), out)
 
 
-@settings(compiling, max_examples=80)
-@given(cases, st.integers(0, 3))
-def test_torch_updates_to_the_same_bits(case: Case, which: int) -> None:
-    optimizer = OPTIMIZERS[which]
-    capacity, width = case.cache.values.shape
-    ours = Rows(case.cache.values, np.zeros((capacity, optimizer.state_width(width)), np.float32), case.cache.versions)
-    theirs = tensor_rows(ours)
-    order, unique = torch_kernels.TensorOrder.of(case.bag_order(), CPU), torch.from_numpy(case.unique)
-    for step in range(3):
-        update_rows(optimizer, ours, case.unique, case.bag_gradients, case.bag_order(), version=step + 1)
-        gradients = torch.from_numpy(case.bag_gradients)
-        torch_kernels.update_rows(optimizer, theirs, unique, gradients, order, version=step + 1)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)
+@pytest.mark.parametrize("width", [1, 3, 8, 13, 24, 64, 65])
+def test_torch_updates_to_the_same_bits(optimizer: Optimizer, width: int) -> None:
+    """Enough rows that another order of additions, or another rounding, shows in some of them."""
+    case = make_case(seed=width, width=width, num_unique=200, num_repeats=300, optimizer=optimizer)
+    ours, theirs = case.cache, tensor_rows(case.cache)
+    unique = torch.from_numpy(case.unique)
+    for step, (gradients, order) in enumerate(
+        [(case.lookup_gradients, case.order()), (case.bag_gradients, case.bag_order())] * 2
+    ):
+        update_rows(optimizer, ours, case.unique, gradients, order, version=step + 1)
+        tensor_order = torch_kernels.TensorOrder.of(order, CPU)
+        torch_kernels.update_rows(
+            optimizer, theirs, unique, torch.from_numpy(gradients), tensor_order, version=step + 1
+        )  # fmt: skip
     assert same_bytes(array_rows(theirs), ours)
 
 
