@@ -392,23 +392,23 @@ def test_a_flush_writes_each_changed_row_once() -> None:
     assert written[:2] == [2, 4], "the rows of the step, once"
 
 
-def test_staging_is_as_bounded_as_the_header_says(stream: TraceStream) -> None:
-    """Nobody trains: the reader must stop by itself after the queue is full."""
-    reads = []
+def test_a_fetch_runs_no_further_ahead_than_the_header_says() -> None:
+    """No row ever comes back, so nothing but `fetch_ahead_steps` holds the reader: steps 0, 1 and 2, then it waits."""
+    reads: list[int] = []
     enough = threading.Event()
 
     class Counted(FailingStore):
         def read(self, rows: Int64, out: Rows) -> None:
             super().read(rows, out)
-            reads.append(len(rows))
+            reads.extend(rows.tolist())
             if len(reads) >= 3:
                 enough.set()
 
-    run = new_run(stream, Counted(store_for(stream)), planner="none")
-    for _ in run:
-        enough.wait(10)
+    stream = TraceStream([[[step]] for step in range(20)], num_rows=20)
+    for _ in run_of(stream, header_of(stream, cache_rows=20, fetch_ahead_steps=2), Counted(store_for(stream))):
+        assert enough.wait(60)
         break
-    assert len(reads) <= run.header.fetch_ahead_steps + 4, "one taken, a full queue, one in hand"
+    assert reads == [0, 1, 2]
 
 
 def test_leaving_a_pipeline_that_nobody_used_ends_its_threads(stream: TraceStream) -> None:
