@@ -1,0 +1,70 @@
+"""Servers that are used together have to belong together.
+
+In: what each server says of itself, and the layout a run wants. Out: the layout and the committed step of all of them,
+or a sentence that names the servers, both values, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foresee.errors import StoreError
+from foresee.store.contract import Layout
+from foresee.store.remote.protocol import PROTOCOL_VERSION, layout_from_dict
+
+
+def check_agreement(descriptions: dict[str, dict[str, Any]], wanted: Layout | None) -> tuple[Layout, int]:
+    """Each description by its server's address."""
+    for address, description in descriptions.items():
+        if description.get("protocol") != PROTOCOL_VERSION:
+            raise StoreError(
+                f"server {address} speaks protocol {description.get('protocol')}, this program {PROTOCOL_VERSION}; "
+                "use the same version of Foresee everywhere"
+            )
+    _check_shards(descriptions)
+    layouts = {address: layout_from_dict(description["layout"]) for address, description in descriptions.items()}
+    first = next(iter(layouts))
+    for address, layout in layouts.items():
+        _check_layout(address, layout, layouts[first], f"server {first} has")
+        if wanted is not None:
+            _check_layout(address, layout, wanted, "this run wants")
+    return layouts[first], _check_steps(descriptions)
+
+
+def _check_shards(descriptions: dict[str, dict[str, Any]]) -> None:
+    """Every shard exactly once."""
+    owners: dict[int, str] = {}
+    for address, description in descriptions.items():
+        shard, num_shards = int(description["shard"]), int(description["num_shards"])
+        if num_shards != len(descriptions):
+            raise StoreError(
+                f"server {address} is shard {shard} of {num_shards}, but {len(descriptions)} servers were given; "
+                "give the addresses of all servers of these tables"
+            )
+        if shard in owners:
+            raise StoreError(f"servers {owners[shard]} and {address} are both shard {shard}; start one for each shard")
+        owners[shard] = address
+
+
+def _check_layout(address: str, found: Layout, wanted: Layout, who: str) -> None:
+    for name in ("width", "state_width", "optimizer", "seed", "init_scale"):
+        theirs, ours = getattr(found, name), getattr(wanted, name)
+        if theirs != ours:
+            raise StoreError(f"server {address} has {name} {theirs!r}, {who} {ours!r}; start it with the same layout")
+    if found.tables != wanted.tables:
+        theirs, ours = ([f"{t.name} ({t.num_rows})" for t in layout.tables] for layout in (found, wanted))
+        raise StoreError(
+            f"server {address} has the tables {', '.join(theirs)}; {who} {', '.join(ours)}; "
+            "start it with the layout of this log"
+        )
+
+
+def _check_steps(descriptions: dict[str, dict[str, Any]]) -> int:
+    steps = {address: int(description["committed_step"]) for address, description in descriptions.items()}
+    if len(set(steps.values())) > 1:
+        listed = ", ".join(f"{address}: {step}" for address, step in steps.items())
+        raise StoreError(
+            f"the servers have committed different steps ({listed}): a commit was interrupted between them; "
+            "restore their folders to one step"
+        )
+    return next(iter(steps.values()))

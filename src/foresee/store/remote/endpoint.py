@@ -1,0 +1,102 @@
+"""How one server is reached: its address, token and certificates; small questions, and new connections.
+
+In: an address such as grpc://127.0.0.1:4444 or grpc+tls://host:4444. Out: Flight clients and answers of actions. Every
+question has a timeout. A token never goes over a connection that others could read.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import flight
+
+from foresee.errors import ConfigError, StoreError
+from foresee.store.remote import protocol
+from foresee.store.remote.access import AUTHORIZATION, is_loopback
+
+TRANSPORT_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
+"""What a broken connection looks like from here."""
+
+_OPTIONS = [
+    # Each connection of ours is a connection of the system, so that reads do not queue behind writes.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Rows come in megabytes: larger frames and reads mean fewer wake-ups on both sides.
+    ("grpc.http2.max_frame_size", 1 << 20),
+    ("grpc.experimental.tcp_read_chunk_size", 1 << 20),
+    ("grpc.experimental.tcp_min_read_chunk_size", 1 << 18),
+    ("grpc.experimental.tcp_max_read_chunk_size", 1 << 22),
+    ("grpc.min_reconnect_backoff_ms", 2000),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One server, before anything is sent to it."""
+
+    address: str
+    token: str | None = field(default=None, repr=False)
+    tls_root_certificate: bytes | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, address: str, token: str | None, tls_root_certificate: bytes | None) -> Endpoint:
+        parts = urlsplit(address if "://" in address else f"grpc://{address}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        if parts.scheme not in ("grpc", "grpc+tls") or not parts.hostname or not port or parts.path not in ("", "/"):
+            raise ConfigError(f"{address!r} is not the address of a server; write grpc://host:port or grpc+tls://…")
+        if parts.scheme == "grpc" and not is_loopback(parts.hostname):
+            raise ConfigError(f"{address} is another machine and rows would travel in the clear; use grpc+tls://")
+        return cls(address=f"{parts.scheme}://{parts.netloc}", token=token, tls_root_certificate=tls_root_certificate)
+
+    def client(self) -> Any:
+        """A Flight client with a connection of its own, which it makes when it is first used."""
+        return flight.FlightClient(self.address, tls_root_certs=self.tls_root_certificate, generic_options=_OPTIONS)
+
+    def options(self, timeout_seconds: float | None = None) -> Any:
+        headers = [] if self.token is None else [(AUTHORIZATION.encode(), f"Bearer {self.token}".encode())]
+        return flight.FlightCallOptions(timeout=timeout_seconds, headers=headers)
+
+    def ask(self, client: Any, action: str, content: dict[str, Any], deadline: float) -> dict[str, Any]:
+        """The answer to an action. Raises what the server refused with, or one of TRANSPORT_ERRORS."""
+        timeout_seconds = max(0.001, deadline - time.monotonic())
+        results = client.do_action(flight.Action(action, protocol.to_json(content)), self.options(timeout_seconds))
+        answer: dict[str, Any] = json.loads(next(iter(results)).body.to_pybytes())
+        protocol.raise_failure(answer, self.address)
+        return answer
+
+    def sentence(self, error: BaseException, what: str, waited_seconds: float) -> StoreError:
+        """What a transport error means, for a person."""
+        if isinstance(error, (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)):
+            return StoreError(f"server {self.address} refuses the token; give the one it was started with")
+        if isinstance(error, (flight.FlightTimedOutError, flight.FlightCancelledError)):
+            return StoreError(
+                f"server {self.address} did not answer {what} within {waited_seconds:.1f} s; "
+                "see whether it hangs (foresee status) and resume from the last commit"
+            )
+        cause = str(error).split(". gRPC client debug context")[0].split(". Detail:")[0]
+        return StoreError(
+            f"server {self.address} cannot be reached for {what} ({cause}); "
+            "see whether it runs, start it again and resume from the last commit"
+        )
+
+
+def is_refused_token(error: BaseException) -> bool:
+    return isinstance(error, (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError))
+
+
+def ask_once(endpoint: Endpoint, action: str, content: dict[str, Any], deadline: float) -> dict[str, Any]:
+    """The answer to one question on a connection of its own; errors are sentences."""
+    client, begun = endpoint.client(), time.monotonic()
+    try:
+        return endpoint.ask(client, action, content, deadline)
+    except TRANSPORT_ERRORS as error:
+        raise endpoint.sentence(error, f"the question '{action}'", time.monotonic() - begun) from error
+    finally:
+        client.close()

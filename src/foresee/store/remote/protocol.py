@@ -1,0 +1,186 @@
+"""What travels between a remote store and an embedding server: Arrow batches with a small JSON header each.
+
+A connection is one Flight exchange that stays open. Its descriptor says who opens it (`Opening`) and the server answers
+with one header. Then requests and replies alternate:
+
+    read, guarded   one batch of row ids (guarded: and expected versions)  →  batches of rows, in the order asked
+    write           batches of rows, the last one marked                   →  one header: all of them are applied
+
+Values and optimiser state are fixed-size binary columns, so a chunk of rows is three contiguous pieces of memory that
+numpy and Arrow share without a copy. A failure is a header of its own with the kind of error and a sentence: the
+connection goes on. Nothing here is ever executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from foresee.errors import ConsistencyError, ForeseeError, StaleReadError, StoreError, UsageError
+from foresee.store.contract import Int32, Int64, Layout, Rows, Table
+
+PROTOCOL_VERSION = 1
+CHUNK_BYTES = 1 << 21
+"""Rows travel in pieces of about this size: while one is on its way the next is gathered. Smaller ones cost more
+wake-ups of both processes, larger ones overlap less."""
+
+READ, GUARDED, WRITE = "read", "guarded", "write"
+
+DESCRIBE, JOIN, COMMIT, STATUS = "describe", "join", "commit", "status"
+"""Flight actions: JSON in, JSON out."""
+
+_ERRORS: dict[str, type[ForeseeError]] = {
+    kind.__name__: kind for kind in (StoreError, UsageError, StaleReadError, ConsistencyError)
+}
+BUSY = "busy"
+"""Kind of a refusal that may pass: the same request may be sent again a little later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """Who opens a connection, and for what."""
+
+    kind: str
+    incarnation: str
+    """The server process that the client knows: another one has lost what was not committed."""
+    run: str | None = None
+    worker: int | None = None
+
+    def to_bytes(self) -> bytes:
+        return to_json(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Opening:
+        return cls(**json.loads(content))
+
+
+class BusyError(Exception):
+    """The server is at one of its limits right now."""
+
+
+def to_json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content).encode()
+
+
+def failure_header(error: BaseException) -> dict[str, Any]:
+    """How an error travels. What is not ours is named, but its inside stays at home."""
+    if isinstance(error, BusyError):
+        return {"error": BUSY, "sentence": str(error)}
+    kind = type(error).__name__
+    if kind in _ERRORS:
+        return {"error": kind, "sentence": str(error)}
+    return {"error": "StoreError", "sentence": f"the server failed with {kind}; see its output for the cause"}
+
+
+def raise_failure(header: dict[str, Any], address: str) -> None:
+    """Raises what a header reports, if it reports a failure, with the server's address in front."""
+    kind = header.get("error")
+    if kind is None:
+        return
+    sentence = f"server {address}: {header.get('sentence')}"
+    if kind == BUSY:
+        raise BusyError(sentence)
+    raise _ERRORS.get(kind, StoreError)(sentence)
+
+
+def chunk_rows(layout: Layout) -> int:
+    """Rows of one chunk."""
+    return max(1, CHUNK_BYTES // layout.row_bytes)
+
+
+def request_schema(kind: str, layout: Layout) -> Any:
+    row = pa.field("row", pa.int64(), nullable=False)
+    if kind == READ:
+        return pa.schema([row])
+    if kind == GUARDED:
+        return pa.schema([row, pa.field("version", pa.int32(), nullable=False)])
+    return pa.schema([row, *rows_schema(layout)])
+
+
+def rows_schema(layout: Layout) -> Any:
+    """A chunk of rows. A state of width zero has no column."""
+    fields = [("values", pa.binary(4 * layout.width))]
+    if layout.state_width:
+        fields.append(("state", pa.binary(4 * layout.state_width)))
+    fields.append(("version", pa.int32()))
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
+
+
+def ids_batch(schema: Any, rows: Int64, versions: Int32 | None) -> Any:
+    """A read request; the batch shares the memory of the arrays."""
+    columns = [_column(pa.int64(), rows)]
+    if versions is not None:
+        columns.append(_column(pa.int32(), versions))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def write_batch(schema: Any, rows: Int64, source: Rows) -> Any:
+    """Rows to assign; the batch shares the memory of the arrays."""
+    columns = [_column(pa.int64(), rows), _column(pa.binary(4 * source.values.shape[1]), source.values)]
+    if source.state.shape[1]:
+        columns.append(_column(pa.binary(4 * source.state.shape[1]), source.state))
+    columns.append(_column(pa.int32(), source.versions))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def empty_batch(schema: Any, num_rows: int) -> Any:
+    """A batch to be filled through `batch_rows` and `batch_ids`, then sent as it is.
+
+    Its memory comes out of Arrow's pool, which hands the same pages out again: fresh ones would cost a fault each.
+    """
+    columns = [
+        pa.Array.from_buffers(field.type, num_rows, [None, pa.allocate_buffer(num_rows * field.type.bit_width // 8)])
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def batch_ids(batch: Any) -> tuple[Int64, Int32 | None]:
+    """Row ids of a read request, and the expected versions if it has them."""
+    versions = _array(batch.column(1), np.int32) if batch.num_columns > 1 else None
+    return _array(batch.column(0), np.int64), versions
+
+
+def batch_rows(batch: Any, layout: Layout, first_column: int = 0) -> Rows:
+    """The rows of a chunk, as views of its memory."""
+    values = _array(batch.column(first_column), np.float32).reshape(batch.num_rows, layout.width)
+    if layout.state_width:
+        state = _array(batch.column(first_column + 1), np.float32).reshape(batch.num_rows, layout.state_width)
+    else:
+        state = np.empty((batch.num_rows, 0), np.float32)
+    return Rows(values, state, _array(batch.column(batch.num_columns - 1), np.int32))
+
+
+def _column(kind: Any, array: NDArray[Any]) -> Any:
+    return pa.Array.from_buffers(kind, len(array), [None, pa.py_buffer(array)])
+
+
+def _array(column: Any, dtype: Any) -> NDArray[Any]:
+    """The memory of a column without missing entries."""
+    item_bytes = column.type.bit_width // 8
+    if not len(column):
+        return np.empty(0, dtype)
+    words = item_bytes // np.dtype(dtype).itemsize
+    return np.frombuffer(column.buffers()[1], dtype, len(column) * words, column.offset * item_bytes)
+
+
+def layout_to_dict(layout: Layout) -> dict[str, Any]:
+    """A layout as JSON has it: the same keys as a table folder's layout.json."""
+    return asdict(layout)
+
+
+def layout_from_dict(content: dict[str, Any]) -> Layout:
+    """Raises KeyError, TypeError or ValueError for what is not a layout."""
+    return Layout(
+        tables=tuple(Table(str(table["name"]), int(table["num_rows"])) for table in content["tables"]),
+        width=int(content["width"]),
+        state_width=int(content["state_width"]),
+        optimizer=str(content["optimizer"]),
+        seed=int(content["seed"]),
+        init_scale=float(content["init_scale"]),
+    )

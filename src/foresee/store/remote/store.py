@@ -1,0 +1,246 @@
+"""The third store: rows on embedding servers, as if they were here.
+
+In: the addresses of all servers of some tables. Out: the contract of a store, and its guarded forms for runs with
+several trainers: `read_guarded` waits, at the servers, for exactly the write-backs it needs, and `write_step` says when
+a step's write-backs are complete. Requests go to all servers at once, reads and writes on connections of their own.
+Every wait has a deadline and every error names its server.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from foresee.errors import ConfigError, StoreError, UsageError
+from foresee.store.check import check_request
+from foresee.store.contract import Int32, Int64, Layout, Rows
+from foresee.store.remote import protocol
+from foresee.store.remote.access import read_token
+from foresee.store.remote.agreement import check_agreement
+from foresee.store.remote.endpoint import Endpoint, ask_once
+from foresee.store.remote.exchange import Deliver
+from foresee.store.remote.link import Link
+from foresee.store.remote.shards import scatter, split
+from foresee.store.remote.watchdog import Watchdog
+
+COMMIT_SECONDS = 600.0
+
+
+class RemoteStore:
+    """Rows on servers. Several threads may read at once; writes go one after the other."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        layout: Layout | None = None,
+        *,
+        worker: int | None = None,
+        num_workers: int | None = None,
+        run: str | None = None,
+        first_step: int | None = None,
+        token: str | None = None,
+        tls_root_certificate: bytes | None = None,
+        deadline_seconds: float = 60.0,
+        reads_in_flight: int = 4,
+    ) -> None:
+        """Connects to all servers, in any order of addresses; with `layout`, only if it is theirs.
+
+        `worker` and `num_workers` make this a trainer of a run, which the guarded forms need. `run` is one name for all
+        trainers that are started together, and a new one each time; a single worker may leave it out. `first_step` is
+        the step the run begins with: the committed one, if not given. The token comes from FORESEE_TOKEN by default.
+        """
+        self._check_arguments(addresses, worker, num_workers, run)
+        self._closed = False
+        self._writing = threading.Lock()
+        token = read_token(None) if token is None else token
+        endpoints = [Endpoint.parse(address, token, tls_root_certificate) for address in addresses]
+        deadline = time.monotonic() + deadline_seconds
+        described = [(endpoint, ask_once(endpoint, protocol.DESCRIBE, {}, deadline)) for endpoint in endpoints]
+        self._layout, self._committed_step = check_agreement(
+            {endpoint.address: description for endpoint, description in described}, layout
+        )
+        self.run = run or (uuid.uuid4().hex if worker is not None else None)
+        if worker is not None:
+            join = {"run": self.run, "worker": worker, "num_workers": num_workers, "first_step": first_step}
+            for endpoint in endpoints:
+                ask_once(endpoint, protocol.JOIN, join, deadline)
+        self._watchdog = Watchdog()
+        described.sort(key=lambda pair: int(pair[1]["shard"]))
+        self._links = [
+            Link(
+                endpoint, layout=self._layout, description=description, run=self.run, worker=worker,
+                deadline_seconds=deadline_seconds, reads_in_flight=reads_in_flight, watchdog=self._watchdog,
+            )
+            for endpoint, description in described
+        ]  # fmt: skip
+        self._threads = ThreadPoolExecutor(len(self._links) * (reads_in_flight + 1), "foresee-remote")
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout
+
+    @property
+    def committed_step(self) -> int:
+        """As of when this store was opened, or of its own last commit."""
+        return self._committed_step
+
+    def read(self, rows: Int64, out: Rows) -> None:
+        self._check_open()
+        check_request(self._layout, rows, out)
+        self._read_all(rows, out, lambda link, part, positions, deliver: link.read(part, deliver))
+
+    def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
+        """Reads rows once they are what the plan expects; waits at the servers, up to the deadline.
+
+        A row is ready when its stored version is the expected one, or, with UNKNOWN_VERSION, when every worker's
+        write-backs up to step `not_before` are applied.
+        """
+        self._check_open()
+        self._check_run("read_guarded")
+        check_request(self._layout, rows, out)
+        if len(versions) != len(rows) or versions.dtype != out.versions.dtype:
+            raise UsageError(f"{len(rows)} rows need as many int32 versions, got {len(versions)} of {versions.dtype}")
+
+        def read(link: Link, part: Int64, positions: Int64 | None, deliver: Deliver) -> None:
+            expected = versions if positions is None else versions[positions]
+            link.read_guarded(part, expected, not_before, deliver)
+
+        self._read_all(rows, out, read)
+
+    def write(self, rows: Int64, source: Rows) -> None:
+        self._check_open()
+        check_request(self._layout, rows, source)
+        self._write_all(rows, source, step=None)
+
+    def write_step(self, step: int, rows: Int64, source: Rows) -> None:
+        """Assigns this worker's write-backs of a step; then, at every server, the step counts as applied.
+
+        Every step has to be handed over, in order, also one without rows.
+        """
+        self._check_open()
+        self._check_run("write_step")
+        check_request(self._layout, rows, source)
+        self._write_all(rows, source, step=step)
+
+    def commit(self, step: int) -> None:
+        """Commits on all servers. If one of them fails, the sentence says so and they may differ until the next one."""
+        self._check_open()
+        if step < self._committed_step:
+            raise UsageError(f"step {step} cannot be committed: step {self._committed_step} already is")
+        committed = self._on_all([partial(link.commit, step, COMMIT_SECONDS) for link in self._links])
+        for link, found in zip(self._links, committed, strict=True):
+            if found != step:
+                raise StoreError(
+                    f"server {link.endpoint.address} has committed step {found} where step {step} was asked for; "
+                    "another client commits to the same servers: end it"
+                )
+        self._committed_step = step
+
+    def close(self) -> None:
+        """Ends all connections; the servers go on and keep what was written."""
+        if self._closed:
+            return
+        self._closed = True
+        for link in self._links:
+            link.close()
+        self._threads.shutdown()
+        self._watchdog.close()
+
+    def _read_all(self, rows: Int64, out: Rows, read: Callable[[Link, Int64, Int64 | None, Deliver], None]) -> None:
+        if not len(rows):
+            return
+        if len(self._links) == 1:
+            read(self._links[0], rows, None, _place_into(out))
+            return
+        parts = split(rows, len(self._links))
+        jobs = []
+        for shard, link in enumerate(self._links):
+            positions = parts.of(shard)
+            if len(positions):
+                jobs.append(partial(read, link, rows[positions], positions, _scatter_into(out, positions)))
+        self._on_all(jobs)
+
+    def _write_all(self, rows: Int64, source: Rows, *, step: int | None) -> None:
+        chunk = protocol.chunk_rows(self._layout)
+        with self._writing:
+            if len(self._links) == 1:
+                if len(rows) or step is not None:
+                    batches = partial(_own_batches, rows=rows, source=source, chunk=chunk)
+                    self._links[0].write(batches, step)
+                return
+            parts = split(rows, len(self._links))
+            jobs = []
+            for shard, link in enumerate(self._links):
+                at = parts.of(shard)
+                if len(at) or step is not None:
+                    batches = partial(_gathered_batches, rows=rows, source=source, positions=at, chunk=chunk)
+                    jobs.append(partial(link.write, batches, step))
+            self._on_all(jobs)
+
+    def _on_all(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Runs jobs at once and waits for all of them, so that nobody touches the buffers afterwards."""
+        if len(jobs) == 1:
+            return [jobs[0]()]
+        futures = [self._threads.submit(job) for job in jobs]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+        return [future.result() for future in futures]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("this store is closed; open it again to use it")
+
+    def _check_run(self, what: str) -> None:
+        if self.run is None:
+            raise UsageError(f"{what} is for the trainers of a run; open the store with worker= and num_workers=")
+
+    @staticmethod
+    def _check_arguments(
+        addresses: Sequence[str], worker: int | None, num_workers: int | None, run: str | None
+    ) -> None:
+        if isinstance(addresses, str) or not addresses:
+            raise ConfigError(f"servers are given as a list of addresses, got {addresses!r}")
+        if (worker is None) != (num_workers is None):
+            raise UsageError("a trainer of a run gives both worker= and num_workers=")
+        if num_workers is not None and num_workers > 1 and run is None:
+            raise UsageError(f"{num_workers} workers share one run; give all of them the same run= name")
+
+
+def _place_into(out: Rows) -> Deliver:
+    """Chunks of the only server come in the caller's order."""
+
+    def deliver(begin: int, chunk: Rows) -> None:
+        end = begin + len(chunk)
+        out.values[begin:end] = chunk.values
+        out.state[begin:end] = chunk.state
+        out.versions[begin:end] = chunk.versions
+
+    return deliver
+
+
+def _scatter_into(out: Rows, positions: Int64) -> Deliver:
+    return lambda begin, chunk: scatter(chunk, positions[begin : begin + len(chunk)], out)
+
+
+def _own_batches(schema: Any, rows: Int64, source: Rows, chunk: int) -> Iterator[tuple[Any, bool]]:
+    """Batches that share the caller's memory, which stays as it is until the servers have answered."""
+    for begin in range(0, max(1, len(rows)), chunk):
+        end = begin + chunk
+        part = Rows(source.values[begin:end], source.state[begin:end], source.versions[begin:end])
+        yield protocol.write_batch(schema, rows[begin:end], part), end >= len(rows)
+
+
+def _gathered_batches(
+    schema: Any, rows: Int64, source: Rows, positions: Int64, chunk: int
+) -> Iterator[tuple[Any, bool]]:
+    """Batches of one server's rows."""
+    for begin in range(0, max(1, len(positions)), chunk):
+        at = positions[begin : begin + chunk]
+        part = Rows(source.values[at], source.state[at], source.versions[at])
+        yield protocol.write_batch(schema, rows[at], part), begin + chunk >= len(positions)

@@ -1,0 +1,124 @@
+"""What has been applied at this server, and the waiting for it.
+
+In: the write-backs of each worker as they are applied (never when they arrive). Out: for a read, whether the rows it
+found are the ones it may see. A row whose version the plan knows is ready when the stored version equals it. A row the
+plan has forgotten is ready when every worker has applied its write-backs up to the step the read names. There is no
+barrier: a read waits for its own rows, and nobody else waits for it.
+
+A run is one start of all trainers. Its number of workers and first step come with the first trainer; who still writes
+for an older run is refused, so a trainer that was given up cannot disturb the next run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Condition
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresee.errors import StaleReadError, StoreError, UsageError
+from foresee.plan.record import UNKNOWN_VERSION
+from foresee.store.contract import Int32, Int64
+
+GONE_POLL_SECONDS = 1.0
+"""How often a parked read looks whether its client is still there."""
+
+
+def not_ready(rows: Int64, expected: Int32, found: Int32, all_applied: bool) -> NDArray[np.bool_]:
+    """Which rows have to wait. Raises if a row can never become what is expected: versions only rise."""
+    known = expected != UNKNOWN_VERSION
+    beyond = known & (found > expected)
+    if beyond.any():
+        first = int(np.argmax(beyond))
+        raise StaleReadError(
+            f"row {rows[first]} is stored in version {found[first]}, the plan expects {expected[first]}; these tables "
+            "are not as this run left them: resume from the last commit"
+        )
+    waiting: NDArray[np.bool_] = known & (found != expected)
+    return waiting if all_applied else np.logical_or(waiting, ~known)
+
+
+class Applied:
+    """The steps each worker has applied. Every method may be called from any thread."""
+
+    def __init__(self, committed_step: int) -> None:
+        self._changed = Condition()
+        self._generation = 0
+        self._stopping = False
+        self._committed_step = committed_step
+        self.run: str | None = None
+        self.watermarks: list[int] = []
+        """For each worker the last step whose write-backs are all applied."""
+
+    @property
+    def generation(self) -> int:
+        """Rises with everything that is applied."""
+        return self._generation
+
+    def join(self, run: str, worker: int, num_workers: int, first_step: int | None) -> None:
+        """A worker of a run is here. The first one of a new run begins it."""
+        if not 0 <= worker < num_workers:
+            raise UsageError(f"worker {worker} of {num_workers} workers cannot be: workers count from 0")
+        with self._changed:
+            if run != self.run:
+                first = self._committed_step if first_step is None else first_step
+                self.run, self.watermarks = run, [first - 1] * num_workers
+                self._changed.notify_all()
+            elif num_workers != len(self.watermarks):
+                raise UsageError(
+                    f"run {run!r} has {len(self.watermarks)} workers here, worker {worker} says {num_workers}; "
+                    "start all trainers with the same number of workers"
+                )
+
+    def check_run(self, run: str | None) -> None:
+        """Refuses whoever does not belong to the run that is served now."""
+        if run is None or run != self.run:
+            raise StoreError(
+                f"run {run!r} is not the one served here, which is {self.run!r}; "
+                "its trainers were replaced by newer ones: end this one"
+            )
+
+    def rows_written(self) -> None:
+        with self._changed:
+            self._generation += 1
+            self._changed.notify_all()
+
+    def raise_to(self, run: str | None, worker: int, step: int) -> None:
+        """All write-backs of this worker up to `step` are applied. A step that comes again changes nothing."""
+        with self._changed:
+            self.check_run(run)
+            self.watermarks[worker] = max(self.watermarks[worker], step)
+            self._generation += 1
+            self._changed.notify_all()
+
+    def all_reached(self, step: int) -> bool:
+        return all(reached >= step for reached in self.watermarks)
+
+    def committed(self, step: int) -> None:
+        self._committed_step = step
+
+    def stop(self) -> None:
+        """Ends all waiting."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def wait_for_change(
+        self, generation: int, deadline: float, *, is_gone: Callable[[], bool], waiting_for: Callable[[], str]
+    ) -> None:
+        """Returns when something was applied after `generation`; raises at the deadline (time.monotonic)."""
+        with self._changed:
+            while self._generation == generation:
+                remaining = deadline - time.monotonic()
+                if self._stopping:
+                    raise StoreError("it is stopping; start it again and resume from the last commit")
+                if remaining <= 0 or is_gone():
+                    raise StoreError(f"{waiting_for()}; look for a trainer that hangs or has ended")
+                self._changed.wait(min(remaining, GONE_POLL_SECONDS))
+
+    def sentence(self) -> str:
+        """How far each worker is, for an error."""
+        steps = ", ".join(f"worker {worker} {step}" for worker, step in enumerate(self.watermarks))
+        return f"applied up to step: {steps or 'no worker is here'}"

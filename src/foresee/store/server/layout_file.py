@@ -1,0 +1,38 @@
+"""The tables of a server, described in a JSON file that a launcher or a person writes.
+
+    {"tables": [{"name": "user", "num_rows": 6040}, {"name": "item", "num_rows": 3706}],
+     "width": 64, "state_width": 1, "optimizer": "rowwise_adagrad", "seed": 0, "init_scale": 0.05}
+
+The same keys as `layout.json` of a table folder, which can be given as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from foresee.errors import ConfigError
+from foresee.store.contract import Layout
+from foresee.store.remote.protocol import layout_from_dict, layout_to_dict
+
+
+def write_layout(path: Path, layout: Layout) -> None:
+    path.write_text(json.dumps(layout_to_dict(layout), indent=2) + "\n")
+
+
+def read_layout(path: Path) -> Layout:
+    try:
+        layout = layout_from_dict(json.loads(path.read_text()))
+    except OSError as error:
+        raise ConfigError(f"the layout file {path} cannot be read ({error.strerror}); check its name") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path} is not a layout: {error!r}; it needs tables (name, num_rows), width, state_width, optimizer, "
+            "seed and init_scale"
+        ) from error
+    if layout.num_rows < 1 or layout.width < 1 or layout.state_width < 0:
+        raise ConfigError(
+            f"{path} describes {layout.num_rows} rows of width {layout.width} and state {layout.state_width}; "
+            "tables need rows, and rows at least one value"
+        )
+    return layout

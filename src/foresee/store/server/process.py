@@ -1,0 +1,76 @@
+"""A server as a process: starts, says where it listens, and ends cleanly on SIGTERM or Ctrl-C.
+
+In: a shard and where to listen. Out: an exit code. On a signal new requests are refused, those inside are finished,
+the store is closed (what was not committed is given up, as the contract says), and nothing stays behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from foresee.errors import ConfigError, StoreError
+from foresee.store.server.limits import Limits
+from foresee.store.server.security import Security
+from foresee.store.server.service import EmbeddingServer
+from foresee.store.server.shard import Shard
+
+STOP_SECONDS = 10.0
+FLUSH_SECONDS = 0.5
+
+
+def run_server(
+    shard: Shard,
+    *,
+    host: str,
+    port: int,
+    security: Security,
+    limits: Limits,
+    port_file: Path | None = None,
+) -> int:
+    """Serves until a signal comes. Call it from the main thread; returns the exit code."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        server = EmbeddingServer(shard, host=host, port=port, security=security, limits=limits)
+    except OSError as error:
+        shard.close()
+        raise StoreError(f"this server cannot listen on {host}:{port} ({error}); choose another port") from error
+    _announce(server, shard, port_file)
+    stop.wait()
+    finished = server.stop(STOP_SECONDS)
+    if port_file is not None:
+        port_file.unlink(missing_ok=True)
+    print("stopped" if finished else f"stopped; some requests did not end within {STOP_SECONDS:.0f} s", flush=True)
+    # Idle connections never end by themselves, so this gives the last replies time to leave and no more.
+    flush = threading.Thread(target=server.shutdown, daemon=True)
+    flush.start()
+    flush.join(FLUSH_SECONDS)
+    return 0
+
+
+def end_process(code: int) -> None:
+    """Ends without waiting for the threads of idle connections; everything of ours is closed by now."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _announce(server: EmbeddingServer, shard: Shard, port_file: Path | None) -> None:
+    if port_file is not None:
+        draft = port_file.with_name(port_file.name + ".draft")
+        try:
+            draft.write_text(f"{server.port}\n")
+            os.replace(draft, port_file)
+        except OSError as error:
+            raise ConfigError(f"the port file {port_file} cannot be written ({error.strerror}); check it") from error
+    share = shard.share
+    print(
+        f"serving shard {share.shard} of {share.num_shards} ({shard.num_rows:,} rows, step {shard.committed_step}) "
+        f"on {server.address}",
+        flush=True,
+    )

@@ -1,0 +1,108 @@
+"""Reads and writes of one shard under their guards. Knows nothing of wires.
+
+In: row ids with what the plan expects of them, and rows to assign. Out: chunks of rows, each as soon as all its rows
+are ready. A chunk is gathered first and judged by the versions that were found; what is not ready is read again when
+something was applied. Readers and writers exclude each other for one chunk at a time, so a version is never seen before
+its row is complete, and a parked read holds no lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from foresee.errors import UsageError
+from foresee.store.contract import Int32, Int64, Rows
+from foresee.store.remote.shards import scatter
+from foresee.store.server.applied import Applied, not_ready
+from foresee.store.server.counters import Counters
+from foresee.store.server.shard import Shard
+from foresee.store.server.shared_lock import SharedLock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """What a read has to wait for."""
+
+    expected: Int32
+    """For each row its version, or UNKNOWN_VERSION."""
+    not_before: int
+    """Step whose write-backs must be applied before a row of unknown version is read."""
+    deadline: float
+    """time.monotonic() at which the waiting ends with an error."""
+    is_gone: Callable[[], bool] = lambda: False
+    """Whether nobody waits for the answer any more."""
+
+
+class RowService:
+    """One shard, read and written by many threads."""
+
+    def __init__(self, shard: Shard, applied: Applied, counters: Counters) -> None:
+        self.shard, self.applied, self.counters = shard, applied, counters
+        self._lock = SharedLock()
+
+    def read(self, rows: Int64, out: Rows) -> None:
+        with self._lock.shared():
+            self.shard.read(rows, out)
+        self._count_read(len(rows))
+
+    def read_guarded(self, rows: Int64, guard: Guard, out: Rows) -> None:
+        """Fills `out` once every row is ready."""
+        generation, waiting = self._attempt(rows, guard, out)
+        if len(waiting):
+            with self.counters.parked():
+                self._wait_for(rows, waiting, generation, guard, out)
+        self._count_read(len(rows))
+
+    def write(self, rows: Int64, source: Rows) -> None:
+        """On return the rows are applied and may be read."""
+        with self._lock.exclusive():
+            self.shard.write(rows, source)
+        self.applied.rows_written()
+        self.counters.add(rows_written=len(rows), bytes_written=len(rows) * self.shard.layout.row_bytes)
+
+    def commit(self, step: int) -> int:
+        if step < self.shard.committed_step:
+            raise UsageError(f"step {step} cannot be committed: step {self.shard.committed_step} already is")
+        self.shard.commit(step)
+        self.applied.committed(step)
+        return self.shard.committed_step
+
+    def _attempt(self, rows: Int64, guard: Guard, out: Rows) -> tuple[int, Int64]:
+        """Reads, and says which positions are not ready. Both watermarks are taken before the rows: what is applied
+        in between makes a row newer, never older, and wakes the wait that follows."""
+        generation = self.applied.generation
+        all_applied = self.applied.all_reached(guard.not_before)
+        with self._lock.shared():
+            self.shard.read(rows, out)
+        return generation, np.flatnonzero(not_ready(rows, guard.expected, out.versions, all_applied))
+
+    def _wait_for(self, rows: Int64, waiting: Int64, generation: int, guard: Guard, out: Rows) -> None:
+        """Reads the positions that are not ready again and again, each time after something was applied."""
+        begun = time.monotonic()
+        while len(waiting):
+
+            def sentence(waiting: Int64 = waiting) -> str:
+                first = waiting[0]
+                wanted, found = guard.expected[first], out.versions[first]
+                need = f"version {wanted} (stored: {found})" if wanted >= 0 else f"step {guard.not_before} by all"
+                return (
+                    f"row {rows[first]} and {len(waiting) - 1} more were not ready after "
+                    f"{time.monotonic() - begun:.1f} s: needs {need}; {self.applied.sentence()}"
+                )
+
+            self.applied.wait_for_change(generation, guard.deadline, is_gone=guard.is_gone, waiting_for=sentence)
+            some = Rows.empty(len(waiting), self.shard.layout)
+            part = Guard(
+                expected=guard.expected[waiting], not_before=guard.not_before,
+                deadline=guard.deadline, is_gone=guard.is_gone,
+            )  # fmt: skip
+            generation, still = self._attempt(rows[waiting], part, some)
+            scatter(some, waiting, out)
+            waiting = waiting[still]
+
+    def _count_read(self, num_rows: int) -> None:
+        self.counters.add(rows_read=num_rows, bytes_read=num_rows * self.shard.layout.row_bytes)

@@ -1,0 +1,157 @@
+"""One shard of the rows: an ordinary store that holds every n-th row, and gives each its initial value by global id.
+
+The store inside numbers its rows densely (global id // number of shards), so a shard takes its share of memory or disk
+and no more. It would make initial values from those dense ids, though, and shards of any number must start with the
+same bytes as one store. So versions are kept one higher inside: 0 there means that nobody has written the row, and its
+initial value is made here from the global id. With one shard the store inside is the tables themselves, unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from foresee.errors import StoreError
+from foresee.store.contract import Float32, Int32, Int64, Layout, Rows, Store, Table
+from foresee.store.disk import DiskStore
+from foresee.store.initial import fill_initial_row, initial_key, initial_unit
+from foresee.store.memory import MemoryStore
+from foresee.store.remote.protocol import layout_from_dict, layout_to_dict
+from foresee.store.remote.shards import num_local_rows
+
+SHARD_FILE = "shard.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which rows a shard has: those whose id modulo `num_shards` is `shard`."""
+
+    shard: int = 0
+    num_shards: int = 1
+
+    def check(self, layout: Layout) -> None:
+        if not 0 <= self.shard < self.num_shards <= layout.num_rows:
+            raise StoreError(
+                f"there is no shard {self.shard} of {self.num_shards} shards of {layout.num_rows} rows; "
+                "shards count from 0, and each needs a row"
+            )
+
+
+class Shard:
+    """The contract of a store for the rows of one share; other rows are refused."""
+
+    def __init__(self, store: Store, layout: Layout, share: Share) -> None:
+        self._store, self._layout, self.share = store, layout, share
+        self._key, self._unit = initial_key(layout), initial_unit(layout)
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of all rows, not only of these."""
+        return self._layout
+
+    @property
+    def num_rows(self) -> int:
+        return num_local_rows(self._layout, self.share.shard, self.share.num_shards)
+
+    @property
+    def committed_step(self) -> int:
+        return self._store.committed_step
+
+    def read(self, rows: Int64, out: Rows) -> None:
+        self._check_share(rows)
+        if self.share.num_shards == 1:
+            self._store.read(rows, out)
+            return
+        self._store.read(rows // self.share.num_shards, out)
+        _settle_versions(self._key, self._unit, rows, out.values, out.versions)
+
+    def write(self, rows: Int64, source: Rows) -> None:
+        self._check_share(rows)
+        if self.share.num_shards == 1:
+            self._store.write(rows, source)
+            return
+        # A negative version is lower than every stored one; inside, -1 would look like an unwritten row's.
+        keep = source.versions >= 0
+        if not keep.all():
+            rows, source = rows[keep], Rows(source.values[keep], source.state[keep], source.versions[keep])
+        self._store.write(rows // self.share.num_shards, replace(source, versions=source.versions + np.int32(1)))
+
+    def commit(self, step: int) -> None:
+        self._store.commit(step)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _check_share(self, rows: Int64) -> None:
+        wrong = (rows < 0) | (rows >= self._layout.num_rows) | (rows % self.share.num_shards != self.share.shard)
+        if wrong.any():
+            raise StoreError(
+                f"row {rows[np.argmax(wrong)]} is not on shard {self.share.shard} of {self.share.num_shards} "
+                f"({self._layout.num_rows} rows in all); give the client the servers of this run"
+            )
+
+
+@numba.njit(nogil=True, cache=True)
+def _settle_versions(key: np.uint64, unit: np.float32, rows: Int64, values: Float32, versions: Int32) -> None:
+    """Initial values for rows nobody has written (the state is zero already), true versions for the others."""
+    for k in range(len(rows)):
+        if versions[k] == 0:
+            fill_initial_row(key, unit, rows[k], values.shape[1], values, k)
+        else:
+            versions[k] -= 1
+
+
+def memory_shard(layout: Layout, share: Share) -> Shard:
+    """A shard in memory; gone with its process."""
+    share.check(layout)
+    return Shard(MemoryStore(_inner_layout(layout, share)), layout, share)
+
+
+def disk_shard(folder: Path, layout: Layout | None, share: Share) -> Shard:
+    """A shard in a folder, made if it is not there; then `layout` is needed."""
+    found = _read_shard_file(folder)
+    if found is None and share.num_shards == 1:
+        store = DiskStore.open(folder) if layout is None else DiskStore.open_or_create(folder, layout)
+        return Shard(store, store.layout, share)
+    if found is not None and (found["shard"], found["num_shards"]) != (share.shard, share.num_shards):
+        raise StoreError(
+            f"{folder} holds shard {found['shard']} of {found['num_shards']}, this server is to be shard {share.shard} "
+            f"of {share.num_shards}; start it with the folder of its own shard"
+        )
+    known = None if found is None else layout_from_dict(found["layout"])
+    if layout is None and known is None:
+        raise StoreError(f"{folder} holds no shard yet, so the tables have to be described; give a layout file")
+    if layout is not None and known is not None and layout != known:
+        raise StoreError(f"{folder} holds other tables ({known}) than the layout file says ({layout}); use another")
+    described = layout or known
+    assert described is not None
+    share.check(described)
+    store = DiskStore.open_or_create(folder, _inner_layout(described, share))
+    if found is None:
+        content = {"shard": share.shard, "num_shards": share.num_shards, "layout": layout_to_dict(described)}
+        (folder / SHARD_FILE).write_text(json.dumps(content, indent=2) + "\n")
+    return Shard(store, described, share)
+
+
+def _inner_layout(layout: Layout, share: Share) -> Layout:
+    if share.num_shards == 1:
+        return layout
+    name = f"shard {share.shard} of {share.num_shards}"
+    return replace(layout, tables=(Table(name, num_local_rows(layout, share.shard, share.num_shards)),))
+
+
+def _read_shard_file(folder: Path) -> dict[str, Any] | None:
+    path = folder / SHARD_FILE
+    try:
+        content = json.loads(path.read_text())
+        layout_from_dict(content["layout"])
+        return {"shard": int(content["shard"]), "num_shards": int(content["num_shards"]), "layout": content["layout"]}
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} cannot be read ({error}); restore it from a copy") from error

@@ -1,0 +1,82 @@
+"""The remote store keeps the contract of stores over real server processes, whatever the number of shards."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from remote_servers import OwnedStore, Servers, open_owned
+
+from foresee.store.contract import Layout, Store
+from foresee.testing.store_suite import StoreSuite, store_machine
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with Servers(tmp_path_factory.mktemp("servers")) as servers:
+        yield servers
+
+
+class RemoteSuite(StoreSuite):
+    num_shards = 1
+
+    @pytest.fixture(autouse=True)
+    def _servers(self, servers: Servers) -> Iterator[None]:
+        self.servers = servers
+        yield
+        servers.end_all()
+
+    def make_store(self, folder: Path, layout: Layout) -> Store:
+        return open_owned(self.servers, layout, self.num_shards)
+
+
+class TestOneServer(RemoteSuite):
+    pass
+
+
+class TestTwoServers(RemoteSuite):
+    num_shards = 2
+
+
+class TestThreeServers(RemoteSuite):
+    num_shards = 3
+
+
+class TestTwoDiskServers(RemoteSuite):
+    """Kill -9 and a new start leave the last commit of each shard."""
+
+    num_shards = 2
+    durable = True
+
+    def make_store(self, folder: Path, layout: Layout) -> Store:
+        return open_owned(self.servers, layout, self.num_shards, folder)
+
+    def reopen(self, store: Store, folder: Path, layout: Layout) -> Store:
+        assert isinstance(store, OwnedStore)
+        for process in store.processes:
+            process.signal(signal.SIGKILL)
+        store.close()
+        return open_owned(self.servers, layout, self.num_shards, folder)
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 3])
+def test_any_order_of_operations(servers: Servers, num_shards: int) -> None:
+    machine: Any = store_machine(lambda folder, layout: open_owned(servers, layout, num_shards))
+    machine.TestCase.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
+    machine.TestCase().runTest()
+    servers.end_all()
+
+
+def test_any_order_of_operations_and_crashes_on_disk(servers: Servers) -> None:
+    def reopen(store: Store, folder: Path, layout: Layout) -> Store:
+        store.close()
+        return open_owned(servers, layout, 2, folder)
+
+    machine: Any = store_machine(lambda folder, layout: open_owned(servers, layout, 2, folder), reopen)
+    machine.TestCase.settings = settings(max_examples=6, stateful_step_count=20, deadline=None)
+    machine.TestCase().runTest()
+    servers.end_all()
