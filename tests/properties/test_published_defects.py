@@ -89,13 +89,12 @@ def test_without_a_defect_everything_passes(stream: TraceStream) -> None:
 
 def test_a_cache_fill_that_does_nothing(stream: TraceStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """`cache(slots).data = values` assigns to the output of a forward pass: fetched values never reach the slots."""
-    reference = uncached(stream)
+    reference, fill = uncached(stream), SlotCache.fill
 
-    def fill(cache: SlotCache, fetch: Fetch, staging: Rows) -> None:
-        cache._rows.versions[fetch.slot] = staging.versions
-        cache._table.hold(fetch, staging.versions)
+    def nothing(cache: SlotCache, fetch: Fetch, staging: Rows) -> None:
+        fill(cache, fetch, Rows(cache._rows.values[fetch.slot].copy(), staging.state, staging.versions))
 
-    monkeypatch.setattr(SlotCache, "fill", fill)
+    monkeypatch.setattr(SlotCache, "fill", nothing)
     assert differing_bytes(reference, trained(stream))["values"] > 0
 
 
