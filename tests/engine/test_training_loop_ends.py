@@ -23,7 +23,7 @@ def _tables(log: ClickLog) -> Tables:
 
 
 def _train(step: Step) -> None:
-    step.embeddings.square().sum().backward()
+    step.embeddings.square().sum().backward()  # type: ignore[no-untyped-call]
     step.update()
 
 

@@ -35,7 +35,7 @@ model:
 
 tables:
   store: disk             # rows live in run/tables; the cache below is all that is in memory
-  optimizer: {{name: rowwise_adagrad, lr: 0.2}}
+  optimizer: {{name: rowwise_adagrad, lr: 0.5, eps: 0.003}}   # eps keeps rows seen once from jumping
   init_scale: 0.02
 
 cache:
@@ -44,7 +44,7 @@ cache:
 
 train:
   batch_size: 2048
-  optimizer: {{name: adam, lr: 0.001}}
+  optimizer: {{name: adam, lr: 0.002}}
   evaluate_every_steps: 100
   evaluate_samples_max: 20000
   num_threads: 1          # one core computes, the others read ahead, plan and move rows
@@ -90,10 +90,11 @@ def demo(
     console.print("\n[bold]3. Result[/]")
     console.print(_result(log, outcome, layout.row_bytes))
     console.print(
-        f"The cache changes no bit of this. See for yourself: [bold]foresee verify {run_file} --steps 50[/]\n"
-        "trains with and without the plan and counts the bytes that differ.\n"
-        f"More samples come closer to the best: [bold]foresee demo --samples {2 * samples}[/]\n"
-        f"Look around: {run_file}, {config.run}/metrics.jsonl, [bold]foresee evaluate {config.run}[/]",
+        "The cache changes no bit of this. To see that, train with and without the plan\n"
+        f"and count the bytes that differ:  [bold]foresee verify {run_file} --steps 50[/]\n"
+        f"Come closer to the best AUC:      [bold]foresee demo --samples {2 * samples}[/]\n"
+        f"Another planner, same result:     [bold]foresee train {run_file} --replace --set cache.planner=lru[/]\n"
+        f"Look around:                      {run_file}, {config.run}/metrics.jsonl",
         highlight=False,
     )
 
@@ -129,15 +130,16 @@ def _result(log: ClickLog, outcome: Outcome, row_bytes: int) -> Table:
     counters, best, ours = outcome.counters, log.best_auc["valid"], outcome.valid.auc
     moved, without = counters.num_fetched + counters.num_evicted, 2 * counters.num_unique
     table = Table(show_header=False)
-    table.add_row("AUC on the valid split", f"[bold]{ours:.4f}[/]", "how often a click is ranked above a non-click")
-    table.add_row("best reachable AUC", f"{best:.4f}", "of someone who knows the model that made the clicks")
-    table.add_row("gap", f"[bold]{best - ours:.4f}[/]", "0.5 would be guessing; the rest is noise nobody can predict")
+    table.add_row("AUC on the valid split", f"[bold]{ours:.4f}[/]", "how often a click beats a non-click")
+    table.add_row("best reachable AUC", f"{best:.4f}", "knowing the model behind the clicks")
+    table.add_row("gap", f"[bold]{best - ours:.4f}[/]", "shrinks with more samples")
     table.add_section()
     table.add_row("rows in the tables", f"{log.num_rows:,}", f"{log.num_rows * row_bytes / 1e6:,.1f} MB on disk")
     table.add_row("rows in the cache", f"{counters.peak_slots:,}", f"{counters.peak_slots / log.num_rows:.0%} of them")
-    table.add_row("hit rate", f"{counters.hit_rate:.1%}", "of the rows a step needs are in the cache already")
+    table.add_row("hit rate", f"{counters.hit_rate:.1%}", "of a step's rows are cached already")
     table.add_row("waited for rows", f"{outcome.wait_share:.1%}", "of the time after the first step")
+    table.add_row("first step", f"{outcome.ready_seconds:.0f} s", "compiling, reading ahead, planning")
     table.add_row(
-        "rows moved", f"{moved:,}", f"{moved / without:.0%} of the {without:,} that training without a cache moves"
+        "rows moved", f"{moved:,}", f"{moved / without:.0%} of the {without:,} without a cache"
     )
     return table

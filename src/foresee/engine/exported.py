@@ -113,7 +113,7 @@ class ExportedRows:
     def read(self, rows: Int64, out: Rows) -> None:
         """Rows by global id, which ascend."""
         bounds = np.searchsorted(rows, self._starts)
-        for values, start, begin, end in zip(self._maps, self._starts, bounds[:-1], bounds[1:], strict=True):
+        for values, start, begin, end in zip(self._maps, self._starts[:-1], bounds[:-1], bounds[1:], strict=True):
             out.values[begin:end] = values[rows[begin:end] - start]
 
     def write(self, rows: Int64, source: Rows) -> None:
