@@ -63,7 +63,7 @@ def test_errors_last_and_depend_on_the_job_alone() -> None:
 
 
 def test_the_record_learns_the_spread_it_is_shown() -> None:
-    record = ErrorRecord()
+    record = ErrorRecord(0.05)
     assert record.spread == pytest.approx(0.05)
     estimate = with_error(oracle, sigma=0.4, seed=3)
     for index in range(2000):
@@ -74,7 +74,7 @@ def test_the_record_learns_the_spread_it_is_shown() -> None:
 
 
 def test_a_few_wild_jobs_do_not_rule_the_spread() -> None:
-    record = ErrorRecord()
+    record = ErrorRecord(0.05)
     for ratio in [1.05] * 40 + [50.0] * 3:
         record.add(100.0, 100.0 * ratio)
     assert record.spread < 2 * math.log(1.05)

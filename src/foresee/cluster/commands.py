@@ -8,6 +8,7 @@ Errors are ForeseeErrors and pass through to whoever runs the app.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -57,7 +58,9 @@ JobsMax = Annotated[int | None, typer.Option("--jobs", min=1, help="Only the fir
 
 
 def _out() -> Console:
-    return Console()
+    """The terminal; into a pipe or a file tables are written wide instead of folded."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=160)
 
 
 @contextmanager
@@ -123,7 +126,7 @@ def plan(
 ) -> None:
     """When each job starts and ends, how fair that is, and how far from the best possible."""
     read, cluster = _load(file, format, gpus, round_seconds, restart_seconds, server_gpus, penalty, jobs_max)
-    with _progress("planning", len(read.records)) as on_round:
+    with _progress("planning", len(read.jobs)) as on_round:
         made = make_plan(
             read.jobs, cluster, policy=policy, estimator=estimator, start_seconds=read.now_seconds, on_round=on_round
         )
@@ -239,7 +242,7 @@ def _simulated(read: JobFile, cluster: Cluster, policy: str, estimator: str, err
     estimate = estimator_named(estimator)
     estimate = with_error(estimate, sigma=error, seed=seed) if error else estimate
     order = policy_named(policy)(cluster)
-    with _progress(policy, len(read.records)) as on_round:
+    with _progress(policy, len(read.jobs)) as on_round:
         return simulate_jobs(
             read.jobs, cluster, order, estimator=estimate, start_seconds=read.now_seconds, on_round=on_round
         )
@@ -264,7 +267,7 @@ def compare(
     quick = [name for name in POLICIES if name != "shockwave_highs"]
     names = quick if policies == "all" else [name.strip() for name in policies.split(",")]
     runs = {name: _simulated(read, cluster, name, estimator) for name in names}
-    title = f"{file.name}, {len(read.records)} jobs on {cluster.gpus} GPUs, estimates {estimator}"
+    title = f"{file.name}, {len(read.jobs)} jobs on {cluster.gpus} GPUs, estimates {estimator}"
     _out().print(tables.metrics_table(title, {name: measure(run) for name, run in runs.items()}))
     if page_file is not None:
         _write_page(page_file, title, runs)

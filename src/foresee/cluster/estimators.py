@@ -21,6 +21,8 @@ from foresee.cluster.job import Job, Regime
 from foresee.errors import PlanError
 
 LEAST_SECONDS = 1.0
+ASSUMED_ERROR = 0.05
+"""Spread of log errors taken for granted until jobs have finished."""
 MEDIAN_TO_SIGMA = 1.4826
 """Standard deviation of a normal variable / median of its absolute value."""
 
@@ -108,11 +110,10 @@ class ErrorRecord:
     """How wrong the estimates on arrival were, over the jobs that have finished since."""
 
     # Until jobs have finished the spread is assumed, as if this many jobs had shown it.
-    PRIOR_SPREAD = 0.05
-    PRIOR_JOBS = 10
+    ASSUMED_JOBS = 10
 
-    def __init__(self) -> None:
-        self._deviations = [self.PRIOR_SPREAD / MEDIAN_TO_SIGMA] * self.PRIOR_JOBS
+    def __init__(self, assumed_spread: float) -> None:
+        self._deviations = [assumed_spread / MEDIAN_TO_SIGMA] * self.ASSUMED_JOBS
 
     def add(self, estimated_seconds: float, true_seconds: float) -> None:
         if estimated_seconds > 0 and true_seconds > 0:

@@ -51,9 +51,9 @@ def _waiting(plan: Plan, fate: Fate) -> str:
 
 
 def _pieces(fate: Fate) -> str:
-    if fate.num_starts == 1:
-        return "Once started it runs to its end."
-    return f"It is set aside {fate.num_starts - 1} times and pays for {fate.num_starts} starts."
+    if fate.num_pieces == 1:
+        return "It goes on to its end." if fate.job.done_seconds else "Once started it runs to its end."
+    return f"It is set aside {fate.num_pieces - 1} times and pays for {fate.num_starts} starts."
 
 
 def _fairness(plan: Plan, fate: Fate) -> str:

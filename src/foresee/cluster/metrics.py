@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foresee.cluster.bounds import Work, end_bound
 from foresee.cluster.job import Cluster, Job
 from foresee.cluster.simulation import Outcome, Run
 
@@ -85,15 +86,9 @@ def unfair_share(rhos: Sequence[float], above: float = UNFAIR_ABOVE) -> float:
 
 
 def makespan_bound(jobs: Iterable[Job], cluster: Cluster, start_seconds: float = 0.0) -> float:
-    """A time before which no schedule can end: each job needs its run time after it arrives, and from any moment on the
-    GPUs must hold all work that arrives from then on."""
-    ordered = sorted(jobs, key=lambda job: job.arrival_seconds, reverse=True)
-    bound, later_gpu_seconds = 0.0, 0.0
-    for job in ordered:
-        ready = max(start_seconds, job.arrival_seconds)
-        later_gpu_seconds += job.gpus * job.left_seconds
-        bound = max(bound, ready + job.left_seconds, ready + later_gpu_seconds / cluster.gpus)
-    return bound
+    """A time before which no schedule of these jobs that begins at `start_seconds` can end."""
+    work = [Work(max(start_seconds, job.arrival_seconds), job.gpus, job.left_seconds) for job in jobs]
+    return end_bound(work, cluster.gpus)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ def place(gangs: Mapping[str, int], previous: Placement, cluster: Cluster) -> Pl
     if cluster.gpus_per_server is None:
         return dict.fromkeys(gangs, ())
     free = _servers(cluster.gpus, cluster.gpus_per_server)
-    placed: Placement = {id: previous[id] for id in gangs if id in previous}
+    placed: Placement = {id: previous[id] for id in gangs if previous.get(id)}
     for seats in placed.values():
         _take(free, seats)
     for id in sorted((id for id in gangs if id not in placed), key=lambda id: -gangs[id]):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from foresee.cluster.estimators import estimator_named
+from foresee.cluster.estimators import ASSUMED_ERROR, estimator_named
 from foresee.cluster.job import Cluster, Job
 from foresee.cluster.metrics import Metrics, measure, rho_static, rho_themis
 from foresee.cluster.policies import DEFAULT_POLICY, policy_named
@@ -33,6 +33,11 @@ class Fate:
     """Finish-time fairness under the contention of the whole plan; above 1 is later than an equal share would give."""
     rho_themis: float
     """The same under the contention the job meets while it lives."""
+
+    @property
+    def num_pieces(self) -> int:
+        """Stretches in which it runs; a job with progress was running when the plan began and pays no first start."""
+        return self.num_starts + bool(self.job.done_seconds)
 
     @property
     def wait_seconds(self) -> float:
@@ -87,6 +92,8 @@ def make_plan(
         policy_named(policy)(cluster),
         estimator=estimator_named(estimator),
         start_seconds=start_seconds,
+        # The plan takes the descriptions as the truth, so who reads them makes no error.
+        assumed_error=0.0 if estimator == "oracle" else ASSUMED_ERROR,
         on_round=on_round,
     )
     if not run.outcomes:

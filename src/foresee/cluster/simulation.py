@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from foresee.cluster.estimators import ErrorRecord, Estimator, Progress, reactive
+from foresee.cluster.estimators import ASSUMED_ERROR, ErrorRecord, Estimator, Progress, reactive
 from foresee.cluster.execution import Execution, start_execution
 from foresee.cluster.job import Cluster, Job, check_jobs
 from foresee.cluster.placement import Placement, place, speed_of
@@ -120,13 +120,15 @@ def simulate(
     *,
     estimator: Estimator = reactive,
     start_seconds: float = 0.0,
+    assumed_error: float = ASSUMED_ERROR,
     on_round: Callable[[float, int], None] | None = None,
 ) -> Run:
     """Run all jobs to their end; nothing runs before `start_seconds`, though jobs may have arrived by then.
 
+    `assumed_error` is the spread of log errors policies are told of until jobs have shown theirs;
     `on_round(now, finished)` is called once a round, for progress bars.
     """
-    simulator = Simulator(check_jobs(jobs, cluster), cluster, estimator, start_seconds)
+    simulator = Simulator(check_jobs(jobs, cluster), cluster, estimator, start_seconds, assumed_error)
     while simulator.advance_to_work():
         live = simulator.live()
         ids = order(simulator.now, live)
@@ -153,7 +155,14 @@ class _Entry:
 class Simulator:
     """The state of a run between rounds. `simulate` drives it with a policy, `replay.py` with a stored schedule."""
 
-    def __init__(self, jobs: Sequence[Job], cluster: Cluster, estimator: Estimator, start_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        cluster: Cluster,
+        estimator: Estimator,
+        start_seconds: float = 0.0,
+        assumed_error: float = ASSUMED_ERROR,
+    ) -> None:
         self.now = max(start_seconds, jobs[0].arrival_seconds if jobs else 0.0)
         self.outcomes: list[Outcome] = []
         self._cluster = cluster
@@ -161,9 +170,10 @@ class Simulator:
         self._queued = list(reversed(jobs))
         self._entries: dict[str, _Entry] = {}
         self._rounds: list[Round] = []
-        self._previous: Placement = {}
+        # Whoever has made progress before the first round is running as it begins; where, nobody said.
+        self._previous: Placement = {job.id: () for job in jobs if job.done_seconds}
         self._busy_gpu_seconds = 0.0
-        self._errors = ErrorRecord()
+        self._errors = ErrorRecord(assumed_error)
 
     def advance_to_work(self) -> bool:
         """Let arrived jobs join, jumping over idle time; False when all is done."""

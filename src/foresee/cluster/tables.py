@@ -69,7 +69,7 @@ def _fate_cells(fate: Fate) -> list[str]:
     job = fate.job
     times = (job.left_seconds, job.arrival_seconds, fate.start_seconds, fate.finish_seconds, fate.wait_seconds)
     return [
-        job.id, job.user, str(job.gpus), *map(in_words, times), str(fate.num_starts), f"{fate.rho:.2f}",
+        job.id, job.user, str(job.gpus), *map(in_words, times), str(fate.num_pieces), f"{fate.rho:.2f}",
         f"{fate.rho_themis:.2f}",
     ]  # fmt: skip
 

@@ -27,6 +27,8 @@ class JobRecord:
     utilisation: float | None = None
     """Mean use of its GPUs, 0 to 1."""
     status: str = ""
+    finished: bool = False
+    """It is over, and beside it in the file are jobs that are not: it is history, not work to plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +42,8 @@ class JobFile:
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        return tuple(record.job for record in self.records)
+        """What there is to plan."""
+        return tuple(record.job for record in self.records if not record.finished)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What Slurm's `sacct` prints.
 
 In: `sacct -P --allocations --format=JobID,User,Partition,State,Submit,Start,Elapsed,Timelimit,NNodes,ReqTRES` (or
-AllocTRES). Out: jobs with GPUs. A job that is over took its Elapsed time; one that waits or runs is expected to take
-its Timelimit.
+AllocTRES). Out: jobs with GPUs; those that are over are history if others are not, else they are a trace to study. A
+job that is over took its Elapsed time; one that waits or runs is expected to take its Timelimit.
 Never: count job steps (ids with a dot), or jobs without GPUs; both are left out and noted.
 """
 
@@ -22,19 +22,20 @@ GPUS = re.compile(r"gres/gpu=(\d+)")
 
 def read_sacct(path: Path) -> JobFile:
     rows = [row for row in delimited_rows(path, delimiter="|", required=REQUIRED) if "." not in row.text("jobid")]
-    with_gpus = [(row, gpus) for row in rows if (gpus := _gpus(row)) and (_waits(row) or _seconds(row, "elapsed"))]
+    with_gpus = [(row, gpus) for row in rows if (gpus := _gpus(row)) and (_is_queue(row) or _seconds(row, "elapsed"))]
     origin = min((row.moment("submit") for row, _ in with_gpus), default=datetime.min)
     now = max((_latest(row) for row, _ in with_gpus), default=origin)
-    records = tuple(_record(row, gpus, origin) for row, gpus in with_gpus)
+    has_queue = any(_is_queue(row) for row, _ in with_gpus)
+    records = tuple(_record(row, gpus, origin, has_queue) for row, gpus in with_gpus)
     left_out = len(rows) - len(records)
     return JobFile(
         records=records,
-        now_seconds=(now - origin).total_seconds() if any(_is_queue(row) for row, _ in with_gpus) else 0.0,
+        now_seconds=(now - origin).total_seconds() if has_queue else 0.0,
         notes=(f"{left_out} jobs without GPUs or run time were left out",) if left_out else (),
     )
 
 
-def _record(row: Row, gpus: int, origin: datetime) -> JobRecord:
+def _record(row: Row, gpus: int, origin: datetime, has_queue: bool) -> JobRecord:
     elapsed = _seconds(row, "elapsed")
     running = row.text("state") == "RUNNING"
     work = max(_seconds(row, "timelimit"), elapsed + 1) if _is_queue(row) else elapsed
@@ -53,15 +54,12 @@ def _record(row: Row, gpus: int, origin: datetime) -> JobRecord:
         wait_seconds=None if started is None else (started - row.moment("submit")).total_seconds(),
         num_servers=row.count("nnodes") if row.has("nnodes") else None,
         status=row.text("state"),
+        finished=has_queue and not _is_queue(row),
     )
 
 
 def _is_queue(row: Row) -> bool:
     return row.text("state") in ("PENDING", "RUNNING", "REQUEUED", "SUSPENDED")
-
-
-def _waits(row: Row) -> bool:
-    return _is_queue(row)
 
 
 def _started(row: Row) -> datetime | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from foresee.cluster.bounds import Work, end_bound
 from foresee.cluster.job import Cluster
 from foresee.cluster.simulation import Live, Order
 
@@ -41,8 +42,7 @@ def guarded(cluster: Cluster, slack: float | None = None) -> Order:
 
 def attainable_seconds(live: Sequence[Live], gpus: int) -> float:
     """From now: no plan for these jobs ends sooner, by the estimates."""
-    longest = max(entry.remaining_seconds for entry in live)
-    return max(longest, sum(entry.gpus * entry.remaining_seconds for entry in live) / gpus)
+    return end_bound([Work(0.0, entry.gpus, entry.remaining_seconds) for entry in live], gpus)
 
 
 def laxity_seconds(entry: Live, goal_seconds: float) -> float:
@@ -51,6 +51,9 @@ def laxity_seconds(entry: Live, goal_seconds: float) -> float:
 
 
 def _urgency(entry: Live, goal_seconds: float, cluster: Cluster) -> tuple[bool, float]:
+    ends_now = entry.running and entry.remaining_seconds <= cluster.round_seconds
+    if ends_now and cluster.restart_seconds and goal_seconds < math.inf:
+        return False, -math.inf  # stopping it would win less than a round and cost a restart
     laxity = laxity_seconds(entry, goal_seconds) - RESTARTS_TO_YIELD * cluster.restart_seconds * entry.running
     has_laxity = laxity > cluster.round_seconds
     return has_laxity, entry.remaining_seconds if has_laxity else laxity
