@@ -54,6 +54,16 @@ def test_many_workers_are_proved_right(
     assert verdict.right, verdict.violations
 
 
+@given(case=balanced_traces())
+def test_many_workers_without_a_cache_are_proved_right(case: tuple[int, int, list[Touches]]) -> None:
+    num_workers, num_rows, trace = case
+    header = header_of(num_workers, num_rows, num_rows, len(trace))
+    records = list(plan(Ownership(header, PLACEMENTS["contiguous"], eager=True, remember_versions=True), trace))
+    verdict = check(header, trace, records, count(records))
+    assert verdict.right, verdict.violations
+    assert verdict.counters.num_fetched == verdict.counters.num_unique
+
+
 @pytest.mark.parametrize("num_workers", [2, 4, 8])
 def test_a_longer_trace_is_proved_right(num_workers: int) -> None:
     trace = skewed_trace(seed=num_workers, num_rows=2000, num_steps=40, num_samples=32, num_lookups=5)

@@ -40,6 +40,18 @@ class Batch:
             return np.arange(0, len(self.rows) + 1, max(1, self.num_features), dtype=np.int32)
         return self.bag_offsets[:: self.num_features]
 
+    def part(self, samples: Int32) -> Batch:
+        """The batch of some of the samples, in this order."""
+        bags = (samples[:, None].astype(np.int64) * self.num_features + np.arange(self.num_features)).reshape(-1)
+        if self.bag_offsets is None:
+            rows, bag_offsets = self.rows[bags], None
+        else:
+            sizes = np.diff(self.bag_offsets)[bags]
+            bag_offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+            within = np.arange(bag_offsets[-1]) - np.repeat(bag_offsets[:-1], sizes)
+            rows = self.rows[np.repeat(self.bag_offsets[bags], sizes) + within]
+        return Batch(self.step, self.dense[samples], self.labels[samples], rows, bag_offsets, self.num_features)
+
 
 class BatchStream(Protocol):
     """Batches by step. Batch t is a pure function of (log, seed, epoch, t): any t can be asked for first."""

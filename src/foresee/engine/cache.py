@@ -15,13 +15,24 @@ import torch
 from numpy.typing import NDArray
 
 from foresee.data.batch import Batch
-from foresee.engine.kernels import Threads, gather, gather_bags, put_rows, take_rows, update_rows
+from foresee.engine.kernels import (
+    Threads,
+    apply_rows,
+    gather,
+    gather_bags,
+    put_rows,
+    sum_gradients,
+    take_rows,
+    update_rows,
+    zeroed_rows,
+)
 from foresee.engine.optimizers import Optimizer
 from foresee.engine.work import Pooling, Work
 from foresee.plan.record import Evict, Fetch, Int32, Int64
 from foresee.store.contract import Layout, Rows
 
 EMPTY = -1
+NEVER_STORED = -1
 
 
 class Cache(Protocol):
@@ -39,8 +50,29 @@ class Cache(Protocol):
         """One optimiser step on the rows that the record applies."""
         ...
 
+    def sums(self, work: Work, gradient: torch.Tensor) -> torch.Tensor:
+        """[unique, width]: the gradient of each distinct row, summed over this worker's lookups. On the CPU."""
+        ...
+
+    def apply(self, slots: Int32, sums: torch.Tensor, *, version: int) -> None:
+        """One optimiser step on these rows, with gradients that were summed over workers."""
+        ...
+
+    def copy(self, slots: Int32) -> Rows:
+        """The rows of these slots."""
+        ...
+
+    def put(self, slots: Int32, arrived: Rows) -> None:
+        """Puts copies of rows that another worker owns into slots."""
+        ...
+
     def take(self, evict: Evict) -> Rows:
         """Copies out the rows of slots that are now free."""
+        ...
+
+    @property
+    def table(self) -> SlotTable:
+        """Which rows the slots hold."""
         ...
 
     def changed(self) -> tuple[Int64, Rows]:
@@ -59,8 +91,13 @@ class SlotTable:
         self.row[fetch.slot] = fetch.row
         self.stored_version[fetch.slot] = versions
 
-    def free(self, evict: Evict) -> None:
-        self.row[evict.slot] = EMPTY
+    def adopt(self, slots: Int32, rows: Int64) -> None:
+        """Rows that came from another worker, and may be newer than the store's in any case."""
+        self.row[slots] = rows
+        self.stored_version[slots] = NEVER_STORED
+
+    def free(self, slots: Int32) -> None:
+        self.row[slots] = EMPTY
 
     def changed(self, versions: Int32) -> Int32:
         """Slots whose row is newer here than in the store; from now on they count as written."""
@@ -79,18 +116,17 @@ class SlotCache:
         self._optimizer = optimizer
         self._pooling = pooling
         self._threads = threads
-        # Torch's allocator aligns to cache lines, numpy's does not.
         self._rows = Rows(
-            torch.zeros(capacity_rows, layout.width).numpy(),
-            torch.zeros(capacity_rows, layout.state_width).numpy(),
+            zeroed_rows(capacity_rows, layout.width),
+            zeroed_rows(capacity_rows, layout.state_width),
             np.zeros(capacity_rows, np.int32),
         )
-        self._table = SlotTable(capacity_rows)
+        self.table = SlotTable(capacity_rows)
         self._out = torch.empty(0, layout.width)
 
     def fill(self, fetch: Fetch, staging: Rows) -> None:
-        put_rows(self._rows, fetch.slot, staging, threads=self._threads)
-        self._table.hold(fetch, staging.versions)
+        self.put(fetch.slot, staging)
+        self.table.hold(fetch, staging.versions)
 
     def embeddings(self, work: Work) -> torch.Tensor:
         batch, record = work.batch, work.record
@@ -109,16 +145,28 @@ class SlotCache:
             threads=self._threads,
         )  # fmt: skip
 
+    def sums(self, work: Work, gradient: torch.Tensor) -> torch.Tensor:
+        gradients = gradient.reshape(-1, self._layout.width).contiguous().numpy()
+        out = torch.empty(len(work.record.unique), self._layout.width)
+        sum_gradients(gradients, work.order, out.numpy(), threads=self._threads)
+        return out
+
+    def apply(self, slots: Int32, sums: torch.Tensor, *, version: int) -> None:
+        apply_rows(self._optimizer, self._rows, slots, sums.numpy(), version=version, threads=self._threads)
+
+    def put(self, slots: Int32, arrived: Rows) -> None:
+        put_rows(self._rows, slots, arrived, threads=self._threads)
+
     def take(self, evict: Evict) -> Rows:
-        out = self._copy(evict.slot)
-        self._table.free(evict)
+        out = self.copy(evict.slot)
+        self.table.free(evict.slot)
         return out
 
     def changed(self) -> tuple[Int64, Rows]:
-        slots = self._table.changed(self._rows.versions)
-        return self._table.row[slots], self._copy(slots)
+        slots = self.table.changed(self._rows.versions)
+        return self.table.row[slots], self.copy(slots)
 
-    def _copy(self, slots: Int32) -> Rows:
+    def copy(self, slots: Int32) -> Rows:
         out = Rows.empty(len(slots), self._layout)
         take_rows(self._rows, slots, out, threads=self._threads)
         return out

@@ -21,6 +21,7 @@ import torch
 from foresee.data.batch import BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.engine.cache import Cache, SlotCache
+from foresee.engine.exchange import Alone, Exchange
 from foresee.engine.kernels import Threads
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
 from foresee.engine.tables import Tables
@@ -72,6 +73,8 @@ class Run:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     num_threads: int = 1
     """Threads of the row kernels."""
+    exchange: Exchange = field(default_factory=Alone)
+    """What goes on between this worker and its peers."""
     commit_at_end: bool = True
     """Commit when the loop ends, also by `break`. Who commits rows together with something else says False."""
 
@@ -109,6 +112,7 @@ class Run:
         if self._active is not None:
             pipeline, cache = self._active
             with self._whole_or_never_committed():
+                self.exchange.settle(cache)
                 pipeline.write_now(self.steps_done - 1, *cache.changed())
 
     def commit(self) -> None:
@@ -119,7 +123,9 @@ class Run:
 
     def _steps(self, pipeline: Pipeline, cache: Cache) -> Iterator[Step]:
         for ready in pipeline.ready():
-            cache.fill(ready.work.record.fetch, ready.staging)
+            record = ready.work.record
+            cache.fill(record.fetch, ready.staging)
+            self.exchange.deliver(record.step, cache)
             step = Step(ready, cache, self.device, self._finish)
             yield step
             if not step.updated:
@@ -131,10 +137,11 @@ class Run:
             raise UsageError(f"step {work.record.step} belongs to a loop that has ended; update it inside the loop")
         (pipeline, cache), record = self._active, work.record
         with self._whole_or_never_committed():
-            cache.update(work, gradient)
+            self.exchange.update(work, gradient, cache)
             self.steps_done = record.step + 1
             self._counting.add(record)
             pipeline.write_back(record.step, record.evict.row, cache.take(record.evict))
+            self.exchange.depart(record, cache)
 
     @contextmanager
     def _whole_or_never_committed(self) -> Iterator[None]:
@@ -147,7 +154,7 @@ class Run:
 
     def _work(self) -> Iterator[Work]:
         if self.records is None:
-            return planned(self.stream, self.header, self.pooling)
+            return planned(self.stream, self.header, self.pooling, worker=self.exchange.rank)
         return replayed(self.stream, self.records, self.header.first_step, self.pooling)
 
     def _cache(self, threads: Threads) -> Cache:
@@ -194,14 +201,20 @@ def make_header(
     window_steps: int | None = None,
     fetch_ahead_steps: int = FETCH_AHEAD_STEPS,
     remember_versions: bool = False,
+    num_workers: int = 1,
+    placement: str | None = None,
 ) -> Header:
     """The header of a plan for this stream."""
     if cache_rows < 1:
         raise PlanError(f"a cache of {cache_rows} rows cannot hold anything; give at least one batch's distinct rows")
     return Header(
         planner=planner,
-        parameters={"window_steps": window_steps, "remember_versions": int(remember_versions)},
-        num_workers=1,
+        parameters={
+            "window_steps": window_steps,
+            "remember_versions": int(remember_versions),
+            "placement": placement,
+        },
+        num_workers=num_workers,
         capacity_rows=cache_rows,
         num_rows=stream.num_rows,
         first_step=first_step,

@@ -24,8 +24,9 @@ import numpy as np
 from foresee.engine.channel import Abandoned, Channel, Watermark
 from foresee.engine.work import Work
 from foresee.errors import StaleReadError
-from foresee.plan.record import UNKNOWN_VERSION, Fetch, Header, Int64
+from foresee.plan.record import UNKNOWN_VERSION, Fetch, Header, Int64, Record
 from foresee.store.contract import Rows, Store
+from foresee.store.guarded import guarded
 
 WRITES_IN_FLIGHT = 4
 
@@ -62,7 +63,7 @@ class Pipeline:
 
     def __init__(self, source: Iterable[Work], store: Store, header: Header) -> None:
         self.times = PipelineTimes()
-        self._store = store
+        self._store = guarded(store)
         self._source = source
         self._planned: Channel[Work] = Channel("plan", capacity=header.fetch_ahead_steps + 2)
         self._ready: Channel[Ready] = Channel("fetch", capacity=header.fetch_ahead_steps + 2)
@@ -125,7 +126,7 @@ class Pipeline:
         try:
             for work in self._planned:
                 self._applied.wait_for(work.record.not_before)
-                self._ready.put(Ready(work, self._fetch(work.record.step, work.record.fetch)))
+                self._ready.put(Ready(work, self._fetch(work.record)))
             self._ready.close()
         except BaseException as error:
             self._planned.refuse(Abandoned())
@@ -134,8 +135,7 @@ class Pipeline:
     def _write(self) -> None:
         try:
             for write in self._writes:
-                if len(write.rows):
-                    self._store.write(write.rows, write.values)
+                self._store.write_step(write.step, write.rows, write.values)
                 self._applied.raise_to(write.step)
                 self._tickets_done.raise_to(write.ticket)
         except BaseException as error:
@@ -143,11 +143,10 @@ class Pipeline:
             self._applied.fail(error)
             self._tickets_done.fail(error)
 
-    def _fetch(self, step: int, fetch: Fetch) -> Rows:
-        staging = Rows.empty(len(fetch), self._store.layout)
-        if len(fetch):
-            self._store.read(fetch.row, staging)
-            check_versions(step, fetch, staging)
+    def _fetch(self, record: Record) -> Rows:
+        fetch, staging = record.fetch, Rows.empty(len(record.fetch), self._store.layout)
+        self._store.read_guarded(fetch.row, fetch.version, record.not_before, staging)
+        check_versions(record.step, fetch, staging)
         return staging
 
 

@@ -35,12 +35,11 @@ class TorchCache:
             torch.zeros(capacity_rows, layout.state_width, device=device),
             torch.zeros(capacity_rows, dtype=torch.int32, device=device),
         )
-        self._table = SlotTable(capacity_rows)
+        self.table = SlotTable(capacity_rows)
 
     def fill(self, fetch: Fetch, staging: Rows) -> None:
-        arrived = TensorRows(*map(self._on_device, (staging.values, staging.state, staging.versions)))
-        torch_kernels.put_rows(self._rows, self._on_device(fetch.slot), arrived)
-        self._table.hold(fetch, staging.versions)
+        self.put(fetch.slot, staging)
+        self.table.hold(fetch, staging.versions)
 
     def embeddings(self, work: Work) -> Tensor:
         batch, record = work.batch, work.record
@@ -63,16 +62,29 @@ class TorchCache:
             version=record.step + 1,
         )
 
+    def sums(self, work: Work, gradient: Tensor) -> Tensor:
+        order = TensorOrder.of(work.order, self._device)
+        return torch_kernels.sum_gradients(gradient.reshape(-1, self._layout.width), order).cpu()
+
+    def apply(self, slots: Int32, sums: Tensor, *, version: int) -> None:
+        torch_kernels.apply_rows(
+            self._optimizer, self._rows, self._on_device(slots), sums.to(self._device), version=version
+        )
+
+    def put(self, slots: Int32, arrived: Rows) -> None:
+        rows = TensorRows(*map(self._on_device, (arrived.values, arrived.state, arrived.versions)))
+        torch_kernels.put_rows(self._rows, self._on_device(slots), rows)
+
     def take(self, evict: Evict) -> Rows:
-        taken = self._copy(evict.slot)
-        self._table.free(evict)
+        taken = self.copy(evict.slot)
+        self.table.free(evict.slot)
         return taken
 
     def changed(self) -> tuple[Int64, Rows]:
-        slots = self._table.changed(self._rows.versions.cpu().numpy())
-        return self._table.row[slots], self._copy(slots)
+        slots = self.table.changed(self._rows.versions.cpu().numpy())
+        return self.table.row[slots], self.copy(slots)
 
-    def _copy(self, slots: Int32) -> Rows:
+    def copy(self, slots: Int32) -> Rows:
         taken = torch_kernels.take_rows(self._rows, self._on_device(slots))
         return Rows(taken.values.cpu().numpy(), taken.state.cpu().numpy(), taken.versions.cpu().numpy())
 

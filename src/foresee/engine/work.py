@@ -47,8 +47,8 @@ def touches_of(batch: Batch) -> Touches:
     return Touches(batch.rows, batch.sample_offsets)
 
 
-def planned(stream: BatchStream, header: Header, pooling: Pooling) -> Iterator[Work]:
-    """The stream's work from the header's first step on, planned as it is read."""
+def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: int = 0) -> Iterator[Work]:
+    """One worker's work from the header's first step on, planned as the stream is read."""
 
     def profile(num_steps: int) -> Iterator[Touches]:
         for batch, _ in zip(stream.batches(header.first_step), range(num_steps), strict=False):
@@ -63,9 +63,11 @@ def planned(stream: BatchStream, header: Header, pooling: Pooling) -> Iterator[W
             )
         waiting.append(batch)
         for record in _push(planner, batch, stream):
-            yield _work(waiting.popleft(), record, pooling)
+            if record.worker == worker:
+                yield _work(waiting.popleft(), record, pooling)
     for record in planner.finish():
-        yield _work(waiting.popleft(), record, pooling)
+        if record.worker == worker:
+            yield _work(waiting.popleft(), record, pooling)
 
 
 def replayed(stream: BatchStream, records: Iterable[Record], first_step: int, pooling: Pooling) -> Iterator[Work]:
@@ -85,6 +87,8 @@ def replayed(stream: BatchStream, records: Iterable[Record], first_step: int, po
 
 
 def _work(batch: Batch, record: Record, pooling: Pooling) -> Work:
+    if len(record.samples) != batch.num_samples:
+        batch = batch.part(record.samples)
     order = order_lookups(record.inverse, len(record.unique), bag_offsets=batch.bag_offsets, mean=pooling.mean)
     return Work(batch, record, order)
 

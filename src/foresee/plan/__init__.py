@@ -13,6 +13,8 @@ from foresee.plan.belady import Belady
 from foresee.plan.demand import least_frequently_used, least_recently_used, static_hot_set
 from foresee.plan.lookahead import WINDOW_STEPS, Lookahead
 from foresee.plan.record import Header, Planner, Record, Touches
+from foresee.plan.workers.ownership import Ownership
+from foresee.plan.workers.placement import PLACEMENTS
 
 PROFILE_STEPS = 100
 """How much of the stream the static planner looks at before it fixes its hot set."""
@@ -48,7 +50,21 @@ def make_planner(header: Header, profile: Profile) -> Planner:
     """The planner that the header names. `profile` is asked only by planners that look at the stream first."""
     if header.planner not in PLANNERS:
         raise PlanError(f"there is no planner {header.planner!r}; choose one of {', '.join(PLANNERS)}")
+    if header.num_workers > 1:
+        return _for_many(header)
     return PLANNERS[header.planner](header, profile)
+
+
+def _for_many(header: Header) -> Planner:
+    placement = str(header.parameters.get("placement") or "location_aware")
+    if header.planner not in ("lookahead", "none") or placement not in PLACEMENTS:
+        raise PlanError(
+            f"planner {header.planner!r} with placement {placement!r} cannot plan for {header.num_workers} workers; "
+            f"choose lookahead or none, with one of {', '.join(PLACEMENTS)}"
+        )
+    versions = bool(header.parameters.get("remember_versions", False))
+    eager = header.planner == "none"
+    return Ownership(header, PLACEMENTS[placement], eager=eager, remember_versions=versions)
 
 
 def plan(planner: Planner, trace: Iterable[Touches]) -> Iterator[Record]:

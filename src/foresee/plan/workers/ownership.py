@@ -27,7 +27,17 @@ from foresee.errors import PlanError
 from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.lookahead import NOBODY, WINDOW_LOOKUPS_MAX, WINDOW_STEPS
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Kind, Record, Touches, Transfers
-from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, RowTable, find, prefetch_entry
+from foresee.plan.row_table import (
+    LOW,
+    NO_SLOT,
+    PAST,
+    PREFETCH_DISTANCE,
+    SLOT,
+    RowTable,
+    checksum_of,
+    find,
+    prefetch_entry,
+)
 from foresee.plan.workers.placement import Placement, Scene
 
 # One transfer: kind, step after which it is sent, deadline, from, slot there, to, slot there.
@@ -232,9 +242,13 @@ def _enlist(
 
 @njit(nogil=True, cache=True)
 def _resolve(
-    offsets: Int32, inverse: Int32, samples: Int32, worker: int, slots: Int32, place: Int32, unique: Int32, local: Int32
-) -> int:
-    """One worker's `unique` and `inverse`, in order of first touch by its own samples. `place` is -1 everywhere."""
+    offsets: Int32, inverse: Int32, samples: Int32, worker: int, slots: Int32, place: Int32, rows: Int64,
+    unique: Int32, local: Int32, touched: Int64,
+) -> int:  # fmt: skip
+    """One worker's `unique` and `inverse`, in order of first touch by its own samples, and the rows of its lookups.
+
+    `place` is -1 everywhere.
+    """
     num_unique = 0
     num_lookups = 0
     for i in range(len(samples)):
@@ -245,6 +259,7 @@ def _resolve(
                 unique[num_unique] = slots[row, worker]
                 num_unique += 1
             local[num_lookups] = place[row]
+            touched[num_lookups] = rows[row]
             num_lookups += 1
     for i in range(len(samples)):
         for k in range(offsets[samples[i]], offsets[samples[i] + 1]):
@@ -284,9 +299,12 @@ class Ownership:
         placement: Placement,
         *,
         window_steps: int = WINDOW_STEPS,
+        eager: bool = False,
         remember_versions: bool = False,
     ) -> None:
+        """`eager`: every row is written back after every step, which is training without a cache."""
         self.header = header
+        self.eager = eager
         # Whether a gradient is urgent depends on the next step: that one is always known.
         self.window_steps = max(1, window_steps)
         self.remember_versions = remember_versions
@@ -331,13 +349,19 @@ class Ownership:
         while self._window:
             records += self._plan_step()
         if self._open:
-            last = self._open[-1]
-            for worker in range(self.header.num_workers):
-                owned = np.flatnonzero(self._slot_last[worker] >= 0).astype(np.int32)
-                self._evict(last, worker, owned)
+            self._write_back_all()
         while self._open:
             records += self._close(self._open.popleft())
         return records
+
+    def _write_back_all(self) -> None:
+        """Evicts every row after the step planned last."""
+        for worker in range(self.header.num_workers):
+            owned = np.flatnonzero(self._slot_last[worker] >= 0).astype(np.int32)
+            if len(owned):
+                self._evict(self._open[-1], worker, owned)
+        self._lists[:] = self.header.capacity_rows
+        self._heads[:] = NOBODY
 
     def _look_at(self, touches: Touches) -> None:
         step = self._read
@@ -383,6 +407,8 @@ class Ownership:
         planned = self._carry_out(step, batch, held, pasts, placed, users, owners, sent)
         self._open.append(planned)
         self._planned += 1
+        if self.eager:
+            self._write_back_all()
         # Transfers of step y go over after y - 2 at the earliest, evictions for it after y - 1.
         return self._close(self._open.popleft()) if len(self._open) > 2 else []
 
@@ -461,7 +487,10 @@ class Ownership:
         offsets = batch.touches.sample_offsets
         lookups = int((offsets[samples + 1] - offsets[samples]).sum())
         unique, inverse = np.empty(lookups, np.int32), np.empty(lookups, np.int32)
-        num_unique = _resolve(offsets, batch.inverse, samples, worker, slots, place, unique, inverse)
+        touched = np.empty(lookups, np.int64)
+        num_unique = _resolve(
+            offsets, batch.inverse, samples, worker, slots, place, batch.rows, unique, inverse, touched
+        )
         mine = fetches[fetches[:, 0] == worker]
         past = pasts[mine[:, 1]]
         written_at = int((past & LOW).max(initial=0)) - 1
@@ -482,7 +511,7 @@ class Ownership:
             not_before=max(written_at, step - 1 - self.header.fetch_ahead_steps, -1),
             apply=slots[owned, worker],
             evict=Evict(),
-            digest=0,
+            digest=checksum_of(touched),
             drop=dropped,
         )
 

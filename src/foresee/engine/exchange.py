@@ -1,0 +1,58 @@
+"""What a worker does for and with its peers, as the records say.
+
+`Alone` is a worker without peers: the row kernels update in one pass and nothing travels. `peers.PeerExchange` is one
+among several. The training loop calls the same four moments of a step on either.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from foresee.engine.cache import Cache
+from foresee.engine.work import Work
+from foresee.plan.record import Record
+
+
+class Exchange(Protocol):
+    """The moments of a step at which rows or gradients may come or go."""
+
+    @property
+    def rank(self) -> int:
+        """Which worker this is."""
+        ...
+
+    def deliver(self, step: int, cache: Cache) -> None:
+        """Before the step: rows that peers sent for it take their slots."""
+        ...
+
+    def update(self, work: Work, gradient: Tensor, cache: Cache) -> None:
+        """After backward: gradients go to the owners of their rows, and owners apply them."""
+        ...
+
+    def depart(self, record: Record, cache: Cache) -> None:
+        """After the evictions: rows leave for the peers that need them next."""
+        ...
+
+    def settle(self, cache: Cache) -> None:
+        """Waits for what travels in the background, so that the cache is the state after the last step."""
+        ...
+
+
+class Alone:
+    """One worker: every row is its own."""
+
+    rank = 0
+
+    def deliver(self, step: int, cache: Cache) -> None:
+        pass
+
+    def update(self, work: Work, gradient: Tensor, cache: Cache) -> None:
+        cache.update(work, gradient)
+
+    def depart(self, record: Record, cache: Cache) -> None:
+        pass
+
+    def settle(self, cache: Cache) -> None:
+        pass

@@ -1,0 +1,127 @@
+"""Many workers end with the bytes of one, and planned with the bytes of unplanned, whatever travels in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+import torch
+
+from foresee.data import ClickLog, tiny
+from foresee.engine.loop import Run, make_header
+from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
+from foresee.engine.peers import PeerExchange
+from foresee.engine.tables import Tables, layout_for
+from foresee.engine.work import Pooling
+from foresee.store.contract import Rows
+from foresee.store.memory import MemoryStore
+from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
+
+WIDTH = 5
+BATCH_SIZE = 24
+EPOCHS = 2
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> ClickLog:
+    path: Path = tmp_path_factory.mktemp("peers")
+    return tiny(path / "log", seed=5, num_samples=500, multi_valued=True)
+
+
+@pytest.fixture(scope="module")
+def plain_log(tmp_path_factory: pytest.TempPathFactory) -> ClickLog:
+    """One id for each feature: the mean over a bag would make fractions of whole gradients."""
+    path: Path = tmp_path_factory.mktemp("peers-plain")
+    return tiny(path / "log", seed=6, num_samples=500, multi_valued=False)
+
+
+def train(
+    log: ClickLog, optimizer: Optimizer, num_workers: int, *, planner: str, placement: str, cache_rows: int, whole: bool
+) -> Rows:
+    """The tables after training with so many workers; `whole`: gradients are whole numbers, whose sums are exact."""
+    layout = layout_for(log, WIDTH, optimizer, 0, 0.1)
+    shared = SharedStore(MemoryStore(layout), num_workers)
+    meeting = Meeting(num_workers)
+    errors: list[BaseException] = []
+
+    def work(rank: int) -> None:
+        try:
+            _train_worker(log, optimizer, shared, meeting, rank, planner, placement, cache_rows, whole)
+        except BaseException as error:
+            errors.append(error)
+            meeting.abort()
+
+    threads = [Thread(target=work, args=(rank,)) for rank in range(num_workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    rows = Rows.empty(layout.num_rows, layout)
+    shared.store.read(np.arange(layout.num_rows), rows)
+    return rows
+
+
+def _train_worker(
+    log: ClickLog, optimizer: Optimizer, shared: SharedStore, meeting: Meeting, rank: int, planner: str, placement: str,
+    cache_rows: int, whole: bool,
+) -> None:  # fmt: skip
+    stream = log.batches(batch_size=BATCH_SIZE, seed=2, epochs=EPOCHS)
+    header = make_header(
+        stream, planner=planner, cache_rows=cache_rows, num_workers=meeting.num_workers, placement=placement,
+        fetch_ahead_steps=3, remember_versions=True,
+    )  # fmt: skip
+    tables = Tables(shared.for_worker(rank), optimizer)
+    exchange = PeerExchange(tables.layout, ThreadMesh(meeting, rank))
+    run = Run(stream, tables, header, Pooling.of(log.mean_features), exchange=exchange, commit_at_end=False)
+    for step in run:
+        step.embeddings.grad = gradient_of(step.embeddings.detach(), step.labels, whole, meeting.num_workers)
+        step.update()
+    exchange.close()
+
+
+def gradient_of(embeddings: torch.Tensor, labels: torch.Tensor, whole: bool, num_workers: int) -> torch.Tensor:
+    """A gradient that depends on what was read, so that a stale row shows; of a mean over the worker's samples."""
+    if whole:
+        signs = torch.sign(embeddings) + labels[:, None, None]
+        return signs * num_workers
+    return (torch.tanh(embeddings) - labels[:, None, None] * 0.3) / len(labels)
+
+
+def same(one: Rows, other: Rows) -> bool:
+    return (
+        one.values.tobytes() == other.values.tobytes()
+        and one.state.tobytes() == other.state.tobytes()
+        and np.array_equal(one.versions, other.versions)
+    )
+
+
+OPTIMIZERS = [SGD(lr=0.125), Adagrad(lr=0.1), RowwiseAdagrad(lr=0.1), LazyAdam(lr=0.01)]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)
+@pytest.mark.parametrize("placement", ["contiguous", "herald", "location_aware"])
+def test_whole_gradients_give_the_same_bytes_with_any_number_of_workers(
+    plain_log: ClickLog, optimizer: Optimizer, placement: str
+) -> None:
+    log = plain_log
+    one = train(log, optimizer, 1, planner="none", placement=placement, cache_rows=189, whole=True)
+    assert one.versions.max() > 0
+    for num_workers in (2, 4):
+        many = train(
+            log, optimizer, num_workers, planner="lookahead", placement=placement, cache_rows=90, whole=True
+        )
+        assert same(one, many)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)
+@pytest.mark.parametrize("cache_rows", [80, 120, 189])
+def test_planned_equals_unplanned(log: ClickLog, optimizer: Optimizer, cache_rows: int) -> None:
+    unplanned = train(log, optimizer, 3, planner="none", placement="contiguous", cache_rows=189, whole=False)
+    planned = train(
+        log, optimizer, 3, planner="lookahead", placement="contiguous", cache_rows=cache_rows, whole=False
+    )
+    assert same(unplanned, planned)
