@@ -1,7 +1,7 @@
 """One global batch, as the training loop sees it, and the stream it comes from.
 
 A sample has dense features, one bag of row ids for each categorical feature, and a label. Row ids are global (table
-offset + local id). `bag_offsets` is None when every bag holds exactly one id, which is the common case and the fast one.
+offset + local id). `bag_offsets` is None when every bag holds exactly one id: the common case, and the fast one.
 """
 
 from __future__ import annotations

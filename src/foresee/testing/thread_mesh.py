@@ -42,7 +42,7 @@ class ThreadMesh:
 
     def swap(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
         parts, barrier = self._meeting.parts[lane], self._meeting.barriers[lane]
-        parts[self.rank] = list(sent.clone().split(sizes))
+        parts[self.rank] = list(torch.split(sent.clone(), sizes))
         barrier.wait()
         received = [parts[peer][self.rank] for peer in range(self.num_workers)]
         barrier.wait()
