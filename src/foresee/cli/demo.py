@@ -64,7 +64,10 @@ def demo(
 
     Makes a synthetic log (kept for the next time), writes a run file for you
     to look at and change, trains, and compares the result with the best AUC
-    that anyone could reach. About two minutes on two cores.
+    that anyone could reach. About a minute on two cores.
+
+    More samples come closer to it: the gap was 0.042 with 250,000 samples,
+    0.026 with 500,000, 0.019 with 1,000,000 and 0.015 with 2,000,000.
 
     [bold]Examples[/]
 
@@ -112,7 +115,7 @@ def _log(path: Path, samples: int, console: Console) -> ClickLog:
     except DataError:
         pass
     console.print(f"[bold]1. Make a click log[/] of {samples:,} samples in {path}", highlight=False)
-    with Progress(console=console, transient=True) as progress:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("samples", total=samples)
         return synthetic(
             path,

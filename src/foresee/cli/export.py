@@ -28,7 +28,7 @@ def export(
     from foresee.engine.export import export as export_run
 
     console = Console()
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("rows", total=None)
         description = export_run(run, out, lambda done, total: progress.update(task, completed=done, total=total))
     tables = description["tables"]

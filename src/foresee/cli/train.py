@@ -36,9 +36,11 @@ def train(
 ) -> None:
     """Train a model whose tables may be far larger than memory.
 
-    Reads ahead in the log, plans which rows are needed when, and trains while rows travel between cache and disk. Shows
-    loss, AUC, samples per second, the share of rows found in the cache and the share of time waited for rows; evaluates
-    on the valid split; keeps the state at intervals, at the end, and when you press Ctrl-C.
+    Reads ahead in the log, plans which rows are needed when, and trains while
+    rows travel between cache and disk. Shows loss, AUC, samples per second,
+    the share of a step's rows found in the cache and the share of time waited
+    for rows; evaluates on the valid split; keeps the state at intervals, at
+    the end, and when you press Ctrl-C.
 
     [bold]Examples[/]
 
@@ -53,8 +55,9 @@ def train(
       model: {name: dlrm, dim: 16}
       cache: {share: 0.1}     # a tenth of all rows
 
-    [bold]Exit codes[/]: 0 done or stopped as asked, 2 something in your input is wrong, 130 Ctrl-C, 143 SIGTERM. After
-    130 and 143 the state was kept: use --resume.
+    [bold]Exit codes[/]: 0 done, or stopped as asked; 2 something in your input is
+    wrong; 130 Ctrl-C; 143 SIGTERM. After 130 and 143 the state was kept: use
+    --resume.
     """
     from foresee.engine.training import train as run_training
 
