@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 PLAIN_SECONDS = 10.0
 TERMINAL_SECONDS = 1.0
@@ -110,35 +112,34 @@ class PlainDisplay:
 
 
 class TerminalDisplay:
-    """A bar that stays at the bottom."""
+    """A bar and the latest figures, which stay at the bottom; two lines, so that 80 columns are enough."""
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._every = _Every(TERMINAL_SECONDS, clock)
         self._progress = Progress(
-            TextColumn("step {task.completed:,}/{task.total:,}"),
-            BarColumn(bar_width=20),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[line]}"),
+            TextColumn("step {task.completed:,} of {task.total:,}"),
+            BarColumn(bar_width=30),
+            TimeRemainingColumn(),
             console=console,
-            transient=True,
         )
-        self._task = self._progress.add_task("", total=None, visible=False, line="")
+        self._figures = Text("planning the first steps …")
+        self._live = Live(Group(self._progress, self._figures), console=console, transient=True)
+        self._task = self._progress.add_task("", total=None, visible=False)
 
     def __enter__(self) -> TerminalDisplay:
-        self._progress.start()
+        self._live.start()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._progress.stop()
+        self._live.stop()
 
     def due(self) -> bool:
         return self._every.due()
 
     def show(self, reading: Reading) -> None:
         self._every.done()
-        self._progress.update(
-            self._task, completed=reading.step, total=reading.num_steps, visible=True, line=reading.line()
-        )
+        self._figures.plain = reading.line()
+        self._progress.update(self._task, completed=reading.step, total=reading.num_steps, visible=True)
 
     def say(self, text: str) -> None:
-        self._progress.console.print(text, highlight=False)
+        self._live.console.print(text, highlight=False)

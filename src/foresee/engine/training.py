@@ -225,9 +225,13 @@ def _opening(config: RunConfig, run: Run, first_step: int) -> str:
 def _closing(config: RunConfig, outcome: Outcome) -> str:
     if outcome.finished and not outcome.counters.num_steps:
         return f"all {outcome.num_steps:,} steps were done already; raise train.epochs to go on"
+    figures = (
+        f"{outcome.counters.hit_rate:.1%} of a step's rows were in the cache, {outcome.wait_share:.1%} of the time "
+        "was spent waiting for rows"
+    )
     if outcome.finished:
-        return f"done: {outcome.steps_done:,} steps; kept in {config.run}"
+        return f"done: {outcome.steps_done:,} steps, kept in {config.run}; {figures}"
     return (
-        f"stopped after {outcome.steps_done:,} of {outcome.num_steps:,} steps; kept in {config.run}, "
+        f"stopped after {outcome.steps_done:,} of {outcome.num_steps:,} steps, kept in {config.run}; {figures}; "
         "go on with --resume"
     )
