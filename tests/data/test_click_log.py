@@ -233,9 +233,13 @@ def test_values_out_of_range(tmp_path: Path, column: str, value: object, sentenc
         list(ClickLog.open(log.path).batches(batch_size=10).batches())
 
 
-def test_changed_values_fail_the_check(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("dense1", 0.25), ("user", 49), ("genres", [11, 11, 11]), ("genres", [11] * 9), ("label", 0.5)],
+)
+def test_changed_values_fail_the_check(tmp_path: Path, column: str, value: object) -> None:
     log = tiny(tmp_path / "log")
-    rewrite(log, "dense1", 0.25)
+    rewrite(log, column, value)
     with pytest.raises(DataError, match="the train split is not what was written"):
         ClickLog.open(log.path).check()
 

@@ -57,6 +57,17 @@ def test_order_follows_seed_and_epoch() -> None:
         assert not np.array_equal(base, visited(other, sizes, 0, 200))
 
 
+def test_row_groups_and_samples_are_both_mixed_anew() -> None:
+    """Seed, epoch and group each change the order inside groups; seed and epoch change which groups meet."""
+    base, epoch, seed = order_of([50] * 8), order_of([50] * 8, epoch=1), order_of([50] * 8, seed=1)
+    inside = [order.within(group) for order, group in ((base, 0), (base, 1), (epoch, 0), (seed, 0))]
+    assert len({tuple(it.tolist()) for it in inside if it is not None}) == 4
+    across = [[groups.tolist() for groups in order.row_groups] for order in (base, epoch, seed)]
+    assert across[0] != across[1]
+    assert across[0] != across[2]
+    assert across[1] != across[2]
+
+
 def test_without_shuffle_samples_come_as_stored() -> None:
     order = epoch_order(np.array([5, 5, 3]), shuffle_samples=6, seed=9, epoch=4, shuffle=False)
     assert [groups.tolist() for groups in order.row_groups] == [[0, 1], [2]]

@@ -22,6 +22,7 @@ from foresee.data import (
     Dense,
     Join,
     Layout,
+    Libfm,
     Parquet,
     PrepareOptions,
     prepare,
@@ -253,9 +254,43 @@ def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     text = "y,a\n" + "".join(f"{i % 2},value{i * i % 31}\n" for i in range(500))
     source = csv_source(tmp_path / "raw.csv", text)
     whole = prepare(source, tmp_path / "whole").log
+    small_blocks(monkeypatch)
+    assert prepare(source, tmp_path / "cut").log.digest == whole.digest
+
+
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     original = text_format._read
     monkeypatch.setattr(text_format, "_read", lambda stream, path, line, num: original(stream, path, line, 37))
-    assert prepare(source, tmp_path / "cut").log.digest == whole.digest
+
+
+def test_lines_are_counted_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_blocks(monkeypatch)
+    source = csv_source(tmp_path / "raw.csv", "y,a\n" + "1,v\n" * 200 + "1\n")
+    with pytest.raises(DataError, match=r"raw\.csv:202: expected 2 columns, found 1"):
+        prepare(source, tmp_path / "log")
+
+
+def test_statistics_do_not_depend_on_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_blocks(monkeypatch)
+    values = np.random.default_rng(0).normal(5000.0, 3.0, 300)
+    columns = Columns(label="y", dense=(Dense(name="x", transform="standard"),), categorical=(Categorical(name="a"),))
+    text = "y,a,x\n" + "".join(f"1,v,{value}\n" for value in values)
+    log = prepare(csv_source(tmp_path / "raw.csv", text, columns=columns), tmp_path / "log", EVERYTHING).log
+    assert log.dense[0].mean == pytest.approx(values.mean(), rel=1e-12)
+    assert log.dense[0].deviation == pytest.approx(values.std(), rel=1e-9)
+
+
+def test_libfm_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "raw.libfm").write_bytes(b"1 5:1 70:1 9:1.0\r\n-1 6:1 70:1 8:1\r\n\n+1 5:1 71:1 8:1\n")
+    files = (tmp_path / "raw.libfm",)
+    log = prepare(Libfm(files=files, field_names=("user", "item", "day")), tmp_path / "fields", EVERYTHING).log
+    assert records(log) == [
+        {"label": 1.0, "user": "5", "item": "70", "day": "9"},
+        {"label": 0.0, "user": "6", "item": "70", "day": "8"},
+        {"label": 1.0, "user": "5", "item": "71", "day": "8"},
+    ]
+    log = prepare(Libfm(files=files, shape="bag"), tmp_path / "bag", EVERYTHING).log
+    assert [record["indices"] for record in records(log)] == [["5", "70", "9"], ["6", "70", "8"], ["5", "71", "8"]]
 
 
 def test_other_encodings_separators_and_headers(tmp_path: Path) -> None:

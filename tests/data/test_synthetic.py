@@ -106,17 +106,16 @@ def mutual_information(left: Int64, right: Int64) -> float:
     return float((joint[seen] * np.log(joint[seen] / independent[seen])).sum())
 
 
-def test_columns_are_correlated_only_when_asked() -> None:
-    sizes = (40, 40, 40)
+@pytest.mark.parametrize("columns", [(0, 4), (1, 5), (2, 6)], ids=["by user", "by topic", "by both"])
+def test_columns_are_correlated_only_when_asked(columns: tuple[int, int]) -> None:
     found = {}
     for correlated in (True, False):
-        rows = next(
-            synthetic_rows(
-                batch_size=50_000, num_batches=1, table_sizes=sizes, correlated=correlated, num_users=200, seed=1
-            )
+        trace = synthetic_rows(
+            batch_size=50_000, num_batches=1, table_sizes=(40,) * 8, correlated=correlated, num_users=2000, seed=1
         )
-        found[correlated] = mutual_information(rows[:, 0], rows[:, 1] - 40)
-    assert found[True] > 5 * found[False]
+        left, right = (next(trace) % 40)[:, columns].T
+        found[correlated] = mutual_information(left, right)
+    assert found[True] > 10 * found[False]
 
 
 def test_rows_are_global_hot_first_and_reachable() -> None:
@@ -171,3 +170,17 @@ def test_histogram_of_one_kind_says_one_half() -> None:
 def test_degenerate_tables_still_make_a_log(tmp_path: Path) -> None:
     log = synthetic(tmp_path / "log", num_samples=100, table_sizes=(1,), num_dense=0, valid_share=0.0)
     assert log.split_sizes == {"train": 100}
+
+
+def test_equal_scores_count_half() -> None:
+    histogram = ScoreHistogram()
+    histogram.add(np.array([0.3, 0.3, 0.1]), np.array([0, 1, 0], np.float32))
+    assert histogram.auc() == 0.75
+
+
+def test_a_user_has_habits() -> None:
+    """One user alone: mostly one id in the columns that listen to the user, many in those that listen to topics."""
+    trace = synthetic_rows(batch_size=5000, num_batches=1, table_sizes=(10**6,) * 2, zipf=0.0, num_users=1, seed=1)
+    by_user, by_topic = (np.unique(column, return_counts=True)[1].max() / 5000 for column in next(trace).T)
+    assert 0.8 < by_user < 0.9
+    assert by_topic < 0.1
