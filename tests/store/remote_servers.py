@@ -195,6 +195,8 @@ def main() -> None:
                     os._exit(70)
             answer = {"process_id": child}
         print(json.dumps(answer), flush=True)
+    # Nothing of ours is open, and leaving the interpreter the long way takes seconds with torch in it.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,6 @@ from foresee.store.contract import Layout, Store
 from foresee.testing.store_suite import StoreSuite, store_machine
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with Servers(tmp_path_factory.mktemp("servers")) as servers:
-        yield servers
-
-
 class RemoteSuite(StoreSuite):
     num_shards = 1
 
