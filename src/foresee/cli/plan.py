@@ -1,0 +1,174 @@
+"""`foresee plan`: what a run would move, without running it; the same beside other policies; a plan to keep.
+
+Two commands under one name: `foresee plan RUN.yaml` plans, `foresee plan show FILE` shows a kept plan.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+
+from foresee.cli.bars import bar
+from foresee.cli.options import RunFile, Set
+from foresee.cli.plan_comparison import Comparison, as_json, as_text
+from foresee.config import load_run
+from foresee.errors import PlanError
+
+if TYPE_CHECKING:
+    from foresee.data.batch import BatchStream
+    from foresee.plan.record import Header
+
+STEPS_COMPARED = 500
+
+
+class _PlanUnlessShow(TyperGroup):
+    """Whatever does not begin with `show` is a run to be planned."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return list(super().parse_args(ctx, args if args[:1] in (["show"], ["run"]) else ["run", *args]))
+
+
+app = typer.Typer(cls=_PlanUnlessShow, help="What a run would move, without running it; `plan show` for a kept plan.")
+
+
+@app.command("run")
+def run(
+    run_file: RunFile,
+    overrides: Set = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep the plan of the whole run, for cache.plan_file.")
+    ] = None,
+    steps: Annotated[
+        str, typer.Option(metavar="NUM|all", help="Compare the policies on so many steps from the start.")
+    ] = str(STEPS_COMPARED),
+    curve: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw fetches over cache size for every policy: .html or .csv."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """What a run would move, without running it.
+
+    Plans the run's own log and cache and prints the share of rows found in the cache, rows and bytes moved a step and
+    the memory needed, beside the same for no cache, LRU, LFU, a static hot set and Belady's bound. All of them would
+    train to the same bytes.
+
+    [bold]Examples[/]
+
+      foresee plan run.yaml
+      foresee plan run.yaml --set cache.rows=200000 --steps all --curve curve.html
+      foresee plan run.yaml --out plan.arrow
+      foresee plan show plan.arrow
+    """
+    from foresee.engine.parts import open_log, plan_header, table_layout, train_stream
+    from foresee.engine.planning import first_steps
+
+    config, num_steps, console = load_run(run_file, overrides or ()), _number_of(steps), Console(stderr=json)
+    if curve is not None and curve.suffix not in (".html", ".csv"):
+        raise typer.BadParameter(f"--curve {curve}: its name must end in .html or .csv")
+    log = open_log(config)
+    stream, layout = train_stream(config, log), table_layout(config, log)
+    header = plan_header(config, log, stream)
+    if out is not None:
+        _keep(out, stream, header, console)
+    comparison = Comparison.of(
+        stream, header, layout, num_steps=num_steps, shuffle_samples=config.train.shuffle_samples, console=console
+    )
+    if json:
+        print(as_json(comparison))
+    else:
+        console.print(*as_text(comparison, str(config.log)), sep="\n", highlight=False, soft_wrap=True)
+    if curve is not None:
+        _draw(curve, str(config.log), first_steps(stream, num_steps), header, console)
+
+
+@app.command("show")
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan kept by `foresee plan RUN.yaml --out FILE`.")],
+    first: Annotated[int | None, typer.Option("--from", metavar="STEP", help="First step to show.")] = None,
+    steps: Annotated[int, typer.Option(min=0, metavar="NUM", help="How many steps to show.")] = 5,
+) -> None:
+    """A kept plan: its header, what it moves in all, and a few of its steps."""
+    from foresee.engine.plan_file import PlanFile
+
+    plan = PlanFile.open(file)
+    header, counters, console = plan.header, plan.counters, Console()
+    begin, end = header.first_step if first is None else first, header.first_step + header.num_steps
+    if not header.first_step <= begin <= end:
+        raise PlanError(f"{file}: there is no step {begin}; the plan has steps {header.first_step} to {end - 1}")
+    table = Table("plan", str(file))
+    for name, value in {**asdict(header), **asdict(counters), "hit_rate": f"{counters.hit_rate:.2%}"}.items():
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+    console.print(table)
+    sample = Table("step", "worker", "samples", "lookups", "distinct", "fetched", "not before", "written back", "slots")
+    for record, _ in zip(plan.records(begin), range(steps * header.num_workers), strict=False):
+        sizes = (len(record.samples), len(record.inverse), len(record.unique), len(record.fetch))
+        moves = (record.not_before, len(record.evict), _few(record.unique))
+        sample.add_row(*map(str, (record.step, record.worker, *sizes, *moves)))
+    console.print(sample)
+
+
+def _number_of(steps: str) -> int | None:
+    if steps == "all":
+        return None
+    if steps.isdecimal() and int(steps) > 0:
+        return int(steps)
+    raise typer.BadParameter(f"--steps {steps}: give a whole number from 1 up, or all")
+
+
+def _few(numbers: Any) -> str:
+    return " ".join(str(number) for number in numbers[:4]) + (" …" if len(numbers) > 4 else "")
+
+
+def _keep(out: Path, stream: BatchStream, header: Header, console: Console) -> None:
+    from foresee.engine.plan_file import write_plan
+    from foresee.engine.planning import planned_records
+
+    with bar(console, f"{header.planner}, to keep", header.num_steps) as advance:
+        counters = write_plan(out, header, planned_records(stream, header, advance))
+    console.print(
+        f"kept the plan of all {header.num_steps:,} steps in {out} ({out.stat().st_size / 1e6:,.1f} MB), hit rate "
+        f"{counters.hit_rate:.2%}; train with it: --set cache.plan_file={out}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _draw(path: Path, log: str, stream: BatchStream, header: Header, console: Console) -> None:
+    from foresee.engine import planning
+    from foresee.report.fetch_curve import as_csv, as_page
+
+    with bar(console, "counting rows", stream.num_steps) as advance:
+        demand = planning.demand_of(stream.batches(), advance)
+    capacities = planning.curve_capacities(demand, header.capacity_rows)
+    with bar(console, "curve", stream.num_steps * len(capacities) * len(planning.COMPARED)) as advance:
+        fetched = planning.curve(stream, header, capacities, advance)
+    note = (
+        f"Rows fetched a step over {stream.num_steps:,} steps, which touch {len(demand.rows):,} different rows. Caches "
+        "from the smallest that holds the largest batch to one that holds everything."
+    )
+    if path.suffix == ".csv":
+        text = as_csv(capacities, fetched)
+    else:
+        own, num_steps = header.capacity_rows, stream.num_steps
+        title = f"Fetches over cache size: {log}"
+        text = as_page(title, note, capacities, fetched, capacity_rows=own, num_steps=num_steps)
+    _write(path, text)
+    console.print(f"drew {path}", highlight=False, soft_wrap=True)
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        temporary.write_text(text, "utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise PlanError(f"{path}: the curve cannot be written ({error.strerror}); give another path") from None

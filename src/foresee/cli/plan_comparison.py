@@ -1,0 +1,132 @@
+"""The table of `foresee plan`: what every policy would move, on the same steps and in the same cache.
+
+In: a stream, a header, the layout of rows. Out: counters by policy, and these as text for a person or as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from foresee.cli.bars import bar
+from foresee.data.stream import LogStream
+from foresee.engine import planning
+from foresee.engine.memory import Memory, in_words, memory_needed, window_steps
+from foresee.plan.record import Counters, Header
+from foresee.store.contract import Layout
+
+MEANINGS = {
+    "none": "every step fetches all its rows",
+    "lru": "least recently used leaves first",
+    "lfu": "least frequently used leaves first",
+    "static": "the hottest rows stay",
+    "lookahead": "what is needed last leaves first, within a window",
+    "belady": "the bound: the whole future known",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Policies side by side."""
+
+    counters: dict[str, Counters]
+    header: Header
+    layout: Layout
+    num_steps: int
+    """Compared steps."""
+    num_steps_all: int
+    batch_size: int
+    window_steps: int
+    """How far the run's planner sees beyond the step it plans."""
+    memory: Memory
+
+    @classmethod
+    def of(
+        cls, stream: LogStream, header: Header, layout: Layout, *, num_steps: int | None, shuffle_samples: int,
+        console: Console,
+    ) -> Comparison:  # fmt: skip
+        """Plans the first steps once for each policy."""
+        compared = planning.first_steps(stream, num_steps).num_steps
+        counters = {}
+        for name in dict.fromkeys([header.planner, *planning.COMPARED]):
+            with bar(console, name, compared) as advance:
+                planned = planning.same_for(header, name, num_steps=compared)
+                counters[name] = planning.counters_of(stream, planned, advance)
+        first_batch = stream.batch(0)
+        return cls(
+            counters=counters,
+            header=header,
+            layout=layout,
+            num_steps=compared,
+            num_steps_all=stream.num_steps,
+            batch_size=stream.options.batch_size,
+            window_steps=window_steps(header, first_batch) - 1,
+            memory=memory_needed(layout, header, first_batch, shuffle_samples),
+        )
+
+    def figures(self, name: str) -> dict[str, float]:
+        """What a person asks of one policy."""
+        counters, num_steps = self.counters[name], max(1, self.num_steps)
+        num_moved = counters.num_fetched + counters.num_evicted
+        return {
+            "hit_rate": counters.hit_rate,
+            "fetched_per_step": counters.num_fetched / num_steps,
+            "written_back_per_step": counters.num_evicted / num_steps,
+            "bytes_per_step": num_moved * self.layout.row_bytes / num_steps,
+            "cache_bytes": counters.peak_slots * self.layout.row_bytes,
+        }
+
+
+def as_json(comparison: Comparison) -> str:
+    """One object on one line."""
+    content: dict[str, Any] = {
+        "planner": comparison.header.planner,
+        "cache_rows": comparison.header.capacity_rows,
+        "window_steps": comparison.window_steps,
+        "memory_bytes": comparison.memory.total,
+        "steps": comparison.num_steps,
+        "of_steps": comparison.num_steps_all,
+        "policies": {name: comparison.figures(name) for name in comparison.counters},
+    }
+    return json.dumps(content)
+
+
+def as_text(comparison: Comparison, log: str) -> list[RenderableType]:
+    """What a person reads."""
+    header, layout = comparison.header, comparison.layout
+    whole = comparison.num_steps == comparison.num_steps_all
+    steps = f"all {comparison.num_steps:,}" if whole else f"the first {comparison.num_steps:,}"
+    lines: list[RenderableType] = [
+        f"{log}: {steps} of {comparison.num_steps_all:,} steps of {comparison.batch_size:,} samples; cache of "
+        f"{header.capacity_rows:,} of {layout.num_rows:,} rows, {layout.row_bytes} bytes each",
+        _table(comparison),
+    ]
+    if header.planner == "lookahead":
+        lines.append(f"window: up to {comparison.window_steps:,} steps beyond the one that is planned")
+    lines.append(in_words(comparison.memory))
+    if not whole:
+        lines.append("the first steps fill the cache and know little reuse; --steps all compares the whole run")
+    return lines
+
+
+def _table(comparison: Comparison) -> Table:
+    table = Table("policy", "hit rate", "fetched a step", "written back", "MB a step", "cache", "what it does")
+    for column in table.columns[1:6]:
+        column.justify = "right"
+    for name in comparison.counters:
+        own, figures = name == comparison.header.planner, comparison.figures(name)
+        table.add_row(
+            f"{name} (this run)" if own else name,
+            f"{figures['hit_rate']:.2%}",
+            f"{figures['fetched_per_step']:,.1f}",
+            f"{figures['written_back_per_step']:,.1f}",
+            f"{figures['bytes_per_step'] / 1e6:,.3f}",
+            f"{figures['cache_bytes'] / 1e6:,.1f} MB",
+            MEANINGS.get(name, ""),
+            style="bold" if own else None,
+        )
+    return table

@@ -1,0 +1,126 @@
+"""Planning without training: what a plan would move, for this planner and beside it for the others.
+
+In: a stream of batches and the header of a plan. Out: records, or the counters of several planners on the same steps
+and the same cache, or a curve of fetches over cache sizes. Opens no tables and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from foresee.data.batch import Batch, BatchStream
+from foresee.engine.work import too_large, touches_of
+from foresee.plan import make_planner
+from foresee.plan.count import count
+from foresee.plan.demand import BatchTooLargeError
+from foresee.plan.record import Counters, Header, Int64, Record, Touches
+
+COMPARED = ("lookahead", "none", "lru", "lfu", "static", "belady")
+CURVE_POINTS = 8
+PENDING_ROWS_MIN = 1 << 20
+
+Advance = Callable[[], None]
+"""Called once for every step that was planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSteps:
+    """The beginning of a stream. It keeps the stream's digest: these are its batches."""
+
+    whole: BatchStream
+    num_steps: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.whole.num_rows
+
+    @property
+    def digest(self) -> str:
+        return self.whole.digest
+
+    def batches(self, first_step: int = 0) -> Iterator[Batch]:
+        return islice(self.whole.batches(first_step), max(0, self.num_steps - first_step))
+
+
+def first_steps(stream: BatchStream, num_steps: int | None) -> FirstSteps:
+    """So many steps, or all of them if there are fewer or none are named."""
+    return FirstSteps(stream, stream.num_steps if num_steps is None else min(num_steps, stream.num_steps))
+
+
+def planned_records(stream: BatchStream, header: Header, advance: Advance | None = None) -> Iterator[Record]:
+    """The records of a plan for the header's steps. A batch that cannot fit is refused with the cache that works."""
+
+    def touches(num_steps: int) -> Iterator[Touches]:
+        return map(touches_of, islice(stream.batches(header.first_step), num_steps))
+
+    planner = make_planner(header, touches)
+    for step, touched in enumerate(touches(header.num_steps), start=header.first_step):
+        try:
+            yield from planner.push(touched)
+        except BatchTooLargeError as error:
+            raise too_large(step, error.num_distinct, error.capacity_rows, stream) from None
+        if advance is not None:
+            advance()
+    yield from planner.finish()
+
+
+def counters_of(stream: BatchStream, header: Header, advance: Advance | None = None) -> Counters:
+    """What a plan moves."""
+    return count(planned_records(stream, header, advance))
+
+
+def same_for(header: Header, planner: str, *, num_steps: int, capacity_rows: int | None = None) -> Header:
+    """The header of another planner for the first steps, in the same cache or another one."""
+    parameters = header.parameters if planner == header.planner else {**header.parameters, "window_steps": None}
+    capacity = header.capacity_rows if capacity_rows is None else capacity_rows
+    return replace(header, planner=planner, parameters=parameters, num_steps=num_steps, capacity_rows=capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What some steps ask for, whoever plans them."""
+
+    rows: Int64
+    """Different rows of all steps together, ascending."""
+    largest_batch: int
+    """Distinct rows of the largest batch: the smallest cache that works."""
+
+
+def demand_of(batches: Iterable[Batch], advance: Advance | None = None) -> Demand:
+    """One pass over the batches; memory grows with the rows they touch."""
+    touched, largest = np.empty(0, np.int64), 1
+    pending: list[Int64] = []
+    for batch in batches:
+        pending.append(np.unique(batch.rows))
+        largest = max(largest, len(pending[-1]))
+        # Merging when as much is new as is known already keeps the whole pass linear, up to a logarithm.
+        if sum(map(len, pending)) > max(PENDING_ROWS_MIN, len(touched)):
+            touched, pending = np.unique(np.concatenate([touched, *pending])), []
+        if advance is not None:
+            advance()
+    return Demand(np.unique(np.concatenate([touched, *pending])), largest)
+
+
+def curve_capacities(demand: Demand, capacity_rows: int) -> list[int]:
+    """Cache sizes from the smallest that works to all touched rows, in equal ratios, with the run's own among them."""
+    least, most = demand.largest_batch, max(1, len(demand.rows))
+    sizes = {round(size) for size in np.geomspace(least, most, CURVE_POINTS)} | {least, most}
+    return sorted(sizes | ({capacity_rows} if least <= capacity_rows <= most else set()))
+
+
+def curve(
+    stream: BatchStream, header: Header, capacities: Sequence[int], advance: Advance | None = None
+) -> dict[str, list[int]]:
+    """For each planner the rows it fetches at each capacity; windows follow the cache, whatever the header's is."""
+    free = replace(header, parameters={**header.parameters, "window_steps": None})
+    fetched: dict[str, list[int]] = {}
+    for planner in COMPARED:
+        headers = [
+            same_for(free, planner, num_steps=stream.num_steps, capacity_rows=capacity) for capacity in capacities
+        ]
+        fetched[planner] = [counters_of(stream, header, advance).num_fetched for header in headers]
+    return fetched

@@ -1,0 +1,119 @@
+"""`foresee plan` as a person types it: the table, the kept plan, the curve, and one sentence for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from foresee.cli import main
+from foresee.data import tiny
+from foresee.engine.plan_file import PlanFile
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plan_command")
+    tiny(folder / "log", num_samples=500)
+    (folder / "run.yaml").write_text(
+        "log: log\nrun: run\nmodel: {name: dlrm, dim: 4}\ncache: {rows: 150}\ntrain: {batch_size: 32}\n"
+    )
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def foresee(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["foresee", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    code = ended.value.code
+    assert isinstance(code, int | None)
+    return code or 0
+
+
+def test_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert foresee("plan", "run.yaml", "--steps", "5", monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    assert "the first 5 of 12 steps of 32 samples; cache of 150 of 189 rows" in text
+    for name in ("lookahead (this run)", "none", "lru", "lfu", "static", "belady"):
+        assert f"│ {name} " in text
+    assert "window: up to 12 steps" in text
+    assert "memory needed, at most:" in text
+    assert "--steps all" in text
+    assert not Path("run").exists(), "planning makes no run folder"
+
+
+def test_figures_in_json_are_the_counters_of_the_plans(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert foresee("plan", "run.yaml", "--json", "--steps", "all", monkeypatch=monkeypatch) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["steps"], figures["of_steps"], figures["cache_rows"]) == (12, 12, 150)
+    policies = figures["policies"]
+    assert policies["none"]["hit_rate"] == 0
+    fewest = policies["belady"]["fetched_per_step"]
+    assert all(policy["fetched_per_step"] >= fewest for policy in policies.values())
+    row_bytes = 4 * 4 + 4 + 4  # values, row-wise state, version
+    moved = policies["lru"]["fetched_per_step"] + policies["lru"]["written_back_per_step"]
+    assert policies["lru"]["bytes_per_step"] == pytest.approx(moved * row_bytes)
+
+
+def test_keep_and_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert foresee("plan", "run.yaml", "--steps", "2", "--out", "kept.arrow", monkeypatch=monkeypatch) == 0
+    assert "kept the plan of all 12 steps in kept.arrow" in capsys.readouterr().out
+    assert PlanFile.open("kept.arrow").counters.num_steps == 12
+    assert foresee("plan", "show", "kept.arrow", "--from", "10", monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    assert "│ capacity_rows" in text
+    assert "│ 10 " in text
+    assert "│ 11 " in text
+    assert "│ 9 " not in text.partition("not before")[2]
+    assert foresee("plan", "show", "kept.arrow", "--from", "99", monkeypatch=monkeypatch) == 2
+    assert "there is no step 99; the plan has steps 0 to 11" in capsys.readouterr().err
+
+
+def test_the_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert foresee("plan", "run.yaml", "--steps", "6", "--curve", "curve.csv", monkeypatch=monkeypatch) == 0
+    head, *lines = Path("curve.csv").read_text().splitlines()
+    names = head.split(",")
+    assert names == ["cache_rows", "lookahead", "none", "lru", "lfu", "static", "belady"]
+    rows = [dict(zip(names, map(int, line.split(",")), strict=True)) for line in lines]
+    assert [row["cache_rows"] for row in rows] == sorted({row["cache_rows"] for row in rows})
+    assert 150 in [row["cache_rows"] for row in rows], "the run's own size is on the curve"
+    assert all(row["belady"] <= row[name] <= row["none"] for row in rows for name in names[1:])
+    assert rows[-1]["belady"] == rows[-1]["cache_rows"], "with room for everything each row comes once"
+    assert foresee("plan", "run.yaml", "--steps", "6", "--curve", "curve.html", monkeypatch=monkeypatch) == 0
+    page = Path("curve.html").read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "prefers-color-scheme: dark" in page
+    assert "<script src" not in page, "nothing is loaded from elsewhere"
+    assert list(Path().glob(".curve*")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run.yaml", "--set", "cache.rows=10"], "the smallest cache that works for this log is "),
+        (["run.yaml", "--set", "cache.planner=oracle"], "there is no planner 'oracle'; choose one of none"),
+        (["run.yaml", "--set", "cache.window_steps=9", "--set", "cache.rows=110"], "a window of 9 steps needs"),
+        (["missing.yaml"], "missing.yaml: there is no such file"),
+        (["run.yaml", "--out", "nowhere/plan.arrow"], "the plan cannot be written"),
+        (["run.yaml", "--curve", "nowhere/curve.csv", "--steps", "1"], "the curve cannot be written"),
+        (["run.yaml", "--curve", "curve.png"], "its name must end in .html or .csv"),
+        (["run.yaml", "--steps", "none"], "give a whole number from 1 up, or all"),
+        (["show", "run.yaml"], "this is not a plan, or its beginning is damaged"),
+        (["show", "missing.arrow"], "there is no such file; make a plan with"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_and_exit_2(
+    arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert foresee("plan", *arguments, monkeypatch=monkeypatch) == 2
+    assert sentence in " ".join(capsys.readouterr().err.replace("│", " ").split())

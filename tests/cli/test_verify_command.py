@@ -1,0 +1,59 @@
+"""`foresee verify` as a person types it: 0 differing bytes and exit 0, a difference and exit 1."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from foresee.cli import main
+from foresee.data import tiny
+from foresee.engine import verification
+from foresee.engine.verification import Verification
+
+RUN = "log: log\nrun: run\nmodel: {name: dlrm, dim: 4}\ncache: {rows: 150}\ntrain: {batch_size: 32, num_threads: 1}\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny(tmp_path / "log", num_samples=300)
+    (tmp_path / "run.yaml").write_text(RUN)
+    monkeypatch.chdir(tmp_path)
+
+
+def foresee(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["foresee", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    code = ended.value.code
+    assert isinstance(code, int | None)
+    return code or 0
+
+
+def test_no_byte_differs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert foresee("verify", "run.yaml", "--steps", "4", "--set", "cache.planner=lru", monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("0 differing bytes after 4 steps: ")
+    assert "rows and the dense weights compared" in text
+    assert not Path("run").exists()
+
+
+def test_a_difference_is_told_and_exits_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def different(*_: object, **__: object) -> Verification:
+        return Verification(
+            num_steps=4, num_rows=9, num_bytes=100, num_differing=2, first_difference="values of row 7"
+        )
+
+    monkeypatch.setattr(verification, "verify", different)
+    assert foresee("verify", "run.yaml", monkeypatch=monkeypatch) == 1
+    text = capsys.readouterr().out
+    assert "2 differing bytes after 4 steps: 9 rows" in text
+    assert "the first difference: values of row 7" in text
+
+
+def test_a_cache_too_small_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert foresee("verify", "run.yaml", "--set", "cache.rows=5", monkeypatch=monkeypatch) == 2
+    assert "but the cache holds 5; the smallest cache that works for this log is" in capsys.readouterr().err
