@@ -216,6 +216,18 @@ def test_after_a_failing_write_nothing_is_committed(stream: TraceStream, planner
     assert store.committed_step == 0
 
 
+def test_a_failing_write_that_no_read_waits_for_reaches_the_loop() -> None:
+    """No row comes back and all fetches run ahead: only handing over the next write-back can tell the loop."""
+    stream = TraceStream([[[step]] for step in range(12)], num_rows=12)
+    store = FailingStore(store_for(stream), write=0)
+    run = run_of(stream, header_of(stream, planner="none", cache_rows=1), store)
+    with pytest.raises(StoreError) as caught:
+        loop(run, trainer(Dots()))
+    assert caught.value is DISK_FULL
+    assert run.steps_done < 12, "it was told before the end"
+    assert store.commits_after_failure == []
+
+
 def test_a_write_that_fails_at_the_very_end_is_not_lost(stream: TraceStream) -> None:
     num_writes = sum(len(record.evict) > 0 for record in records_of(stream, new_run(stream).header))
     store = FailingStore(store_for(stream), write=num_writes - 1)
