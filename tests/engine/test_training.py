@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -300,10 +302,43 @@ def test_tables_of_another_shape_are_refused(log: ClickLog, tmp_path: Path) -> N
 def test_tensorboard_that_is_not_installed_is_a_sentence(
     log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ConfigError, match="tensorboard is not installed"):
         train_quietly(small_run(log, tmp_path / "run", train={"tensorboard": True}))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tensorboard_gets_the_lines_of_the_metrics_file(
+    log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, float, int]] = []
+    module = ModuleType("torch.utils.tensorboard")
+
+    class SummaryWriter:
+        def __init__(self, folder: str) -> None:
+            assert folder == str(tmp_path / "run" / "tensorboard")
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            written.append((name, value, step))
+
+        def close(self) -> None:
+            written.append(("closed", 0.0, 0))
+
+    monkeypatch.setattr(module, "SummaryWriter", SummaryWriter, raising=False)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    config = small_run(log, tmp_path / "run", train={"tensorboard": True})
+    train_quietly(config)
+    losses = [(line["loss"], line["step"]) for line in _metrics(config, "train")]
+    assert [(value, step) for name, value, step in written if name == "train/loss"] == losses
+    assert any(name == "valid/auc" for name, _, _ in written)
+    assert written[-1][0] == "closed"
+
+
+def test_nothing_is_done_when_the_run_is_beyond_the_stop(log: ClickLog, tmp_path: Path) -> None:
+    config = small_run(log, tmp_path / "run")
+    train_quietly(config, stop_after=6)
+    outcome, _ = train_quietly(config, resume=True, stop_after=4)
+    assert outcome.steps_done == 6
 
 
 def test_a_kept_plan_trains_the_same_and_a_resumed_run_plans_the_rest(log: ClickLog, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ all duties in order and knows nothing of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -153,7 +154,8 @@ def in_words(metrics: Metrics) -> str:
     return "  ".join([*said, f"({metrics.num_samples:,} samples)"])
 
 
-def tensorboard_sink(folder: Path) -> Sink:
+@contextmanager
+def tensorboard_sink(folder: Path) -> Iterator[Sink]:
     """The same lines for TensorBoard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -162,15 +164,17 @@ def tensorboard_sink(folder: Path) -> Sink:
             "train.tensorboard is true, but tensorboard is not installed; "
             "use `pip install foresee[tensorboard]`, or set it to false"
         ) from None
-    writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+    writer: Any = SummaryWriter(str(folder))
 
     def sink(line: dict[str, Any]) -> None:
         for name, value in line.items():
             if isinstance(value, int | float) and name not in ("step", "num_steps"):
                 writer.add_scalar(f"{line['kind']}/{name}", value, line["step"])
-        writer.flush()
 
-    return sink
+    try:
+        yield sink
+    finally:
+        writer.close()
 
 
 class TakeTime:

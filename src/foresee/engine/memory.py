@@ -24,6 +24,9 @@ PLANNER_SLOT_BYTES = 24
 ROW_TABLE_BYTES = 2 * 32
 """What the planner keeps for each row in its window, in a hash table that is half full at worst."""
 
+RECORD_BYTES = 12
+"""What the record of a step and the order of its lookups keep for each lookup."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -51,7 +54,7 @@ def memory_needed(layout: Layout, header: Header, batch: Batch, shuffle_samples:
         slots=header.capacity_rows * (layout.row_bytes + SLOT_TABLE_BYTES),
         staging=in_flight * distinct * layout.row_bytes,
         window=_window(header, batch, distinct, in_flight),
-        log=GROUPS_KEPT * shuffle_samples * sample_bytes(batch),
+        log=(GROUPS_KEPT + 1) * shuffle_samples * sample_bytes(batch),  # one more while it is decoded
     )
 
 
@@ -82,7 +85,7 @@ def window_steps(header: Header, batch: Batch) -> int:
 
 def _window(header: Header, batch: Batch, distinct: int, in_flight: int) -> int:
     num_steps = window_steps(header, batch)
-    of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(batch) + 4 * len(batch.rows))
+    of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(batch) + RECORD_BYTES * len(batch.rows))
     rows_known = min(header.num_rows, header.capacity_rows + num_steps * distinct)
     of_rows = num_steps * 12 * distinct + rows_known * ROW_TABLE_BYTES
     return of_batches + of_rows + header.capacity_rows * PLANNER_SLOT_BYTES

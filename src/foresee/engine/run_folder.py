@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from foresee.config import RunConfig, changed_result_keys, dump_run, load_run
-from foresee.errors import ConfigError, InputError
+from foresee.errors import ConfigError, InputError, StoreError
 from foresee.store.disk.files import Files
 from foresee.store.disk.folder import lock_folder
 from foresee.store.disk.manifest import MANIFEST_FILE
@@ -52,8 +52,13 @@ class RunFolder:
         return self.path / METRICS_FILE
 
     def append_metrics(self, line: dict[str, Any]) -> None:
-        with open(self.metrics_file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            with open(self.metrics_file, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise StoreError(
+                f"{self.metrics_file} cannot be written ({error.strerror}); free some space, then resume"
+            ) from error
 
     def read_metrics(self) -> Iterator[dict[str, Any]]:
         """All lines that are whole: a process that was killed may have left half a line at the end."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +18,18 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from foresee.config import RunConfig
-from foresee.engine import checkpoint, duties, run_folder
-from foresee.engine.duties import Done, Duty, EvaluateValid, KeepState, ShowProgress, Sink, TakeTime, WriteMetrics
+from foresee.engine import checkpoint, run_folder
+from foresee.engine.duties import (
+    Done,
+    Duty,
+    EvaluateValid,
+    KeepState,
+    ShowProgress,
+    Sink,
+    TakeTime,
+    WriteMetrics,
+    tensorboard_sink,
+)
 from foresee.engine.loop import Run, Step
 from foresee.engine.memory import in_words, memory_needed
 from foresee.engine.meter import Meter
@@ -94,6 +104,7 @@ def train(
         _threads(config.train.num_threads) as num_threads,
         open_tables(config, log) as tables,
         StopSignals() as stop,
+        _sinks(config, folder) as sinks,
         make_display(console) as display,
     ):
         first_step = _restore(folder, tables.store.committed_step, model, optimizer)
@@ -101,7 +112,6 @@ def train(
         memory = memory_needed(table_layout(config, log), run.header, first_batch, config.train.shuffle_samples)
         display.say(_opening(config, run, first_step))
         display.say(in_words(memory))
-        sinks = _sinks(config, folder)
         window, samples_before = MetricsWindow(), first_step * config.train.batch_size
         clock = TakeTime(run)
         valid = EvaluateValid(config, run, model, log, sinks, display)
@@ -138,6 +148,8 @@ def _loop(
     stop: StopSignals,
     stop_after: int | None,
 ) -> None:
+    if stop_after is not None and run.steps_done >= stop_after:
+        return
     model.train()
     with closing(iter(run)) as steps:
         for step in steps:
@@ -191,11 +203,14 @@ def _restore(folder: RunFolder, step: int, model: nn.Module, optimizer: torch.op
     return step
 
 
-def _sinks(config: RunConfig, folder: RunFolder) -> list[Sink]:
-    sinks: list[Sink] = [folder.append_metrics]
-    if config.train.tensorboard:
-        sinks.append(duties.tensorboard_sink(folder.tensorboard))
-    return sinks
+@contextmanager
+def _sinks(config: RunConfig, folder: RunFolder) -> Iterator[list[Sink]]:
+    """Where lines of metrics go."""
+    with ExitStack() as open_sinks:
+        sinks: list[Sink] = [folder.append_metrics]
+        if config.train.tensorboard:
+            sinks.append(open_sinks.enter_context(tensorboard_sink(folder.tensorboard)))
+        yield sinks
 
 
 @contextmanager
@@ -229,9 +244,9 @@ def _closing(config: RunConfig, outcome: Outcome) -> str:
         f"{outcome.counters.hit_rate:.1%} of a step's rows were in the cache, {outcome.wait_share:.1%} of the time "
         "was spent waiting for rows"
     )
+    on_disk = config.tables.store == "disk"
+    where = f"kept in {config.run}" if on_disk else "the rows were in memory and end with this process"
     if outcome.finished:
-        return f"done: {outcome.steps_done:,} steps, kept in {config.run}; {figures}"
-    return (
-        f"stopped after {outcome.steps_done:,} of {outcome.num_steps:,} steps, kept in {config.run}; {figures}; "
-        "go on with --resume"
-    )
+        return f"done: {outcome.steps_done:,} steps, {where}; {figures}"
+    onwards = "; go on with --resume" if on_disk else ""
+    return f"stopped after {outcome.steps_done:,} of {outcome.num_steps:,} steps, {where}; {figures}{onwards}"
