@@ -44,7 +44,7 @@ def test_no_byte_differs(planner: str, optimizer: str, log: ClickLog, tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("model", ["deepfm", "wide_and_deep", "dcn_v2"])
+@pytest.mark.parametrize("model", ["deepfm", "wide_and_deep", "dcn_v2", "ncf"])
 def test_no_byte_differs_for_other_models(model: str, log: ClickLog, tmp_path: Path) -> None:
     config = small_run(log, tmp_path / "run", model={"name": model, "options": {}})
     assert verify(config, num_steps=NUM_STEPS).num_differing == 0
