@@ -28,7 +28,7 @@ def test_csv_with_numbers_and_several_values_in_a_cell(tmp_path: Path) -> None:
     out = tmp_path / "log"
     said = prepare(
         "csv", str(source), "--out", str(out), "--label", "clicked", "--categorical", "user", "--categorical",
-        "tags:mean:|", "--dense", "age:standard", "--valid-share", "0.25",
+        "tags:mean:|", "--dense", "age:standard", "--valid-share", "0.25", "--split", "order",
     )  # fmt: skip
     log = ClickLog.open(out)
     assert log.split_sizes == {"train": 3, "valid": 1}
@@ -40,7 +40,7 @@ def test_csv_with_numbers_and_several_values_in_a_cell(tmp_path: Path) -> None:
 def test_bad_lines_are_kept_when_asked(tmp_path: Path) -> None:
     source = tmp_path / "clicks.csv"
     source.write_text(LINES + "dan,a,x,1\n")
-    columns = ("--label", "clicked", "--categorical", "user", "--dense", "age")
+    columns = ("--label", "clicked", "--categorical", "user", "--dense", "age", "--valid-share", "0")
     with pytest.raises(DataError, match=r"clicks\.csv:6: column age"):
         prepare("csv", str(source), "--out", str(tmp_path / "log"), *columns)
     assert not (tmp_path / "log").exists()
@@ -62,7 +62,7 @@ def test_an_unknown_transform_is_a_sentence(tmp_path: Path) -> None:
 
 def test_a_missing_file_exits_with_2_and_one_line(tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "foresee", "prepare", "criteo", str(tmp_path / "no.tsv"), "--out", str(tmp_path / "log")],
+        [sys.executable, "-m", "foresee", "prepare", "criteo", str(tmp_path / "no"), "--out", str(tmp_path / "log")],
         capture_output=True,
         text=True,
         check=False,
