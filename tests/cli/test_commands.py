@@ -143,6 +143,15 @@ def test_the_demo_makes_a_log_once_trains_and_says_what_came_of_it(
     assert "dim: 2" in (folder / "run" / "config.yaml").read_text()
 
 
+def test_every_command_is_there_in_the_order_of_need(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _call(monkeypatch, "--help") == 0
+    out = capsys.readouterr().out
+    places = [out.index(f" {name} ") for name in ("prepare", "plan", "train", "evaluate", "verify", "export", "cluster")]
+    assert places == sorted(places)
+
+
 def test_the_command_line_is_frozen() -> None:
     """Scripts depend on it. If a change is meant, write the new lines into the golden file and the changelog."""
     assert list(_command_line()) == GOLDEN.read_text("utf-8").splitlines()

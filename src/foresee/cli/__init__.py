@@ -8,16 +8,39 @@ A module `name.py` has either a function `name`, which is the command, or an `ap
 
 from __future__ import annotations
 
-import importlib
 import sys
+from types import ModuleType
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
+from foresee.cli import demo, evaluate, export, plan, prepare, serve, status, train, verify
+from foresee.cluster import commands as cluster
 from foresee.errors import InputError
 
-COMMANDS = ("demo", "prepare", "plan", "train", "evaluate", "verify", "export")
+COMMANDS: dict[str, ModuleType] = {
+    "demo": demo,
+    "prepare": prepare,
+    "plan": plan,
+    "train": train,
+    "evaluate": evaluate,
+    "verify": verify,
+    "export": export,
+    "serve": serve,
+    "status": status,
+    "cluster": cluster,
+}
+"""In the order in which a person needs them."""
+
+
+class _InOrder(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if name in self.commands]
+
 
 app = typer.Typer(
+    cls=_InOrder,
     help="Train models whose embedding tables outgrow memory: plan every access first, then carry the plan out.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -25,22 +48,11 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def _mount(name: str, path: str) -> None:
-    try:
-        module = importlib.import_module(path)
-    except ModuleNotFoundError:
-        return
-    if hasattr(module, "app"):
-        app.add_typer(module.app, name=name)
+for _name, _module in COMMANDS.items():
+    if hasattr(_module, "app"):
+        app.add_typer(_module.app, name=_name)
     else:
-        app.command(name)(getattr(module, name))
-
-
-for _name in COMMANDS:
-    _mount(_name, f"foresee.cli.{_name}")
-_mount("cluster", "foresee.cluster.commands")
+        app.command(_name)(getattr(_module, _name))
 
 
 def main() -> None:
