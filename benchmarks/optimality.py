@@ -191,7 +191,7 @@ def synthetic_traces(*, full: bool) -> Iterator[Trace]:
             if batch_size > 256 and not full:
                 continue
             batches = synthetic_rows(
-                batch_size=batch_size, num_batches=1500 if full else 400, table_scale=scale, correlated=correlated
+                batch_size=batch_size, num_batches=1500 if full else 600, table_scale=scale, correlated=correlated
             )
             name = f"{'correlated' if correlated else 'independent'} x{scale}, {batch_size}"
             num_rows = sum(criteo_table_sizes(scale))
