@@ -51,7 +51,7 @@ LAYERS = {
     "errors.py": Layer(may=frozenset(), reason="errors are at the bottom", outside=frozenset()),
     "config.py": Layer(may=frozenset({"errors"}), reason="a configuration is checked, not run", never=NO_TORCH),
 }
-ANYTHING = {"testing", "cli", "__init__.py"}
+ANYTHING = {"testing", "cli", "__init__.py", "__main__.py"}
 
 BANNED_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 BANNED_CALLS = {"eval", "exec", "torch.load", "torch.save", "os.system", "os.popen", "yaml.unsafe_load"}
