@@ -148,7 +148,8 @@ def test_every_command_is_there_in_the_order_of_need(
 ) -> None:
     assert _call(monkeypatch, "--help") == 0
     out = capsys.readouterr().out
-    places = [out.index(f" {name} ") for name in ("prepare", "plan", "train", "evaluate", "verify", "export", "cluster")]
+    names = ("demo", "prepare", "plan", "train", "evaluate", "verify", "export", "cluster")
+    places = [out.index(f"│ {name} ") for name in names]
     assert places == sorted(places)
 
 
