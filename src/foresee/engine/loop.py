@@ -104,6 +104,10 @@ class Run:
                 try:
                     if self.commit_at_end and not self._failed:
                         self.commit()
+                except BaseException as error:
+                    # After `break` Python only prints what a generator raises while it is closed.
+                    self.tables.failure = error
+                    raise
                 finally:
                     self._active = None
 

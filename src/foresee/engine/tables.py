@@ -40,6 +40,8 @@ class Tables:
     def __init__(self, store: Store, optimizer: Optimizer) -> None:
         self.store = store
         self.optimizer = optimizer
+        self.failure: BaseException | None = None
+        """Why the commit at the end of the last loop failed, if it did."""
 
     @classmethod
     def in_memory(
@@ -82,8 +84,11 @@ class Tables:
         return out
 
     def close(self) -> None:
-        """Releases the store. What the last loop over it did is committed; see `lookahead`."""
+        """Releases the store. The last loop has committed what it did; if that failed, raises why."""
         self.store.close()
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
 
     def __enter__(self) -> Tables:
         return self
