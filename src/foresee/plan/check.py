@@ -10,7 +10,8 @@ For each step it proves:
   reads      each lookup finds its own row, with all updates of earlier steps
   fetches    the row's last write-back is at or before `not_before`; the store's version is the true, promised one
   slots      a slot is below the capacity, free when a row is put into it, and never used after it was freed
-  updates    each touched row is applied exactly once, with the gradient of every other user
+  updates    each touched row is applied exactly once, with the gradient of every other user; or summed over all workers
+             and applied by each to its replica
   evictions  the slot holds the named row in the named version, and no gradient for it is still on its way
 and at the end that no update is left behind in a cache. It uses dictionaries and no cleverness: it may be slow.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Protocol
 
 import numpy as np
 
@@ -38,6 +40,9 @@ class Verdict:
     counters: Counters = field(default_factory=Counters)
     stale_reads: int = 0
     """Rows read without all earlier updates."""
+    missing_updates: int = 0
+    """Of stale reads, where updates are added at the store: (worker, step) updates that a read did not see, summed."""
+    missing_updates_max: int = 0
     violations: list[str] = field(default_factory=list)
     """The first few, in words."""
     num_violations: int = 0
@@ -55,7 +60,23 @@ class Verdict:
 
 def check(header: Header, trace: Iterable[Touches], records: Iterable[Record], counters: Counters | None) -> Verdict:
     """Plays a plan through. `counters` are those the plan promised, if it did."""
-    game = _Game(header)
+    return walk(_Game(header), header, trace, records, counters)
+
+
+class Game(Protocol):
+    """A plan being played by some protocol's rules."""
+
+    def wrong(self, what: str) -> None: ...
+
+    def play(self, step: int, touches: Touches, records: list[Record]) -> None: ...
+
+    def finish(self, promised: Counters | None) -> Verdict: ...
+
+
+def walk(
+    game: Game, header: Header, trace: Iterable[Touches], records: Iterable[Record], counters: Counters | None
+) -> Verdict:
+    """Plays step after step; every step needs one record of each worker."""
     remaining: Iterator[Record] = iter(records)
     num_steps = 0
     for step, touches in enumerate(trace, start=header.first_step):
@@ -78,6 +99,8 @@ class _Held:
     version: int
     final_after: int = NEVER
     """The step whose exchanges complete it; before that its newest version is not there yet."""
+    replica: bool = False
+    """Other workers hold the same, so that one of them can write it back for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +132,12 @@ class _Game:
             self.verdict.violations.append(what)
 
     def play(self, step: int, touches: Touches, records: list[Record]) -> None:
-        for worker, record in enumerate(records):
+        for record in records:
             self.counting.add(record)
-            if (record.step, record.worker) != (step, worker):
-                self.wrong(f"record of step {record.step}, worker {record.worker} stands where step {step} is due")
-        self._samples(step, touches, records)
+            if len(record.push) or len(record.refresh):
+                self.wrong(f"step {step}: worker {record.worker} adds at the store, where owners assign")
+        for fault in faults_of_step(step, touches, records):
+            self.wrong(fault)
         for parcel in self.parcels.pop(step, []):
             self._put(f"step {step}", parcel.worker, parcel.slot, parcel.held)
         for record in records:
@@ -124,14 +148,6 @@ class _Game:
         for record in records:
             self._evict(step, record)
             self._drop(step, record)
-
-    def _samples(self, step: int, touches: Touches, records: list[Record]) -> None:
-        placed = np.concatenate([record.samples for record in records])
-        if not np.array_equal(np.sort(placed), np.arange(touches.num_samples)):
-            self.wrong(f"step {step}: the samples are not each trained exactly once")
-        loads = [len(record.samples) for record in records]
-        if max(loads) != min(loads):
-            self.wrong(f"step {step}: the workers train {loads} samples, not the same number each")
 
     def _put(self, where: str, worker: int, slot: int, held: _Held) -> None:
         where = f"{where}, row {held.row}, slot {slot}"
@@ -170,7 +186,7 @@ class _Game:
                 self.verdict.stale_reads += 1
                 self.wrong(f"step {step}, row {held.row}: read in version {held.version}")
         found = np.array([slots[slot].row if slot in slots else -1 for slot in record.unique.tolist()], np.int64)
-        expected = _rows_of(touches, record)
+        expected = rows_of(touches, record)
         if len(record.inverse) != len(expected) or not np.array_equal(found[record.inverse], expected):
             self.wrong(f"step {step}: the lookups do not find their own rows")
 
@@ -195,12 +211,30 @@ class _Game:
                     self.wrong(f"step {step}, row {held.row}: its users' gradients are not each applied once")
                 held.version = step + 1
                 held.final_after = deadline - 1
+        applied += self._reduce(step, records)
         if sorted(applied) != sorted(users):
             self.wrong(f"step {step}: the rows applied are not the rows touched, each once")
         if gradients:
             self.wrong(f"step {step}: {len(gradients)} slots get gradients and are not applied")
         for row in users:
             self.true_version[row] = step + 1
+
+    def _reduce(self, step: int, records: list[Record]) -> list[int]:
+        """The rows whose replicas, one at every worker, get the sum of all gradients."""
+        reduced: list[list[int]] = []
+        for record in records:
+            slots, deadlines = self.slots[record.worker], record.reduce.deadline.tolist()
+            held = [slots.get(slot) for slot in record.reduce.slot.tolist()]
+            reduced.append([replica.row if replica else -1 for replica in held])
+            read = {slots[slot].row: slot for slot in record.unique.tolist() if slot in slots}
+            for replica, slot, deadline in zip(held, record.reduce.slot.tolist(), deadlines, strict=True):
+                if replica is None or read.get(replica.row, slot) != slot or deadline not in (step + 1, step + 2):
+                    self.wrong(f"step {step}: worker {record.worker} reduces slot {slot} for step {deadline}")
+                    continue
+                replica.version, replica.final_after, replica.replica = step + 1, deadline - 1, True
+            if reduced[-1] != reduced[0] or not np.array_equal(deadlines, records[0].reduce.deadline):
+                self.wrong(f"step {step}: worker {record.worker} reduces other rows than worker 0")
+        return reduced[0]
 
     def _gradients(self, step: int, records: list[Record]) -> dict[tuple[int, int], tuple[list[int], int]]:
         """(owner, slot) -> who sends it a gradient, and when the last of them arrives."""
@@ -268,7 +302,7 @@ class _Game:
     def _drop(self, step: int, record: Record) -> None:
         for slot in record.drop.tolist():
             held = self.slots[record.worker].pop(slot, None)
-            if held is None or held.version == step + 1:
+            if held is None or (held.version == step + 1 and not held.replica) or held.final_after > step:
                 self.wrong(f"step {step}: slot {slot} is dropped, but it is no copy")
 
     def finish(self, promised: Counters | None) -> Verdict:
@@ -281,7 +315,20 @@ class _Game:
         return self.verdict
 
 
-def _rows_of(touches: Touches, record: Record) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def faults_of_step(step: int, touches: Touches, records: list[Record]) -> Iterator[str]:
+    """What is wrong with the records of a step as a whole: their order, and who trains which samples."""
+    for worker, record in enumerate(records):
+        if (record.step, record.worker) != (step, worker):
+            yield f"record of step {record.step}, worker {record.worker} stands where step {step} is due"
+    placed = np.concatenate([record.samples for record in records])
+    if not np.array_equal(np.sort(placed), np.arange(touches.num_samples)):
+        yield f"step {step}: the samples are not each trained exactly once"
+    loads = [len(record.samples) for record in records]
+    if max(loads) != min(loads):
+        yield f"step {step}: the workers train {loads} samples, not the same number each"
+
+
+def rows_of(touches: Touches, record: Record) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The rows of the record's samples, lookup by lookup."""
     offsets = touches.sample_offsets
     return np.concatenate(

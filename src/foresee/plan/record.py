@@ -71,6 +71,36 @@ class Evict:
         return len(self.row)
 
 
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Slots whose own updates since their last push are added to the store's rows after the step; the slots stay.
+
+    Only protocols that add at the store push; `check_additive` has their rules. There an eviction is the push of a
+    slot that is free afterwards.
+    """
+
+    slot: Int32 = field(default_factory=empty_int32)
+    row: Int64 = field(default_factory=empty_int64)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Slots of replicas whose gradients are summed over all workers; each then applies the sum to its own replica.
+
+    Every worker lists the same rows in the same order.
+    """
+
+    slot: Int32 = field(default_factory=empty_int32)
+    deadline: Int32 = field(default_factory=empty_int32)
+    """The step that needs it, as for `Transfers`."""
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+
 class Kind(IntEnum):
     """What travels between two workers."""
 
@@ -122,6 +152,10 @@ class Record:
     """Rows that leave after this step, in the order in which the peer lists them in `recv`. A MOVE frees its slot."""
     drop: Int32 = field(default_factory=empty_int32)
     """Slots of copies that served this step only: free after it, without a write-back."""
+    push: Push = field(default_factory=Push)
+    refresh: Fetch = field(default_factory=Fetch)
+    """Slots that hold the row already and get the store's value plus their own updates that were not pushed yet."""
+    reduce: Reduce = field(default_factory=Reduce)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +172,15 @@ class Counters:
     num_received_critical: int = 0
     peak_slots: int = 0
     """Most slots of one worker in use at once."""
+    num_pushed: int = 0
+    num_refreshed: int = 0
+    num_fetched_critical: int = 0
+    """Fetches and refreshes of rows that were written back or pushed after the step right before."""
+    num_written_critical: int = 0
+    """Write-backs and pushes of rows that are fetched in the step right after."""
+    num_reduced: int = 0
+    """Rows summed over all workers, counted by each of them."""
+    num_reduced_critical: int = 0
 
     @property
     def hit_rate(self) -> float:

@@ -1,0 +1,51 @@
+"""Plans for several workers. A planner is one line in WORKER_PLANNERS; all write the same records, counted alike.
+
+    none         every row is fetched for every step and written back after it
+    replicated   every worker caches everything, gradients are summed over all of them (Bagpipe's published code)
+    owner        a row belongs to one worker and moves with use; samples in equal slices
+    herald       placement by what a worker trained last, updates pushed on demand (Herald, exact)
+    het          replicas that may be stale by a bounded number of updates (HET)
+    fae          a fixed hot set for hot batches, no cache for the others (FAE)
+    lookahead    ours: ownership, with samples placed where that saves transfers
+
+`check_plan` proves a plan by the rules of its protocol, and of HET's counts the stale reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from foresee.plan.check import Verdict, check
+from foresee.plan.check_additive import check_additive
+from foresee.plan.record import Counters, Header, Planner, Record, Touches
+from foresee.plan.workers.fae import StaticHotSet, hot_rows
+from foresee.plan.workers.herald import herald
+from foresee.plan.workers.het import het
+from foresee.plan.workers.ownership import Ownership
+from foresee.plan.workers.placement import contiguous, location_aware
+from foresee.plan.workers.replicated import Replicated
+
+WORKER_PLANNERS: dict[str, Callable[[Header, Iterable[Touches]], Planner]] = {
+    "none": lambda header, profile: Ownership(header, contiguous, eager=True, remember_versions=True),
+    "replicated": lambda header, profile: Replicated(header),
+    "owner": lambda header, profile: Ownership(header, contiguous),
+    "herald": lambda header, profile: herald(header),
+    "het": lambda header, profile: het(header, _staleness(header)),
+    "fae": lambda header, profile: StaticHotSet(header, hot_rows(profile, header.capacity_rows)),
+    "lookahead": lambda header, profile: Ownership(header, location_aware),
+}
+"""The profile is a part of the trace; only planners that look at it before they start read it."""
+
+
+def check_plan(
+    header: Header, trace: Iterable[Touches], records: Iterable[Record], counters: Counters | None
+) -> Verdict:
+    """Plays a plan through by the rules of its planner's protocol."""
+    if header.planner in ("herald", "het"):
+        exact = header.planner == "herald" or _staleness(header) == 0
+        return check_additive(header, trace, records, counters, exact=exact)
+    return check(header, trace, records, counters)
+
+
+def _staleness(header: Header) -> int:
+    return int(header.parameters.get("staleness") or 0)

@@ -49,9 +49,14 @@ def contiguous(scene: Scene) -> Int32:
 
 def herald(scene: Scene) -> Int32:
     """Herald's greedy, exactly: file order, ties to the first worker in an order rotated by the batch's number."""
-    placed = np.empty(scene.num_samples, np.int32)
-    load_max = -(-scene.num_samples // scene.num_workers)
-    _greedy(scene.sample_offsets, scene.inverse, scene.owner, scene.num_workers, scene.step, load_max, placed)
+    holders = np.where(scene.owner == NO_OWNER, 0, np.int64(1) << np.maximum(scene.owner, 0).astype(np.int64))
+    return greedy(scene.sample_offsets, scene.inverse, holders, scene.num_workers, scene.step)
+
+
+def greedy(sample_offsets: Int32, inverse: Int32, holders: Int64, num_workers: int, rotation: int) -> Int32:
+    """In file order, each sample to the worker with room that holds most of its rows: bit w of `holders`."""
+    placed = np.empty(len(sample_offsets) - 1, np.int32)
+    _greedy(sample_offsets, inverse, holders, num_workers, rotation, -(-len(placed) // num_workers), placed)
     return placed
 
 
@@ -92,15 +97,16 @@ def _row_costs(scene: Scene) -> Int64:
 
 @njit(nogil=True, cache=True)
 def _greedy(
-    offsets: Int32, inverse: Int32, owner: Int32, num_workers: int, rotation: int, load_max: int, placed: Int32
+    offsets: Int32, inverse: Int32, holders: Int64, num_workers: int, rotation: int, load_max: int, placed: Int32
 ) -> None:
     load = np.zeros(num_workers, np.int64)
     score = np.zeros(num_workers, np.int64)
     for sample in range(len(placed)):
         score[:] = 0
         for k in range(offsets[sample], offsets[sample + 1]):
-            if owner[inverse[k]] >= 0:
-                score[owner[inverse[k]]] += 1
+            bits = holders[inverse[k]]
+            for worker in range(num_workers):
+                score[worker] += (bits >> worker) & 1
         best = -1
         for turn in range(num_workers):
             worker = (rotation + turn) % num_workers
