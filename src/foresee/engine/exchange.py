@@ -12,7 +12,8 @@ from torch import Tensor
 
 from foresee.engine.cache import Cache
 from foresee.engine.work import Work
-from foresee.plan.record import Record
+from foresee.plan.record import Int64, Record
+from foresee.store.contract import Rows
 
 
 class Exchange(Protocol):
@@ -35,8 +36,12 @@ class Exchange(Protocol):
         """After the evictions: rows leave for the peers that need them next."""
         ...
 
-    def settle(self, cache: Cache) -> None:
-        """Waits for what travels in the background, so that the cache is the state after the last step."""
+    def settle(self, cache: Cache) -> list[tuple[Int64, Rows]]:
+        """Waits for what travels in the background, so that the cache is the state after the last step.
+
+        Returns the rows that belong to this worker and are in no cache yet, because their step has not come: those,
+        with what the caches hold, are the whole state.
+        """
         ...
 
 
@@ -54,5 +59,5 @@ class Alone:
     def depart(self, record: Record, cache: Cache) -> None:
         pass
 
-    def settle(self, cache: Cache) -> None:
-        pass
+    def settle(self, cache: Cache) -> list[tuple[Int64, Rows]]:
+        return []

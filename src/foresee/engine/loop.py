@@ -116,8 +116,8 @@ class Run:
         if self._active is not None:
             pipeline, cache = self._active
             with self._whole_or_never_committed():
-                self.exchange.settle(cache)
-                pipeline.write_now(self.steps_done - 1, *cache.changed())
+                for rows, values in [*self.exchange.settle(cache), cache.changed()]:
+                    pipeline.write_now(self.steps_done - 1, rows, values)
 
     def commit(self) -> None:
         """Makes the state after the last updated step durable."""

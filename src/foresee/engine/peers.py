@@ -114,9 +114,10 @@ class PeerExchange:
         )
         self._arrive(next_step, critical_in, self._swap(soon, critical_out, critical_in, Lane.CRITICAL))
 
-    def settle(self, cache: Cache) -> None:
-        """Afterwards rows that wait for their step are in the cache's keeping only once they are delivered."""
+    def settle(self, cache: Cache) -> list[tuple[Int64, Rows]]:
         self._finish_background()
+        waiting = [arrival for arrivals in self._arrivals.values() for arrival in arrivals]
+        return [(arrival.moved_rows, arrival.moved) for arrival in waiting if len(arrival.moved_rows)]
 
     def close(self) -> None:
         self._finish_background()

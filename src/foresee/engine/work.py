@@ -64,31 +64,41 @@ def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: in
         waiting.append(batch)
         for record in _push(planner, batch, stream):
             if record.worker == worker:
-                yield _work(waiting.popleft(), record, pooling)
+                yield _work(_own(waiting.popleft(), record), record, pooling)
     for record in planner.finish():
         if record.worker == worker:
-            yield _work(waiting.popleft(), record, pooling)
+            yield _work(_own(waiting.popleft(), record), record, pooling)
 
 
 def replayed(stream: BatchStream, records: Iterable[Record], first_step: int, pooling: Pooling) -> Iterator[Work]:
-    """The stream's work as a kept plan has it; refuses a plan of other data at the first step that differs."""
+    """The stream's work as a plan of one worker has it; refuses one of other data at the first step that differs."""
     remaining = iter(records)
     for batch in stream.batches(first_step):
         record = next(remaining, None)
         if record is None:
             raise PlanError(f"step {batch.step}: the plan ends before it; plan this log again")
-        if record.step != batch.step or record.digest != checksum_of(batch.rows):
+        own = _own(batch, record)
+        if record.step != batch.step or record.digest != checksum_of(own.rows):
             raise PlanError(
                 f"step {batch.step}: the plan was made for other rows than this log gives; plan this log again"
             )
-        yield _work(batch, record, pooling)
+        yield _work(own, record, pooling)
     if next(remaining, None) is not None:
         raise PlanError("the plan goes on after the last step of this log; plan this log again")
 
 
+def _own(batch: Batch, record: Record) -> Batch:
+    """The samples of a global batch that the record's worker trains."""
+    if len(record.samples) == batch.num_samples:
+        return batch
+    if int(record.samples.max(initial=-1)) >= batch.num_samples:
+        raise PlanError(
+            f"step {batch.step}: the plan was made for larger batches than this log gives; plan this log again"
+        )
+    return batch.part(record.samples)
+
+
 def _work(batch: Batch, record: Record, pooling: Pooling) -> Work:
-    if len(record.samples) != batch.num_samples:
-        batch = batch.part(record.samples)
     order = order_lookups(record.inverse, len(record.unique), bag_offsets=batch.bag_offsets, mean=pooling.mean)
     return Work(batch, record, order)
 
