@@ -132,6 +132,17 @@ class TrainConfig(Section):
     """Write the same figures for TensorBoard into the run folder; needs `pip install foresee[tensorboard]`."""
 
 
+class DistributedConfig(Section):
+    """Several processes that train one model. The rows are then on embedding servers."""
+
+    workers: int = Field(default=1, ge=1)
+    """Trainers; they share every batch equally."""
+    servers: int = Field(default=0, ge=0)
+    """Embedding servers that `foresee train` starts. Left at 0: one if there are several workers, else none."""
+    placement: Literal["contiguous", "herald", "location_aware"] = "location_aware"
+    """Which worker trains which sample of a batch; contiguous, herald, or location_aware, which moves fewest rows."""
+
+
 class RunConfig(Section):
     """Everything a run needs to know."""
 
@@ -147,6 +158,8 @@ class RunConfig(Section):
     """The cache of rows and its planner."""
     train: TrainConfig = TrainConfig()
     """Training itself."""
+    distributed: DistributedConfig = DistributedConfig()
+    """Several processes that train one model."""
 
     @field_validator("log", "run", mode="before")
     @classmethod
@@ -157,14 +170,20 @@ class RunConfig(Section):
 
     @property
     def tables_folder(self) -> Path:
-        """Where the tables on disk are."""
+        """Where the tables on disk are; with servers, a folder `shard-N` in it for each."""
         return self.tables.folder if self.tables.folder is not None else self.run / "tables"
+
+    @property
+    def num_servers(self) -> int:
+        """Embedding servers of this run; 0: one process has everything."""
+        return max(self.distributed.servers, int(self.distributed.workers > 1))
 
 
 PATH_KEYS = ("log", "run", "tables.folder", "cache.plan_file")
 RESULT_KEYS = (
     "model.name", "model.dim", "model.options", "tables.store", "tables.optimizer", "tables.seed", "tables.init_scale",
     "train.batch_size", "train.seed", "train.shuffle_samples", "train.optimizer", "train.num_threads", "train.device",
+    "distributed.workers", "distributed.placement",
 )  # fmt: skip
 """Keys that change what a run computes. The others say where things are, how often something is shown or kept, how far
 to train, or how rows are cached: a run may be resumed with other values of these and ends with the same bytes."""

@@ -22,6 +22,7 @@ from foresee.engine.loop import Run, make_header
 from foresee.engine.model_loading import build, row_width
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.plan_file import PlanFile
+from foresee.engine.local_shards import LocalShards, shard_folders
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.work import Pooling, too_large
 from foresee.errors import ConfigError, PlanError
@@ -43,24 +44,31 @@ def train_stream(config: RunConfig, log: ClickLog) -> LogStream:
 
 
 def cache_rows(config: RunConfig, log: ClickLog) -> int:
-    """Slots of the cache."""
+    """Slots of the cache; never more than there are rows, which no planner could use."""
     if config.cache.rows is not None:
-        return config.cache.rows
+        return min(config.cache.rows, log.num_rows)
     assert config.cache.share is not None, "the configuration has one of the two"
     return math.ceil(config.cache.share * log.num_rows)
 
 
 def plan_header(config: RunConfig, log: ClickLog, stream: LogStream, *, first_step: int = 0) -> Header:
     """What is to be planned, from a step on."""
-    planner = config.cache.planner
+    planner, workers = config.cache.planner, config.distributed.workers
     if planner not in PLANNERS:
         raise ConfigError(f"cache.planner: there is no planner {planner!r}; choose one of {', '.join(PLANNERS)}")
+    if config.train.batch_size % workers:
+        raise ConfigError(
+            f"train.batch_size: {workers} workers cannot share {config.train.batch_size} samples equally; "
+            "choose a batch size that the number of workers divides"
+        )
     return make_header(
         stream,
         planner=planner,
         cache_rows=cache_rows(config, log),
         first_step=first_step,
         window_steps=config.cache.window_steps,
+        num_workers=workers,
+        placement=config.distributed.placement if workers > 1 else None,
     )
 
 
@@ -130,6 +138,8 @@ def open_tables(config: RunConfig, log: ClickLog) -> Tables:
     width = row_width(config.model.name, config.model.dim)
     if tables.store == "memory":
         return Tables.in_memory(log, dim=width, optimizer=optimizer, seed=tables.seed, init_scale=tables.init_scale)
+    if shard_folders(config.tables_folder):
+        return Tables(LocalShards.open(config.tables_folder, table_layout(config, log)), optimizer)
     return Tables.on_disk(
         config.tables_folder, log, dim=width, optimizer=optimizer, seed=tables.seed, init_scale=tables.init_scale
     )

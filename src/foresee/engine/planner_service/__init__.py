@@ -1,0 +1,1 @@
+"""One process plans for all workers and gives each its own records, over Arrow Flight."""

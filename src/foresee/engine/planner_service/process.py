@@ -1,0 +1,53 @@
+"""The planner as a process: starts, says where it listens, and ends on SIGTERM or Ctrl-C.
+
+In: a run's configuration and where to listen. Out: an exit code. It keeps nothing, so there is nothing to save.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from foresee.config import RunConfig
+from foresee.engine.parts import open_log, plan_header, train_stream
+from foresee.engine.planner_service.server import PlannerServer
+from foresee.errors import ConfigError, PlanError
+from foresee.store.server.security import Security
+
+
+def run_planner(
+    config: RunConfig, *, host: str, port: int, security: Security, port_file: Path | None = None
+) -> int:
+    """Plans until a signal comes. Call it from the main thread."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    log = open_log(config)
+    stream = train_stream(config, log)
+    plan_header(config, log, stream)  # what is wrong with the configuration is said now, not to the first worker
+    try:
+        server = PlannerServer(
+            stream, lambda first_step: plan_header(config, log, stream, first_step=first_step),
+            host=host, port=port, security=security,
+        )  # fmt: skip
+    except OSError as error:
+        raise PlanError(f"the planner cannot listen on {host}:{port} ({error}); choose another port") from error
+    if port_file is not None:
+        announce(port_file, server.port)
+    print(f"planning {stream.num_steps:,} steps for {config.distributed.workers} workers on {server.address}", flush=True)
+    stop.wait()
+    server.stop()
+    print("stopped", flush=True)
+    return 0
+
+
+def announce(port_file: Path, port: int) -> None:
+    """The file appears whole."""
+    draft = port_file.with_name(port_file.name + ".draft")
+    try:
+        draft.write_text(f"{port}\n")
+        os.replace(draft, port_file)
+    except OSError as error:
+        raise ConfigError(f"the port file {port_file} cannot be written ({error.strerror}); check it") from error

@@ -1,0 +1,58 @@
+"""What a worker and the planner say to each other.
+
+    action `open`    {run, first_step}   →  the header of the plan; a new run name begins a new plan at its first step
+    action `status`  {}                  →  what is served, for a person or a monitor
+    get              {run, first_step, worker, step}
+                                         →  records of this worker from the step on, as in a plan file; none if none
+                                            are ready yet: then the worker asks again
+
+A run is one start of all workers. Whoever still asks for an older one is refused. Errors of ours travel as JSON beside
+the Flight error, so that the worker raises the same sentence. Nothing is ever executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from typing import Any
+
+from pyarrow import flight
+
+from foresee.errors import ConfigError, DataError, ForeseeError, PlanError, StoreError
+from foresee.plan.record import Header
+
+OPEN, STATUS = "open", "status"
+_ERRORS: dict[str, type[ForeseeError]] = {kind.__name__: kind for kind in (PlanError, DataError, ConfigError, StoreError)}
+
+
+def to_json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content).encode()
+
+
+def header_to_dict(header: Header) -> dict[str, Any]:
+    return asdict(header)
+
+
+def header_from_dict(content: dict[str, Any]) -> Header:
+    return Header(**{field.name: content[field.name] for field in fields(Header)})
+
+
+def flight_error(error: BaseException) -> flight.FlightServerError:
+    """How an error travels. What is not ours is named, but its inside stays at home."""
+    kind = type(error).__name__
+    if kind not in _ERRORS:
+        kind, sentence = "PlanError", f"the planner failed with {kind}; see its output for the cause"
+    else:
+        sentence = str(error)
+    return flight.FlightServerError(sentence, to_json({"error": kind, "sentence": sentence}))
+
+
+def raise_failure(error: BaseException) -> None:
+    """Raises the error that travelled, if one of ours did."""
+    extra = getattr(error, "extra_info", b"")
+    try:
+        content = json.loads(extra)
+        kind = _ERRORS[content["error"]]
+    except (ValueError, KeyError, TypeError):
+        return
+    raise kind(content["sentence"]) from None
