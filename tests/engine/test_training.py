@@ -116,6 +116,11 @@ def test_other_cache_other_interval_same_bytes(log: ClickLog, tmp_path: Path) ->
     assert everything(one) == everything(other)
 
 
+def test_a_cache_larger_than_the_tables_has_a_slot_for_every_row(log: ClickLog, tmp_path: Path) -> None:
+    _, text = train_quietly(small_run(log, tmp_path / "run", cache={"rows": 10**12}))
+    assert "cache of 189 rows (100.0%)" in text
+
+
 def test_a_resumed_run_may_have_another_cache_and_more_epochs(log: ClickLog, tmp_path: Path) -> None:
     whole = small_run(log, tmp_path / "whole", train={"epochs": 2})
     train_quietly(whole)
