@@ -34,7 +34,8 @@ from foresee.store.server.layout_file import write_layout
 
 LAYOUT = Layout(tables=(Table("rows", 500_000),), width=62, state_width=1, optimizer="rowwise_adagrad")
 NUM_ROWS = 50_000
-NUM_REQUESTS = 8
+NUM_REQUESTS = 4
+"""Different requests; a turn of a side is all of them, one after the other, as a trainer asks step by step."""
 FILL_ROWS = 50_000
 START_SECONDS = 30.0
 
@@ -43,7 +44,7 @@ SERVE = "import typer; from foresee.cli.serve import serve; typer.run(serve)"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=200, help="rounds of both sides")
+    parser.add_argument("--rounds", type=int, default=150, help="rounds of both sides")
     parser.add_argument("--seconds", type=float, default=25.0, help="stop after this time, whatever the rounds")
     parser.add_argument("--tcp-server", type=Path, metavar="PORTFILE", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -79,9 +80,10 @@ def compare(store: Store, tcp: TcpClient, num_rounds: int, seconds_max: float) -
         order = ("flight", "tcp") if number % 2 else ("tcp", "flight")
         for side in order:
             start = time.perf_counter()
-            reads[side](requests[number % NUM_REQUESTS], outs[side])
+            for rows in requests:
+                reads[side](rows, outs[side])
             if number >= 0:
-                seconds[side].append(time.perf_counter() - start)
+                seconds[side].append((time.perf_counter() - start) / NUM_REQUESTS)
         check_same(outs["flight"], outs["tcp"])
         if time.perf_counter() - begun > seconds_max:
             break

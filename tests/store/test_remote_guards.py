@@ -14,9 +14,12 @@ from remote_servers import Server, Servers, wait_until
 from foresee.errors import StaleReadError, StoreError, UsageError
 from foresee.plan.record import NOTHING_BEFORE, UNKNOWN_VERSION
 from foresee.store.contract import Int64, Rows
+from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.status import ask_status
+from foresee.store.server import EmbeddingServer, Share
 from foresee.store.server.applied import not_ready
+from foresee.store.server.shard import Shard
 from foresee.testing.store_suite import SUITE_LAYOUT, assert_same, ids, initial_rows, random_rows, read_rows
 
 
@@ -210,6 +213,40 @@ def in_threads(bodies: list[Callable[[], None]]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+class SlowStore(MemoryStore):
+    """A store whose writes begin, and finish only when they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__(SUITE_LAYOUT)
+        self.begun, self.may_finish = threading.Event(), threading.Event()
+
+    def write(self, rows: Int64, source: Rows) -> None:
+        self.begun.set()
+        assert self.may_finish.wait(30)
+        super().write(rows, source)
+
+
+def test_applied_means_applied(background: ThreadPoolExecutor) -> None:
+    """A step does not count while its rows are on their way into the store, and a read of them stays parked."""
+    slow = SlowStore()
+    server = EmbeddingServer(Shard(slow, SUITE_LAYOUT, Share()))
+    store = RemoteStore([server.address], worker=0, num_workers=1, deadline_seconds=30.0)
+    source = random_rows(np.random.default_rng(5), 2, SUITE_LAYOUT, 1)
+    reading = background.submit(guarded, store, ids(7, 8), [UNKNOWN_VERSION] * 2, 0)
+    wait_until(lambda: ask_status(server.address)["parked_now"] == 1, "parking")
+    writing = background.submit(store.write_step, 0, ids(7, 8), source)
+    assert slow.begun.wait(30)
+    state = ask_status(server.address)
+    assert (state["watermarks"], state["parked_now"]) == ([-1], 1)
+    assert not reading.done()
+    slow.may_finish.set()
+    writing.result()
+    assert_same(reading.result(), source)
+    store.close()
+    assert server.stop(10.0)
+    server.shutdown()
 
 
 def test_the_rule_of_readiness() -> None:

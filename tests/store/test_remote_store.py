@@ -60,7 +60,7 @@ class TestTwoDiskServers(RemoteSuite):
 @pytest.mark.parametrize("num_shards", [1, 2, 3])
 def test_any_order_of_operations(servers: Servers, num_shards: int) -> None:
     machine: Any = store_machine(lambda folder, layout: open_owned(servers, layout, num_shards))
-    machine.TestCase.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
+    machine.TestCase.settings = settings(max_examples=8, stateful_step_count=25, deadline=None)
     machine.TestCase().runTest()
     servers.end_all()
 
@@ -71,6 +71,6 @@ def test_any_order_of_operations_and_crashes_on_disk(servers: Servers) -> None:
         return open_owned(servers, layout, 2, folder)
 
     machine: Any = store_machine(lambda folder, layout: open_owned(servers, layout, 2, folder), reopen)
-    machine.TestCase.settings = settings(max_examples=6, stateful_step_count=20, deadline=None)
+    machine.TestCase.settings = settings(max_examples=4, stateful_step_count=20, deadline=None)
     machine.TestCase().runTest()
     servers.end_all()

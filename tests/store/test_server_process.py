@@ -205,8 +205,11 @@ def test_rows_over_the_limit_come_in_parts(servers: Servers) -> None:
     rows = np.arange(SUITE_LAYOUT.num_rows, dtype=np.int64)
     assert_same(read_rows(store, rows), initial_rows(SUITE_LAYOUT, rows))
     assert ask_status(process.address)["requests"] == 11
+    source = random_rows(np.random.default_rng(9), len(rows), SUITE_LAYOUT, 1)
+    store.write(rows, source)
+    assert_same(read_rows(store, rows), source)
     # A client that does not keep to it is refused, and its connection goes on.
-    store._links[0]._rows_per_request_max = 1000
+    store._links[0].rows_per_request_max = 1000
     with pytest.raises(StoreError, match=r"a request of 1,000 rows is over the limit of 100 rows; ask in parts"):
         read_rows(store, rows[:1000])
     assert len(read_rows(store, rows[:100])) == 100

@@ -25,11 +25,10 @@ TRANSPORT_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
 _OPTIONS = [
     # Each connection of ours is a connection of the system, so that reads do not queue behind writes.
     ("grpc.use_local_subchannel_pool", 1),
-    # Rows come in megabytes: larger frames and reads mean fewer wake-ups on both sides.
+    # Rows come in megabytes: large frames, and a window that a request fits in, mean fewer wake-ups of both sides.
     ("grpc.http2.max_frame_size", 1 << 20),
-    ("grpc.experimental.tcp_read_chunk_size", 1 << 20),
-    ("grpc.experimental.tcp_min_read_chunk_size", 1 << 18),
-    ("grpc.experimental.tcp_max_read_chunk_size", 1 << 22),
+    ("grpc.http2.lookahead_bytes", 1 << 24),
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.min_reconnect_backoff_ms", 2000),
 ]
 

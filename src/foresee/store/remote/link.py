@@ -46,7 +46,7 @@ class Link:
     ) -> None:
         self.endpoint, self._layout = endpoint, layout
         self._incarnation = str(description["incarnation"])
-        self._rows_per_request_max = int(description["rows_per_request_max"])
+        self.rows_per_request_max = int(description["rows_per_request_max"])
         self._run, self._worker = run, worker
         self._deadline_seconds, self._watchdog = deadline_seconds, watchdog
         self._lock = Lock()
@@ -105,8 +105,8 @@ class Link:
         deliver: Deliver,
     ) -> None:
         """Reads in requests that the server accepts."""
-        for start in range(0, len(rows), self._rows_per_request_max):
-            part = slice(start, start + self._rows_per_request_max)
+        for start in range(0, len(rows), self.rows_per_request_max):
+            part = slice(start, start + self.rows_per_request_max)
 
             def work(exchange: Exchange, deadline: float, part: slice = part) -> None:
                 expected = None if versions is None else versions[part]

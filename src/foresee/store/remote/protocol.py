@@ -25,9 +25,10 @@ from foresee.errors import ConsistencyError, ForeseeError, StaleReadError, Store
 from foresee.store.contract import Int32, Int64, Layout, Rows, Table
 
 PROTOCOL_VERSION = 1
-CHUNK_BYTES = 1 << 21
-"""Rows travel in pieces of about this size: while one is on its way the next is gathered. Smaller ones cost more
-wake-ups of both processes, larger ones overlap less."""
+CHUNKS = 4
+CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 1 << 19, 1 << 22
+"""A request travels in about four chunks: while one is on its way the next is gathered. More of them would overlap a
+little better and cost more wake-ups of both processes than that is worth."""
 
 READ, GUARDED, WRITE = "read", "guarded", "write"
 
@@ -88,9 +89,10 @@ def raise_failure(header: dict[str, Any], address: str) -> None:
     raise _ERRORS.get(kind, StoreError)(sentence)
 
 
-def chunk_rows(layout: Layout) -> int:
-    """Rows of one chunk."""
-    return max(1, CHUNK_BYTES // layout.row_bytes)
+def chunk_rows(num_rows: int, layout: Layout) -> int:
+    """Rows of one chunk of a request."""
+    fewest, most = CHUNK_BYTES_MIN // layout.row_bytes, CHUNK_BYTES_MAX // layout.row_bytes
+    return max(1, min(max(-(-num_rows // CHUNKS), fewest), most))
 
 
 def request_schema(kind: str, layout: Layout) -> Any:

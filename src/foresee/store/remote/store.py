@@ -166,7 +166,8 @@ class RemoteStore:
         self._on_all(jobs)
 
     def _write_all(self, rows: Int64, source: Rows, *, step: int | None) -> None:
-        chunk = protocol.chunk_rows(self._layout)
+        accepted = min(link.rows_per_request_max for link in self._links)
+        chunk = min(protocol.chunk_rows(-(-len(rows) // len(self._links)), self._layout), accepted)
         with self._writing:
             if len(self._links) == 1:
                 if len(rows) or step is not None:

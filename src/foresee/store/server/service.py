@@ -52,7 +52,6 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
         self._admission = Admission(limits or Limits())
         self._incarnation, self._started = uuid.uuid4().hex, time.monotonic()
         self._reply_schema = protocol.rows_schema(shard.layout)
-        self._chunk_rows = protocol.chunk_rows(shard.layout)
         self.address = f"{'grpc+tls' if security.has_tls else 'grpc'}://{host}"
         super().__init__(
             f"{self.address}:{port}",
@@ -120,7 +119,8 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             self._counters.add(requests=1)
             try:
                 self._admission.limits.check_rows(len(rows))
-                held = batch.nbytes + min(len(rows), self._chunk_rows) * self._shard.layout.row_bytes
+                chunk = protocol.chunk_rows(len(rows), self._shard.layout)
+                held = batch.nbytes + min(len(rows), chunk) * self._shard.layout.row_bytes
                 with self._admission.request(held):
                     guard = None
                     if expected is not None:
@@ -132,21 +132,21 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                             is_gone=context.is_cancelled,
                         )
                     # A copy: kernels are compiled for arrays of one's own, and ids are few bytes.
-                    self._reply(np.array(rows), guard, writer)
+                    self._reply(np.array(rows), chunk, guard, writer)
             except flight.FlightError:
                 raise  # the client is gone
             except Exception as error:
                 self._refuse(writer, error)
 
-    def _reply(self, rows: Any, guard: Guard | None, writer: Any) -> None:
-        for begin in range(0, len(rows), self._chunk_rows):
-            piece = rows[begin : begin + self._chunk_rows]
+    def _reply(self, rows: Any, chunk: int, guard: Guard | None, writer: Any) -> None:
+        for begin in range(0, len(rows), chunk):
+            piece = rows[begin : begin + chunk]
             batch = protocol.empty_batch(self._reply_schema, len(piece))
             out = protocol.batch_rows(batch, self._shard.layout)
             if guard is None:
                 self._rows.read(piece, out)
             else:
-                expected = guard.expected[begin : begin + self._chunk_rows]
+                expected = guard.expected[begin : begin + chunk]
                 part = Guard(
                     expected=expected, not_before=guard.not_before, deadline=guard.deadline, is_gone=guard.is_gone
                 )

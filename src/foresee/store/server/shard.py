@@ -63,15 +63,13 @@ class Shard:
         return self._store.committed_step
 
     def read(self, rows: Int64, out: Rows) -> None:
-        self._check_share(rows)
         if self.share.num_shards == 1:
             self._store.read(rows, out)
             return
-        self._store.read(rows // self.share.num_shards, out)
+        self._store.read(self._local(rows), out)
         _settle_versions(self._key, self._unit, rows, out.values, out.versions)
 
     def write(self, rows: Int64, source: Rows) -> None:
-        self._check_share(rows)
         if self.share.num_shards == 1:
             self._store.write(rows, source)
             return
@@ -79,7 +77,7 @@ class Shard:
         keep = source.versions >= 0
         if not keep.all():
             rows, source = rows[keep], Rows(source.values[keep], source.state[keep], source.versions[keep])
-        self._store.write(rows // self.share.num_shards, replace(source, versions=source.versions + np.int32(1)))
+        self._store.write(self._local(rows), replace(source, versions=source.versions + np.int32(1)))
 
     def commit(self, step: int) -> None:
         self._store.commit(step)
@@ -87,13 +85,27 @@ class Shard:
     def close(self) -> None:
         self._store.close()
 
-    def _check_share(self, rows: Int64) -> None:
-        wrong = (rows < 0) | (rows >= self._layout.num_rows) | (rows % self.share.num_shards != self.share.shard)
-        if wrong.any():
+    def _local(self, rows: Int64) -> Int64:
+        """Ids inside; a row of another shard is refused before anything is touched."""
+        local = np.empty(len(rows), np.int64)
+        wrong = _localise(rows, self._layout.num_rows, self.share.shard, self.share.num_shards, local)
+        if wrong >= 0:
             raise StoreError(
-                f"row {rows[np.argmax(wrong)]} is not on shard {self.share.shard} of {self.share.num_shards} "
+                f"row {rows[wrong]} is not on shard {self.share.shard} of {self.share.num_shards} "
                 f"({self._layout.num_rows} rows in all); give the client the servers of this run"
             )
+        return local
+
+
+@numba.njit(nogil=True, cache=True)
+def _localise(rows: Int64, num_rows: int, shard: int, num_shards: int, local: Int64) -> int:
+    """Fills `local`; returns the position of the first row that is not on this shard, or -1."""
+    for k in range(len(rows)):
+        row = rows[k]
+        if row < 0 or row >= num_rows or row % num_shards != shard:
+            return k
+        local[k] = row // num_shards
+    return -1
 
 
 @numba.njit(nogil=True, cache=True)
