@@ -1,0 +1,199 @@
+"""What moves between eight workers and the store: our plan against the published protocols, counted by one counter.
+
+Plans only, nothing runs. Logs: MovieLens-1M (user, film) and anime (user, item) with 256 samples a worker, TalkingData (5
+columns) with 256, Avazu (21) with 64, Criteo (26) with 32, from $FORESEE_DATA or ../shared/data, and a Criteo-shaped
+correlated synthetic trace with 256. Each log is read twice: shuffled with a fixed seed, which is what training does and
+what the published schedulers expect of their file; and in file order, where neighbouring samples share users or hours.
+
+Every planner has the same cache: 10 % of the rows the trace touches, or what two batches need if that is more (the
+replicated cache needs that). Updates left in caches at the end are written back and counted. A row summed over all
+workers counts 2 (workers - 1) row-sends, everything else one; docs/traffic.md says what is critical.
+
+    critical_over_replicated, critical_over_owner   rows on the critical path, ours over theirs, worst of all traces
+    rows_over_herald                                all rows moved, ours over Herald's in its exact form, worst of all
+    rows_over_het                                   all rows moved, ours over HET's with staleness 0, worst of MovieLens
+                                                    and anime
+
+Run: `.venv/bin/python benchmarks/traffic.py` (`--full` for longer traces, all staleness bounds, and every plan proved by
+the checker). Without the data folder only the synthetic trace is counted. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from foresee.data import synthetic_rows
+from foresee.plan import plan
+from foresee.plan.count import RowsMoved, count, rows_moved
+from foresee.plan.record import Header, Record, Touches
+from foresee.plan.workers import WORKER_PLANNERS, check_plan
+from foresee.plan.workers.fae import group, hot_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("FORESEE_DATA", ROOT.parent / "shared" / "data"))
+NUM_WORKERS = 8
+CACHE_SHARE = 0.1
+SEED = 7
+STALENESS = (0, 1, 10, 100)
+AVAZU_COLUMNS = (
+    "C1", "banner_pos", "site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category", "device_id",
+    "device_ip", "device_model", "device_type", "device_conn_type", "C14", "C15", "C16", "C17", "C18", "C19", "C20",
+    "C21",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Global batches of row ids."""
+
+    name: str
+    steps: list[Touches]
+    num_rows: int
+
+    @property
+    def capacity_rows(self) -> int:
+        distinct = [np.unique(touches.rows) for touches in self.steps]
+        two = max(len(np.union1d(first, second)) for first, second in zip(distinct, distinct[1:], strict=False))
+        return max(two, int(CACHE_SHARE * len(np.unique(np.concatenate(distinct)))))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--full", action="store_true", help="longer traces, every bound of HET, every plan proved")
+    options = parser.parse_args()
+    if not DATA.is_dir():
+        print(f"{DATA} is missing: set FORESEE_DATA to count real logs too; now synthetic only", file=sys.stderr)
+    names = [*(f"het {bound}" for bound in (STALENESS if options.full else STALENESS[:1])), "fae"]
+    names = ["none", "replicated", "owner", "herald", *names, "lookahead"]
+    print(f"{NUM_WORKERS} workers; rows per step, on the critical path / all")
+    print(f"{'trace':26}{'steps':>6}{'unique':>8}{'cache':>8}" + "".join(f"{name:>16}" for name in names))
+    found: dict[str, dict[str, RowsMoved]] = {}
+    for trace in traces(full=options.full):
+        found[trace.name] = {name: moved(name, trace, prove=options.full) for name in names}
+        show(trace, found[trace.name])
+    print(json.dumps(figures(found)))
+
+
+def figures(found: dict[str, dict[str, RowsMoved]]) -> dict[str, float]:
+    """Ours over theirs, the worst of all traces."""
+
+    def worst(of: str, other: str, only: tuple[str, ...] = ("",)) -> float:
+        ratios = [
+            getattr(by["lookahead"], of) / getattr(by[other], of)
+            for name, by in found.items()
+            if name.startswith(only)
+        ]
+        return round(max(ratios), 4) if ratios else float("nan")
+
+    ours = {
+        "critical_over_replicated": worst("critical", "replicated"),
+        "critical_over_owner": worst("critical", "owner"),
+        "rows_over_herald": worst("total", "herald"),
+    }
+    pairs = ("movielens", "anime")
+    return ours | ({"rows_over_het": worst("total", "het 0", pairs)} if any(n.startswith(pairs) for n in found) else {})
+
+
+def moved(name: str, trace: Trace, *, prove: bool) -> RowsMoved:
+    """What one planner moves, per step."""
+    planner, _, staleness = name.partition(" ")
+    capacity = trace.capacity_rows
+    header = Header(
+        planner=planner, parameters={"staleness": int(staleness or 0)}, num_workers=NUM_WORKERS,
+        capacity_rows=capacity, num_rows=trace.num_rows, first_step=0, num_steps=len(trace.steps),
+        fetch_ahead_steps=8, stream_digest=trace.name,
+    )  # fmt: skip
+    profile = trace.steps[: max(1, len(trace.steps) // 20)]
+    steps = group(trace.steps, hot_rows(profile, capacity)) if planner == "fae" else trace.steps
+    records: list[Record] = list(plan(WORKER_PLANNERS[planner](header, profile), steps))
+    if prove:
+        verdict = check_plan(header, steps, records, None)
+        verdict.require()
+        if verdict.stale_reads:
+            reads = verdict.counters.num_unique
+            print(
+                f"{trace.name}, {name}: {verdict.stale_reads / reads:.0%} of reads are stale, "
+                f"{verdict.missing_updates / verdict.stale_reads:.1f} updates missing in the mean"
+            )
+    rows = rows_moved(count(records), NUM_WORKERS)
+    return RowsMoved(rows.critical / len(steps), rows.total / len(steps))
+
+
+def show(trace: Trace, by: dict[str, RowsMoved]) -> None:
+    unique = np.mean([len(np.unique(touches.rows)) for touches in trace.steps])
+    print(
+        f"{trace.name:26}{len(trace.steps):6}{unique:8,.0f}{trace.capacity_rows:8,}"
+        + "".join(f"{rows.critical:7,.0f} /{rows.total:7,.0f}" for rows in by.values()),
+        flush=True,
+    )
+
+
+def traces(*, full: bool) -> Iterator[Trace]:
+    num_steps = 200 if full else 24
+    batches = list(synthetic_rows(batch_size=256 * NUM_WORKERS, num_batches=num_steps))
+    ids = np.concatenate(batches)
+    yield _trace("synthetic criteo", ids, 256, num_steps)
+    if not DATA.is_dir():
+        return
+    for name, columns, samples_per_worker in logs():
+        shuffled = np.random.default_rng(SEED).permutation(len(columns))
+        yield _trace(f"{name}, shuffled", columns[shuffled], samples_per_worker, num_steps)
+        yield _trace(f"{name}, file order", columns, samples_per_worker, num_steps)
+
+
+def _trace(name: str, ids: NDArray[np.int64], samples_per_worker: int, num_steps: int) -> Trace:
+    batch, width = samples_per_worker * NUM_WORKERS, ids.shape[1]
+    offsets = np.arange(0, batch * width + 1, width, dtype=np.int32)
+    steps = min(num_steps, len(ids) // batch)
+    parts = [ids[step * batch : (step + 1) * batch].reshape(-1) for step in range(steps)]
+    return Trace(name=name, steps=[Touches(part, offsets) for part in parts], num_rows=int(ids.max()) + 1)
+
+
+def logs() -> Iterator[tuple[str, NDArray[np.int64], int]]:
+    """(name, row ids [samples, columns], samples per worker) of each real log."""
+    pairs = pa.parquet.read_table(DATA / "movielens" / "ml1m_pairs_fileorder.parquet")
+    yield "movielens", row_ids(pairs.columns), 256
+    ratings = pa.parquet.read_table(DATA / "anime" / "ratings_val.parquet", columns=["user_id", "anime_id"])
+    yield "anime", row_ids(ratings.columns), 256
+    clicks = pa.csv.read_csv(DATA / "talkingdata" / "talkingdata_100k.csv")
+    yield "talkingdata", row_ids(clicks.columns[:5]), 256
+    impressions = pa.csv.read_csv(DATA / "avazu" / "avazu_union_sorted.csv")
+    yield "avazu", row_ids([impressions[name] for name in AVAZU_COLUMNS]), 64
+    names = [f"c{number}" for number in range(40)]
+    display = pa.csv.read_csv(
+        DATA / "criteo" / "criteo_kaggle_union.tsv",
+        read_options=pa.csv.ReadOptions(column_names=names),
+        parse_options=pa.csv.ParseOptions(delimiter="\t"),
+        convert_options=pa.csv.ConvertOptions(column_types={name: pa.string() for name in names}),
+    )
+    yield "criteo", row_ids(display.columns[14:]), 32
+
+
+def row_ids(columns: list[pa.ChunkedArray]) -> NDArray[np.int64]:
+    """Each column's values numbered, one column after the other; an empty cell is a value like any other."""
+    ids, offset = [], 0
+    for column in columns:
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        ids.append(np.asarray(encoded.indices, np.int64) + offset)
+        offset += len(encoded.dictionary)
+    return np.stack(ids, axis=1)
+
+
+if __name__ == "__main__":
+    begun = time.perf_counter()
+    main()
