@@ -15,8 +15,9 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from foresee.cli import demo, evaluate, export, plan, prepare, serve, status, train, verify
+from foresee.cli import demo, evaluate, export, plan, plan_server, prepare, serve, status, train, verify, worker
 from foresee.cluster import commands as cluster
+from foresee.engine.lifeline import end_with_launcher
 from foresee.errors import InputError
 
 COMMANDS: dict[str, ModuleType] = {
@@ -28,6 +29,8 @@ COMMANDS: dict[str, ModuleType] = {
     "verify": verify,
     "export": export,
     "serve": serve,
+    "plan-server": plan_server,
+    "worker": worker,
     "status": status,
     "cluster": cluster,
 }
@@ -52,11 +55,12 @@ for _name, _module in COMMANDS.items():
     if hasattr(_module, "app"):
         app.add_typer(_module.app, name=_name)
     else:
-        app.command(_name)(getattr(_module, _name))
+        app.command(_name)(getattr(_module, _name.replace("-", "_")))
 
 
 def main() -> None:
     """Runs the command of sys.argv."""
+    end_with_launcher()
     try:
         app(prog_name="foresee")
     except InputError as error:

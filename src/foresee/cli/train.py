@@ -33,6 +33,14 @@ def train(
             help="Stop, and keep the state, when so many steps of the run are done, counted from its very first.",
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, metavar="NUM", help="Train with so many processes that share every batch."),
+    ] = None,
+    servers: Annotated[
+        int | None,
+        typer.Option("--servers", min=1, metavar="NUM", help="Keep the rows on so many embedding servers."),
+    ] = None,
 ) -> None:
     """Train a model whose tables may be far larger than memory.
 
@@ -47,6 +55,10 @@ def train(
       foresee train run.yaml
       foresee train run.yaml --set cache.share=0.05 --set train.epochs=2
       foresee train run.yaml --resume
+      foresee train run.yaml --workers 2 --servers 2
+
+    [bold]Several processes[/] are started, watched and taken down together on this
+    machine; docs/cluster.md starts the same parts on many.
 
     [bold]A run file[/] has at least this; docs/run-file.md explains every key:
 
@@ -55,14 +67,19 @@ def train(
       model: {name: dlrm, dim: 16}
       cache: {share: 0.1}     # a tenth of all rows
 
-    [bold]Exit codes[/]: 0 done, or stopped as asked; 2 something in your input is
-    wrong; 130 Ctrl-C; 143 SIGTERM. After 130 and 143 the state was kept: use
-    --resume.
+    [bold]Exit codes[/]: 0 done, or stopped as asked; 1 one of several processes
+    failed; 2 something in your input is wrong; 130 Ctrl-C; 143 SIGTERM. After
+    130 and 143 the state was kept: use --resume.
     """
+    from foresee.engine.launch import launch
     from foresee.engine.training import train as run_training
 
-    config = load_run(run_file, overrides or ())
+    sizes = {"workers": workers, "servers": servers}
+    given = [f"distributed.{name}={number}" for name, number in sizes.items() if number is not None]
+    config = load_run(run_file, [*(overrides or ()), *given])
     if resume and replace:
         raise typer.BadParameter("--resume goes on and --replace starts anew; give one of them")
+    if config.num_servers:
+        raise typer.Exit(launch(config, resume=resume, replace=replace, stop_after=stop_after))
     outcome = run_training(config, resume=resume, replace=replace, stop_after=stop_after)
     raise typer.Exit(outcome.exit_code)

@@ -41,8 +41,8 @@ class LocalShards:
             steps = [shard.committed_step for shard in shards]
             if len(set(steps)) > 1:
                 raise StoreError(
-                    f"the shards in {folder} have committed different steps ({', '.join(map(str, steps))}): a commit was "
-                    "interrupted between them; restore their folders to one step"
+                    f"the shards in {folder} have committed different steps ({', '.join(map(str, steps))}): a commit "
+                    "was interrupted between them; restore their folders to one step"
                 )
         except BaseException:
             for opened in shards:

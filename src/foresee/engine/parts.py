@@ -18,11 +18,11 @@ from foresee.config import DenseOptimizerConfig, RowOptimizerConfig, RunConfig
 from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
+from foresee.engine.local_shards import LocalShards, shard_folders
 from foresee.engine.loop import Run, make_header
 from foresee.engine.model_loading import build, row_width
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.plan_file import PlanFile
-from foresee.engine.local_shards import LocalShards, shard_folders
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.work import Pooling, too_large
 from foresee.errors import ConfigError, PlanError

@@ -104,7 +104,7 @@ def train(
         _threads(config.train.num_threads) as num_threads,
         open_tables(config, log) as tables,
         StopSignals() as stop,
-        _sinks(config, folder) as sinks,
+        sinks_of(config, folder) as sinks,
         make_display(console) as display,
     ):
         first_step = _restore(folder, tables.store.committed_step, model, optimizer)
@@ -154,7 +154,7 @@ def _loop(
     with closing(iter(run)) as steps:
         for step in steps:
             logits = model(step.dense, step.embeddings)
-            loss = _loss(logits, step)
+            loss = loss_of(logits, step)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
@@ -174,7 +174,8 @@ def _loop(
                 break
 
 
-def _loss(logits: torch.Tensor, step: Step) -> torch.Tensor:
+def loss_of(logits: torch.Tensor, step: Step) -> torch.Tensor:
+    """The mean over the step's samples; refuses logits of another shape, and a training that has diverged."""
     if logits.shape != step.labels.shape:
         raise ConfigError(
             f"model.name: the model gives logits of shape {tuple(logits.shape)} for {len(step.labels)} samples; "
@@ -204,7 +205,7 @@ def _restore(folder: RunFolder, step: int, model: nn.Module, optimizer: torch.op
 
 
 @contextmanager
-def _sinks(config: RunConfig, folder: RunFolder) -> Iterator[list[Sink]]:
+def sinks_of(config: RunConfig, folder: RunFolder) -> Iterator[list[Sink]]:
     """Where lines of metrics go."""
     with ExitStack() as open_sinks:
         sinks: list[Sink] = [folder.append_metrics]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from pyarrow import flight
@@ -45,7 +46,7 @@ class PlannerClient:
         step, end = self._header.first_step, self._header.first_step + self._header.num_steps
         since = time.monotonic()
         while step < end:
-            batches = self._patiently(lambda step=step: self._get_once(step))  # type: ignore[misc]
+            batches = self._patiently(partial(self._get_once, step))
             for batch in batches:
                 yield record_of(batch, self._header, step, self._worker)
                 step += 1
@@ -63,7 +64,7 @@ class PlannerClient:
             self._client.close()
             self._client = None
 
-    def _patiently(self, ask: Any) -> Any:
+    def _patiently(self, ask: Callable[[], Any]) -> Any:
         """Asks again while the planner is away; what it refuses is raised at once."""
         begun = time.monotonic()
         while True:

@@ -36,7 +36,8 @@ def run_planner(
         raise PlanError(f"the planner cannot listen on {host}:{port} ({error}); choose another port") from error
     if port_file is not None:
         announce(port_file, server.port)
-    print(f"planning {stream.num_steps:,} steps for {config.distributed.workers} workers on {server.address}", flush=True)
+    num_workers = config.distributed.workers
+    print(f"planning {stream.num_steps:,} steps for {num_workers} workers on {server.address}", flush=True)
     stop.wait()
     server.stop()
     print("stopped", flush=True)

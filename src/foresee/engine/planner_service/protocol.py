@@ -22,7 +22,9 @@ from foresee.errors import ConfigError, DataError, ForeseeError, PlanError, Stor
 from foresee.plan.record import Header
 
 OPEN, STATUS = "open", "status"
-_ERRORS: dict[str, type[ForeseeError]] = {kind.__name__: kind for kind in (PlanError, DataError, ConfigError, StoreError)}
+_ERRORS: dict[str, type[ForeseeError]] = {
+    kind.__name__: kind for kind in (PlanError, DataError, ConfigError, StoreError)
+}
 
 
 def to_json(content: dict[str, Any]) -> bytes:

@@ -1,10 +1,10 @@
 """The plan of one run, made as it is asked for, with a bounded part of it kept.
 
 In: a stream, the header of a plan, and workers that ask for their records from a step on. Out: batches of records. A
-thread plans ahead of the farthest worker, `AHEAD_STEPS` and no more, and keeps the steps behind it that a slower worker,
-or one that lost its connection, may still ask for. Workers train in lockstep, so the slowest is never further behind
-than the queues of a worker are long. Who asks for an older step all the same gets it, too: planning is deterministic,
-and begins again at the plan's first step.
+thread plans ahead of the farthest worker, `AHEAD_STEPS` and no more, and keeps the steps behind it that a slower
+worker, or one that lost its connection, may still ask for. Workers train in lockstep, so the slowest is never further
+behind than the queues of a worker are long. Who asks for an older step all the same gets it, too: planning is
+deterministic, and begins again at the plan's first step.
 """
 
 from __future__ import annotations

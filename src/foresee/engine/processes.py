@@ -1,0 +1,142 @@
+"""The processes of a launched run: started, watched and ended together.
+
+In: commands with names. Out: running processes whose output is in files, the first of them that fails, and the promise
+that none is left when the block is left. Each has a process group of its own, so Ctrl-C reaches only the launcher, and
+each ends with the launcher (`lifeline`). Nothing here knows what the processes do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from foresee.engine.lifeline import LAUNCHER_VARIABLE
+
+STOP_SECONDS = 15.0
+"""What a process may take to end when it is asked to."""
+POLL_SECONDS = 0.05
+LAST_LINES = 15
+
+
+class Process(Protocol):
+    """What is needed of a started process."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Its exit code, or minus a signal; None while it runs."""
+        ...
+
+    def send_signal(self, number: int) -> None: ...
+
+
+def start_process(command: Sequence[str], environment: dict[str, str], output: Path) -> Process:
+    """`foresee` with these arguments, by the interpreter that runs this."""
+    with open(output, "wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "foresee", *command], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+            env=environment, process_group=0,
+        )  # fmt: skip
+
+
+@dataclass
+class Part:
+    """One process of a run."""
+
+    name: str
+    process: Process
+    output: Path
+    endless: bool
+    """It should run until it is told to end: any end before is a failure."""
+
+    @property
+    def code(self) -> int | None:
+        return self.process.poll()
+
+    def how_it_ended(self) -> str:
+        code = self.code
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def last_lines(self) -> list[str]:
+        return self.output.read_text("utf-8", errors="replace").splitlines()[-LAST_LINES:]
+
+    def sentence(self) -> str | None:
+        """What it said of a person's mistake, if that is how it ended."""
+        said = [line.removeprefix("foresee: ") for line in self.last_lines() if line.startswith("foresee: ")]
+        return said[-1] if self.code == 2 and said else None
+
+
+def culprit(parts: Sequence[Part]) -> Part | None:
+    """Which part failed first, as well as can be told: one that was killed, then in the order in which they depend."""
+    ended = [(part, code) for part in parts if (code := part.code) is not None]
+    failed = [(part, code) for part, code in ended if code != 0 or part.endless]
+    killed = [part for part, code in failed if code < 0]
+    return next(iter(killed or [part for part, _ in failed]), None)
+
+
+class Processes:
+    """Use it as a context manager: on leaving, whatever still runs is ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.parts: list[Part] = []
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with _undisturbed():
+            self.end(self.parts, STOP_SECONDS)
+
+    def start(
+        self, name: str, command: Sequence[str], *, endless: bool, environment: dict[str, str] | None = None
+    ) -> Part:
+        output = self._folder / f"{name.replace(' ', '-')}.log"
+        everything = {**os.environ, **(environment or {}), LAUNCHER_VARIABLE: str(os.getpid())}
+        part = Part(name, start_process(command, everything, output), output, endless)
+        self.parts.append(part)
+        return part
+
+    def end(self, parts: Sequence[Part], seconds: float) -> None:
+        """Asks these to end; kills those that do not, and waits for all."""
+        send(parts, signal.SIGTERM)
+        wait(parts, seconds)
+        send(parts, signal.SIGKILL)
+        wait(parts, None)
+
+
+def send(parts: Sequence[Part], number: signal.Signals) -> None:
+    for part in parts:
+        if part.code is None:
+            part.process.send_signal(number)
+
+
+def wait(parts: Sequence[Part], seconds: float | None) -> bool:
+    """True if all have ended. Without a number of seconds it is for processes that were killed: they do end."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while any(part.code is None for part in parts):
+        if deadline is not None and time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Another Ctrl-C while everything is being taken down would leave processes behind."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,245 @@
+"""What one trainer process of several does: its share of every batch, with rows from servers, as a planner says.
+
+In: a run's configuration, the addresses of servers and planner, and a place among its peers (torchrun's environment, or
+a file). Out: with its peers, the same run folder as one process would leave, except that the rows are on the servers.
+Dense gradients are averaged by DDP during backward; rows and their gradients travel as the records say (`peers`).
+
+A worker is a process: on an error it ends without waiting for peers and threads that may hang (`cli/worker`). All waits
+on peers end after `PEER_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from foresee.config import RunConfig
+from foresee.data.click_log import ClickLog
+from foresee.engine import checkpoint, run_folder
+from foresee.engine.duties import Done, Duty, ShowProgress, Sink, WriteMetrics
+from foresee.engine.exchange import Alone
+from foresee.engine.loop import Run, Step
+from foresee.engine.mesh import TorchMesh
+from foresee.engine.meter import Meter
+from foresee.engine.metrics import MetricsWindow
+from foresee.engine.parts import (
+    build_model,
+    dense_optimizer,
+    open_log,
+    plan_header,
+    row_optimizer,
+    table_layout,
+    train_stream,
+)
+from foresee.engine.peers import PeerExchange
+from foresee.engine.planner_service.client import PlannerClient
+from foresee.engine.progress import Display
+from foresee.engine.pulse import Pulse
+from foresee.engine.run_folder import RunFolder
+from foresee.engine.stopping import StopSignals
+from foresee.engine.tables import Tables
+from foresee.engine.training import loss_of, sinks_of
+from foresee.engine.work import Pooling
+from foresee.engine.worker_duties import EvaluateTogether, KeepTogether
+from foresee.errors import ConfigError, StoreError
+from foresee.store.remote import RemoteStore
+from foresee.store.remote.endpoint import Endpoint
+
+PEER_SECONDS = 1800.0
+"""How long a worker waits for another: as long as worker 0 may take to evaluate or commit for all."""
+SEED_STEP = 1_000_003
+
+FolderUse = Literal["begin", "resume", "replace", "ready"]
+"""What worker 0 does with the run folder; ready: a launcher has made it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a worker stands."""
+
+    rank: int
+    num_workers: int
+    rendezvous: str
+    """env:// under torchrun, or file:///path for workers of one machine."""
+    servers: tuple[str, ...]
+    planner: str
+    token: str | None = None
+    tls_root_certificate: bytes | None = None
+
+
+def run_worker(
+    config: RunConfig, place: Place, display: Display, *, folder_use: FolderUse, stop_after: int | None = None
+) -> int:
+    """Trains with the peers to the end, until a signal at any of them, or until `stop_after` steps are done."""
+    check_place(config, place)
+    # Everything that can be found wrong here is, before peers begin to wait.
+    log = open_log(config)
+    model, stream = build_model(config, log), train_stream(config, log)
+    torch.set_num_threads(config.train.num_threads or torch.get_num_threads())
+    dist.init_process_group(
+        "gloo", init_method=place.rendezvous, rank=place.rank, world_size=place.num_workers,
+        timeout=timedelta(seconds=PEER_SECONDS),
+    )  # fmt: skip
+    with ExitStack() as at_exit, display, StopSignals() as stop:
+        folder, sinks = RunFolder(config.run), list[Sink]()
+        if place.rank == 0:
+            at_exit.enter_context(_folder(config, log, folder_use))
+            sinks = at_exit.enter_context(sinks_of(config, folder))
+        name = _one_name()
+        tables = _tables(config, log, place, name, fresh=folder_use in ("begin", "replace"))
+        optimizer = dense_optimizer(config.train.optimizer, model)
+        first_step = _restore(folder, tables, model, optimizer)
+        header = plan_header(config, log, stream, first_step=first_step)
+        endpoint = Endpoint.parse(place.planner, place.token, place.tls_root_certificate)
+        planner = PlannerClient(endpoint, run=name, worker=place.rank, header=header)
+        planner.open()
+        exchange = PeerExchange(tables.layout, TorchMesh()) if place.num_workers > 1 else None
+        run = Run(
+            stream, tables, header, Pooling.of(log.mean_features), records=planner.records(),
+            exchange=exchange or Alone(), num_threads=torch.get_num_threads(), commit_at_end=False,
+        )  # fmt: skip
+        display.say(_opening(config, run, place))
+        finished = _train(config, run, model, optimizer, log, folder, sinks, display, stop, stop_after)
+        if exchange is not None:
+            exchange.close()
+        planner.close()
+        tables.close()
+        display.say(_closing(config, run, finished))
+    dist.destroy_process_group()
+    return stop.exit_code
+
+
+def check_place(config: RunConfig, place: Place) -> None:
+    if place.num_workers != config.distributed.workers:
+        raise ConfigError(
+            f"{place.num_workers} workers were started, but distributed.workers is {config.distributed.workers}; "
+            f"give --set distributed.workers={place.num_workers}, or start as many"
+        )
+    if config.train.device != "cpu":
+        raise ConfigError(
+            f"train.device: several processes train on the cpu in this release, not on {config.train.device!r}; "
+            "set it to cpu, or train in one process"
+        )
+    if config.cache.plan_file is not None:
+        raise ConfigError("cache.plan_file: a run with servers is planned by its planner; leave the key out")
+
+
+def _folder(config: RunConfig, log: ClickLog, use: FolderUse) -> AbstractContextManager[RunFolder]:
+    if use == "ready":
+        return nullcontext(RunFolder(config.run))
+    if use == "resume":
+        return run_folder.resume(config, log_digest=log.digest)
+    return run_folder.begin(config, log_digest=log.digest, replace=use == "replace")
+
+
+def _one_name() -> str:
+    """A name for this start of all workers, which worker 0 makes up."""
+    name = torch.frombuffer(bytearray(uuid.uuid4().bytes), dtype=torch.uint8)
+    dist.broadcast(name, 0)
+    return bytes(name.tolist()).hex()
+
+
+def _tables(config: RunConfig, log: ClickLog, place: Place, name: str, *, fresh: bool) -> Tables:
+    store = RemoteStore(
+        place.servers, table_layout(config, log), worker=place.rank, num_workers=place.num_workers, run=name,
+        token=place.token, tls_root_certificate=place.tls_root_certificate,
+    )  # fmt: skip
+    if fresh and store.committed_step:
+        raise StoreError(
+            f"the servers hold the state after step {store.committed_step}, but this run begins anew; "
+            "go on with --resume, or start servers with new folders"
+        )
+    return Tables(store, row_optimizer(config.tables.optimizer))
+
+
+def _restore(folder: RunFolder, tables: Tables, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Brings the dense half to the step the servers are at."""
+    step = tables.store.committed_step
+    if dist.get_rank() == 0:
+        checkpoint.forget_after(folder.checkpoints, step)
+        folder.forget_metrics_after(step)
+    if step:
+        checkpoint.load(folder.checkpoints, step, model, optimizer)
+    return step
+
+
+def _train(
+    config: RunConfig, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, log: ClickLog, folder: RunFolder,
+    sinks: list[Sink], display: Display, stop: StopSignals, stop_after: int | None,
+) -> bool:  # fmt: skip
+    """The loop; True if all steps of the run are done."""
+    rank, num_workers = dist.get_rank(), dist.get_world_size()
+    shared: nn.Module = DistributedDataParallel(model) if num_workers > 1 else model
+    window, samples_before = MetricsWindow(), run.header.first_step * config.train.batch_size
+    keep = KeepTogether(config, run, model, optimizer, folder.checkpoints, sinks)
+    chores: list[Duty] = [EvaluateTogether(config, run, model, log, sinks, display), keep]
+    if rank == 0:
+        meters = [Meter(run, window, samples_before=samples_before) for _ in range(2)]
+        chores = [
+            ShowProgress(meters[0], display),
+            WriteMetrics(meters[1], run, sinks, every_steps=config.train.log_every_steps),
+            *chores,
+        ]
+    pulse, finished = Pulse(), False
+    model.train()
+    for step in run:
+        torch.manual_seed(_seed(config.train.seed, step.index, rank))
+        logits, loss = _learn(shared, step, optimizer)
+        window.add(logits.detach().numpy(), step.labels.numpy())
+        agreed = pulse.beat(stop=stop.asked, commit=rank == 0 and keep.announce(), loss=loss)
+        keep.asked = agreed.commit
+        finished = run.steps_done == run.stream.num_steps
+        done = Done(
+            steps_done=run.steps_done,
+            loss=loss if agreed.loss is None else agreed.loss,
+            num_samples=len(logits) * num_workers,
+            last=finished or agreed.stop or run.steps_done == stop_after,
+            finished=finished,
+        )
+        for chore in chores:
+            chore.after(done)
+        if done.last:
+            break
+    pulse.close()
+    return finished
+
+
+def _learn(model: nn.Module, step: Step, optimizer: torch.optim.Optimizer) -> tuple[torch.Tensor, float]:
+    logits: torch.Tensor = model(step.dense, step.embeddings)
+    loss = loss_of(logits, step)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    optimizer.zero_grad()
+    step.update()
+    return logits, loss.item()
+
+
+def _seed(seed: int, step: int, rank: int) -> int:
+    """Random numbers of a step (dropout) follow from the step, so that a resumed run draws the same; by worker."""
+    return (seed * SEED_STEP + step) * SEED_STEP + rank & (1 << 63) - 1
+
+
+def _opening(config: RunConfig, run: Run, place: Place) -> str:
+    header, layout = run.header, run.tables.layout
+    begin = f"from step {header.first_step:,} on" if header.first_step else "from the start"
+    return (
+        f"{config.model.name} on {config.log}: {run.stream.num_steps:,} steps of {config.train.batch_size:,} samples "
+        f"over {place.num_workers} workers, {begin}\n"
+        f"{layout.num_rows:,} rows of {layout.row_bytes} bytes on {len(place.servers)} servers; cache of "
+        f"{header.capacity_rows:,} rows a worker, planner {header.planner}, placement {config.distributed.placement}"
+    )
+
+
+def _closing(config: RunConfig, run: Run, finished: bool) -> str:
+    state = f"{run.steps_done:,} of {run.stream.num_steps:,} steps, kept"
+    if finished:
+        return f"done: {run.steps_done:,} steps, kept; dense half and metrics in {config.run}"
+    return f"stopped after {state}; go on with --resume"

@@ -1,0 +1,95 @@
+"""What several workers have to do together beside training: evaluate and keep.
+
+All workers come here after the same step. Each writes what its cache holds to the servers; when all have, worker 0 acts
+for everybody, and nobody trains on before it is done. The rows that it reads or commits are those of that step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from foresee.config import RunConfig
+from foresee.data.click_log import ClickLog
+from foresee.engine import checkpoint
+from foresee.engine.duties import Done, Sink, in_words, send
+from foresee.engine.evaluation import evaluate
+from foresee.engine.loop import Run
+from foresee.engine.metrics import Metrics
+from foresee.engine.progress import Display
+
+
+class EvaluateTogether:
+    """The valid split, every so many steps and when all are done; worker 0 computes."""
+
+    def __init__(
+        self, config: RunConfig, run: Run, model: nn.Module, log: ClickLog, sinks: Sequence[Sink], display: Display
+    ) -> None:
+        self._train, self._run, self._model, self._log = config.train, run, model, log
+        self._sinks, self._display = sinks, display
+        self.result: Metrics | None = None
+
+    def after(self, done: Done) -> None:
+        every = self._train.evaluate_every_steps
+        if "valid" not in self._log.split_sizes:
+            return
+        if done.finished:
+            self._evaluate(done.steps_done, None)
+        elif every is not None and done.steps_done % every == 0:
+            self._evaluate(done.steps_done, self._train.evaluate_samples_max)
+
+    def _evaluate(self, step: int, samples_max: int | None) -> None:
+        self._run.flush()
+        dist.barrier()
+        if dist.get_rank() == 0:
+            self.result = evaluate(
+                self._model, self._run.tables.store, self._log, samples_max=samples_max, device=self._run.device,
+                num_threads=self._run.num_threads,
+            )  # fmt: skip
+            send({"kind": "valid", "step": step, **self.result.as_dict()}, self._sinks)
+            self._display.say(f"step {step:,}  valid  {in_words(self.result)}")
+        dist.barrier()
+
+
+class KeepTogether:
+    """One commit of all servers and the dense half of worker 0, which is that of all."""
+
+    def __init__(
+        self, config: RunConfig, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path,
+        sinks: Sequence[Sink], clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._every_steps, self._every_seconds = config.train.commit_every_steps, config.train.commit_every_seconds
+        self._run, self._model, self._optimizer, self._folder = run, model, optimizer, folder
+        self._sinks, self._clock = sinks, clock
+        self._last = clock()
+        self._announced = False
+        self.asked = False
+        """All workers have agreed that it is time."""
+
+    def announce(self) -> bool:
+        """Is it time, by this worker's clock? Said once: clocks differ, so workers act on what they have agreed."""
+        before, self._announced = self._announced, self._clock() - self._last >= self._every_seconds
+        return self._announced and not before
+
+    def after(self, done: Done) -> None:
+        by_steps = self._every_steps is not None and done.steps_done % self._every_steps == 0
+        if done.last or by_steps or self.asked:
+            self.keep()
+
+    def keep(self) -> None:
+        """After this returns, a run that ends in any way can go on from here."""
+        begun, step = self._clock(), self._run.steps_done
+        self._run.flush()
+        dist.barrier()
+        if dist.get_rank() == 0:
+            checkpoint.save(self._folder, step, self._model, self._optimizer)
+            self._run.tables.store.commit(step)
+            checkpoint.prune(self._folder)
+            send({"kind": "commit", "step": step, "seconds": self._clock() - begun}, self._sinks)
+        dist.barrier()
+        self._last, self._announced = self._clock(), False

@@ -1,0 +1,50 @@
+"""How a worker process ends: at once, with the right code, whatever its threads and peers are doing.
+
+In: what happened. Out: a sentence or a traceback on the error stream, and the end of the process: 0 done, 2 a person's
+mistake, 1 anything else, 130 and 143 after a signal. Python's own ending would join threads that wait for peers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from foresee.errors import ForeseeError, InputError
+
+LOST_PEER = ("connection closed by peer", "connection reset by peer", "connection refused", "broken pipe", "timed out")
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Never returns to its caller."""
+    code = 0
+    try:
+        yield
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except KeyboardInterrupt:
+        code = 130
+    except InputError as error:
+        print(f"foresee: {error}", file=sys.stderr)
+        code = 2
+    except BaseException as error:
+        print(_told(error), file=sys.stderr)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _told(error: BaseException) -> str:
+    text = str(error)
+    if isinstance(error, RuntimeError) and any(sign in text.lower() for sign in LOST_PEER):
+        cause = text.splitlines()[0] if text else type(error).__name__
+        return (
+            f"foresee: this worker lost another one ({cause}); see how that one ended, then resume from the last commit"
+        )
+    if isinstance(error, ForeseeError):
+        return f"foresee: {error}"
+    return "".join(traceback.format_exception(error)).rstrip()
