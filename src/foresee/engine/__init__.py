@@ -1,0 +1,1 @@
+"""Carries out a plan: cache, pipeline, exchange between workers, optimisers, checkpoints, launching."""

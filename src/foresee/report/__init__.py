@@ -1,0 +1,1 @@
+"""Reads what runs and plans leave behind, and draws it."""

@@ -1,0 +1,1 @@
+"""Shipped to users: conformance suites, traces, fakes that fail on purpose."""
