@@ -12,7 +12,7 @@ A second referee gets the reads alone. It may then give up a row as soon as it i
 still has to update it, which nothing that trains can do: it is below what any plan reaches, the more so the closer the
 cache is to one batch (our optimal step-level Belady shows by how much). `fetches_over_reads_only` is the worst there.
 
-Run: `.venv/bin/python benchmarks/optimality.py` (needs `make bench-env`; `--full` for longer traces and more
+Run: `.venv/bin/python benchmarks/optimality.py` (needs `make bench-env`; `--full` for larger tables and more
 capacities). The last line is one JSON object.
 """
 
@@ -38,6 +38,8 @@ REFEREE_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
 DATA = Path(os.environ.get("FORESEE_DATA", ROOT.parent / "shared" / "data"))
 SHARES = (0.05, 0.1, 0.2, 0.3)
 """Capacities, as shares of the rows that the trace touches."""
+SYNTHETIC_STEPS = 1500
+"""Several times the planner's window: on a trace it sees whole, the planner is Belady and nothing is tested."""
 POLICIES = ("lookahead", "belady", "lru", "lfu", "static")
 
 # What libcachesim calls oracleGeneral: one request, with the number of the next request of the same object.
@@ -61,7 +63,7 @@ class Trace:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--full", action="store_true", help="longer synthetic traces, more capacities")
+    parser.add_argument("--full", action="store_true", help="larger synthetic tables, more capacities")
     parser.add_argument("--referee", nargs=2, metavar=("REQUESTS", "CAPACITIES"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.referee:
@@ -191,7 +193,7 @@ def synthetic_traces(*, full: bool) -> Iterator[Trace]:
             if batch_size > 256 and not full:
                 continue
             batches = synthetic_rows(
-                batch_size=batch_size, num_batches=1500 if full else 600, table_scale=scale, correlated=correlated
+                batch_size=batch_size, num_batches=SYNTHETIC_STEPS, table_scale=scale, correlated=correlated
             )
             name = f"{'correlated' if correlated else 'independent'} x{scale}, {batch_size}"
             num_rows = sum(criteo_table_sizes(scale))
