@@ -11,8 +11,8 @@ import pytest
 import foresee
 
 PUBLIC = {
-    "SGD", "Adagrad", "ClickLog", "ForeseeError", "LazyAdam", "RowwiseAdagrad", "Run", "Step", "Tables", "lookahead",
-    "models",
+    "SGD", "Adagrad", "ClickLog", "ForeseeError", "LazyAdam", "RowwiseAdagrad", "Run", "Step", "Tables",
+    "load_exported", "lookahead", "models",
 }  # fmt: skip
 
 

@@ -10,14 +10,24 @@
         loss = bce(model(step.dense, step.embeddings), step.labels)
         ...
         step.update()
+
+Names are imported when they are first used: torch takes seconds, and `foresee --help` needs none of it.
 """
 
-from foresee import models
-from foresee.data import ClickLog
-from foresee.engine.loop import Run, Step, lookahead
-from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, RowwiseAdagrad
-from foresee.engine.tables import Tables
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from foresee.errors import ForeseeError
+
+if TYPE_CHECKING:
+    from foresee import models
+    from foresee.data import ClickLog
+    from foresee.engine.exported import load_exported
+    from foresee.engine.loop import Run, Step, lookahead
+    from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, RowwiseAdagrad
+    from foresee.engine.tables import Tables
 
 __version__ = "0.1.0"
 
@@ -31,6 +41,32 @@ __all__ = [
     "Run",
     "Step",
     "Tables",
+    "load_exported",
     "lookahead",
     "models",
 ]
+
+_HOMES = {
+    "SGD": "foresee.engine.optimizers",
+    "Adagrad": "foresee.engine.optimizers",
+    "ClickLog": "foresee.data",
+    "LazyAdam": "foresee.engine.optimizers",
+    "RowwiseAdagrad": "foresee.engine.optimizers",
+    "Run": "foresee.engine.loop",
+    "Step": "foresee.engine.loop",
+    "Tables": "foresee.engine.tables",
+    "load_exported": "foresee.engine.exported",
+    "lookahead": "foresee.engine.loop",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "models":
+        return importlib.import_module("foresee.models")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'foresee' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
