@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -45,16 +47,24 @@ SERVE = "import typer; from foresee.cli.serve import serve; typer.run(serve)"
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=150, help="rounds of both sides")
-    parser.add_argument("--seconds", type=float, default=25.0, help="stop after this time, whatever the rounds")
+    parser.add_argument("--seconds", type=float, default=20.0, help="stop after this time, whatever the rounds")
     parser.add_argument("--tcp-server", type=Path, metavar="PORTFILE", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.tcp_server is not None:
         serve_tcp(arguments.tcp_server)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are ended, too
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         write_layout(folder / "layout.json", LAYOUT)
-        options = ["--layout", str(folder / "layout.json"), "--port-file", str(folder / "ours")]
+        options = [
+            "--layout",
+            str(folder / "layout.json"),
+            "--port-file",
+            str(folder / "ours"),
+            "--parent",
+            str(os.getpid()),
+        ]
         ours = [sys.executable, "-c", SERVE, *options]
         theirs = [sys.executable, __file__, "--tcp-server", str(folder / "tcp")]
         flight_port = stack.enter_context(running(ours, folder / "ours"))

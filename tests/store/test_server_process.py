@@ -382,6 +382,25 @@ def test_the_command_serves_and_shows_its_state(tmp_path: Path) -> None:
         process.communicate()
 
 
+def test_a_server_ends_with_its_launcher(tmp_path: Path) -> None:
+    """Even if the launcher is killed and cannot say goodbye."""
+    write_layout(tmp_path / "layout.json", SUITE_LAYOUT)
+    launch = (
+        "import os, subprocess, sys, time;"
+        "code = 'import typer; from foresee.cli.serve import serve; typer.run(serve)';"
+        "subprocess.Popen([sys.executable, '-c', code, '--layout', 'layout.json', '--port-file', 'port',"
+        " '--parent', str(os.getpid())], stdout=open('log', 'w')); time.sleep(100)"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", launch], cwd=tmp_path)
+    try:
+        wait_until((tmp_path / "port").exists, "the start")
+    finally:
+        launcher.kill()
+        launcher.wait()
+    wait_until(lambda: (tmp_path / "log").read_text().endswith("stopped\n"), "the end of the server")
+    assert not (tmp_path / "port").exists()
+
+
 def run_command(name: str, arguments: list[str]) -> str:
     app = typer.Typer()
     commands: dict[str, Callable[..., None]] = {"serve": serve, "status": status}

@@ -23,6 +23,9 @@ def serve(
     port_file: Annotated[
         Path | None, typer.Option("--port-file", metavar="FILE", help="Written with the port when ready.")
     ] = None,
+    parent: Annotated[
+        int | None, typer.Option("--parent", metavar="PID", help="End when this process, which started it, has ended.")
+    ] = None,
     tls_certificate: Annotated[Path | None, typer.Option("--tls-certificate", metavar="PEM")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="PEM")] = None,
     token_file: Annotated[
@@ -64,4 +67,5 @@ def serve(
         bytes_in_flight_max=bytes_in_flight_max,
         rows_per_request_max=rows_per_request_max,
     )
-    end_process(run_server(rows, host=host, port=port, security=security, limits=limits, port_file=port_file))
+    code = run_server(rows, host=host, port=port, security=security, limits=limits, port_file=port_file, parent=parent)
+    end_process(code)

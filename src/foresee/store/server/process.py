@@ -20,6 +20,8 @@ from foresee.store.server.shard import Shard
 
 STOP_SECONDS = 10.0
 FLUSH_SECONDS = 0.5
+PARENT_POLL_SECONDS = 0.5
+"""How often a server looks whether its launcher is still there: even kill -9 of a launcher leaves nothing behind."""
 
 
 def run_server(
@@ -30,8 +32,12 @@ def run_server(
     security: Security,
     limits: Limits,
     port_file: Path | None = None,
+    parent: int | None = None,
 ) -> int:
-    """Serves until a signal comes. Call it from the main thread; returns the exit code."""
+    """Serves until a signal comes, or `parent` is no longer the process that started this one.
+
+    Call it from the main thread; returns the exit code.
+    """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -41,7 +47,8 @@ def run_server(
         shard.close()
         raise StoreError(f"this server cannot listen on {host}:{port} ({error}); choose another port") from error
     _announce(server, shard, port_file)
-    stop.wait()
+    while not stop.wait(PARENT_POLL_SECONDS) and (parent is None or os.getppid() == parent):
+        pass
     finished = server.stop(STOP_SECONDS)
     if port_file is not None:
         port_file.unlink(missing_ok=True)
