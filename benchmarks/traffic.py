@@ -1,7 +1,7 @@
 """What moves between eight workers and the store: our plan against the published protocols, counted by one counter.
 
-Plans only, nothing runs. Logs: MovieLens-1M (user, film) and anime (user, item) with 256 samples a worker, TalkingData (5
-columns) with 256, Avazu (21) with 64, Criteo (26) with 32, from $FORESEE_DATA or ../shared/data, and a Criteo-shaped
+Plans only, nothing runs. Logs: MovieLens-1M (user, film) and anime (user, item) with 256 samples a worker, TalkingData
+(5 columns) with 256, Avazu (21) with 64, Criteo (26) with 32, from $FORESEE_DATA or ../shared/data, and a Criteo-shaped
 correlated synthetic trace with 256. Each log is read twice: shuffled with a fixed seed, which is what training does and
 what the published schedulers expect of their file; and in file order, where neighbouring samples share users or hours.
 
@@ -14,8 +14,8 @@ workers counts 2 (workers - 1) row-sends, everything else one; docs/traffic.md s
     rows_over_het                                   all rows moved, ours over HET's with staleness 0, worst of MovieLens
                                                     and anime
 
-Run: `.venv/bin/python benchmarks/traffic.py` (`--full` for longer traces, all staleness bounds, and every plan proved by
-the checker). Without the data folder only the synthetic trace is counted. The last line is one JSON object.
+Run: `.venv/bin/python benchmarks/traffic.py` (`--full` for longer traces, all staleness bounds, and every plan proved
+by the checker). Without the data folder only the synthetic trace is counted. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -64,12 +64,9 @@ class Trace:
     name: str
     steps: list[Touches]
     num_rows: int
-
-    @property
-    def capacity_rows(self) -> int:
-        distinct = [np.unique(touches.rows) for touches in self.steps]
-        two = max(len(np.union1d(first, second)) for first, second in zip(distinct, distinct[1:], strict=False))
-        return max(two, int(CACHE_SHARE * len(np.unique(np.concatenate(distinct)))))
+    num_unique: float
+    """Distinct rows of a step, in the mean."""
+    capacity_rows: int
 
 
 def main() -> None:
@@ -112,14 +109,13 @@ def figures(found: dict[str, dict[str, RowsMoved]]) -> dict[str, float]:
 def moved(name: str, trace: Trace, *, prove: bool) -> RowsMoved:
     """What one planner moves, per step."""
     planner, _, staleness = name.partition(" ")
-    capacity = trace.capacity_rows
     header = Header(
         planner=planner, parameters={"staleness": int(staleness or 0)}, num_workers=NUM_WORKERS,
-        capacity_rows=capacity, num_rows=trace.num_rows, first_step=0, num_steps=len(trace.steps),
+        capacity_rows=trace.capacity_rows, num_rows=trace.num_rows, first_step=0, num_steps=len(trace.steps),
         fetch_ahead_steps=8, stream_digest=trace.name,
     )  # fmt: skip
     profile = trace.steps[: max(1, len(trace.steps) // 20)]
-    steps = group(trace.steps, hot_rows(profile, capacity)) if planner == "fae" else trace.steps
+    steps = group(trace.steps, hot_rows(profile, trace.capacity_rows)) if planner == "fae" else trace.steps
     records: list[Record] = list(plan(WORKER_PLANNERS[planner](header, profile), steps))
     if prove:
         verdict = check_plan(header, steps, records, None)
@@ -135,16 +131,15 @@ def moved(name: str, trace: Trace, *, prove: bool) -> RowsMoved:
 
 
 def show(trace: Trace, by: dict[str, RowsMoved]) -> None:
-    unique = np.mean([len(np.unique(touches.rows)) for touches in trace.steps])
     print(
-        f"{trace.name:26}{len(trace.steps):6}{unique:8,.0f}{trace.capacity_rows:8,}"
+        f"{trace.name:26}{len(trace.steps):6}{trace.num_unique:8,.0f}{trace.capacity_rows:8,}"
         + "".join(f"{rows.critical:7,.0f} /{rows.total:7,.0f}" for rows in by.values()),
         flush=True,
     )
 
 
 def traces(*, full: bool) -> Iterator[Trace]:
-    num_steps = 200 if full else 24
+    num_steps = 200 if full else 20
     batches = list(synthetic_rows(batch_size=256 * NUM_WORKERS, num_batches=num_steps))
     ids = np.concatenate(batches)
     yield _trace("synthetic criteo", ids, 256, num_steps)
@@ -161,7 +156,14 @@ def _trace(name: str, ids: NDArray[np.int64], samples_per_worker: int, num_steps
     offsets = np.arange(0, batch * width + 1, width, dtype=np.int32)
     steps = min(num_steps, len(ids) // batch)
     parts = [ids[step * batch : (step + 1) * batch].reshape(-1) for step in range(steps)]
-    return Trace(name=name, steps=[Touches(part, offsets) for part in parts], num_rows=int(ids.max()) + 1)
+    distinct = [np.unique(part) for part in parts]
+    two = max(len(np.union1d(first, second)) for first, second in pairwise(distinct))
+    touched = np.unique(np.concatenate(distinct))
+    return Trace(
+        name=name, steps=[Touches(part, offsets) for part in parts], num_rows=int(touched[-1]) + 1,
+        num_unique=float(np.mean([len(rows) for rows in distinct])),
+        capacity_rows=max(two, int(CACHE_SHARE * len(touched))),
+    )  # fmt: skip
 
 
 def logs() -> Iterator[tuple[str, NDArray[np.int64], int]]:
@@ -195,5 +197,4 @@ def row_ids(columns: list[pa.ChunkedArray]) -> NDArray[np.int64]:
 
 
 if __name__ == "__main__":
-    begun = time.perf_counter()
     main()

@@ -80,25 +80,29 @@ class _StoreTraffic:
 
     def __init__(self) -> None:
         self._step = -1
-        self._written: Int64 = np.empty(0, np.int64)
-        self._waited_for = np.empty(0, np.bool_)
-        self._being_written: list[Int64] = []
+        self._writes: list[Int64] = []
+        """Rows written after the step before."""
+        self._new_writes: list[Int64] = []
+        self._distinct: Int64 | None = None
+        """Those rows sorted, and beside them how often each was written, 0 once that is counted."""
+        self._uncounted = np.empty(0, np.int64)
 
     def add(self, record: Record) -> tuple[int, int]:
         """How many fetches of this record are critical, and how many more writes of the step before it."""
         if record.step != self._step:
-            self._written = np.concatenate([np.empty(0, np.int64), *self._being_written])
-            self._waited_for = np.zeros(len(self._written), np.bool_)
-            self._step, self._being_written = record.step, []
-        self._being_written += [record.evict.row, record.push.row]
+            self._step, self._writes, self._new_writes, self._distinct = record.step, self._new_writes, [], None
+        self._new_writes += [some.row for some in (record.evict, record.push) if len(some)]
         # A fetch that may be issued before the last step ended reads nothing that was written after it.
-        if record.not_before < record.step - 1 or not len(self._written):
+        if record.not_before < record.step - 1 or not self._writes:
             return 0, 0
+        if self._distinct is None:
+            self._distinct, self._uncounted = np.unique(np.concatenate(self._writes), return_counts=True)
         read = np.concatenate([record.fetch.row, record.refresh.row])
-        late = np.isin(read, self._written)
-        waited_for = np.isin(self._written, read) & ~self._waited_for
-        self._waited_for |= waited_for
-        return int(np.count_nonzero(late)), int(np.count_nonzero(waited_for))
+        places = np.minimum(np.searchsorted(self._distinct, read), len(self._distinct) - 1)
+        places = places[self._distinct[places] == read]
+        num_writes = int(self._uncounted[places].sum())
+        self._uncounted[places] = 0
+        return len(places), num_writes
 
 
 def count(records: Iterable[Record]) -> Counters:

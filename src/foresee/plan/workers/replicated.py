@@ -19,14 +19,16 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.lookahead import WINDOW_STEPS
-from foresee.plan.record import Evict, Fetch, Header, Int64, Record, Reduce, Touches
+from foresee.plan.record import Evict, Fetch, Header, Int32, Int64, Record, Reduce, Touches
 from foresee.plan.workers.recency import widened
 from foresee.plan.workers.shares import Numbering, Share, shares_of
 
 NOWHERE = -1
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,22 @@ class _Batch:
     touches: Touches
     numbers: Int64
     distinct: Int64
-    once: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    """Ascending."""
+    once: Flags
     """Which of the distinct rows only one lookup of the batch touches."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fates:
+    """What happens to the distinct rows of a step."""
+
+    rows: Int64
+    missing: Flags
+    """Fetched for this step."""
+    alone: Flags
+    """`no_sync`: used once and gone."""
+    user: Int32
+    """One of the users; of a row that is alone, the only one."""
 
 
 class Replicated:
@@ -103,24 +119,24 @@ class Replicated:
         num_samples, workers = batch.touches.num_samples, self.header.num_workers
         placed = (np.arange(num_samples) * workers // num_samples).astype(np.int32)
         shares = shares_of(batch.touches, batch.numbers, placed, workers)
-        missing = self._give_slots(batch.distinct)
-        expires = self._last_use[batch.distinct] == step
-        alone = batch.distinct[expires & batch.once]
-        reduce = self._reduce(step, np.setdiff1d(batch.distinct, alone))
-        records = [self._record(step, worker, share, missing, alone, reduce) for worker, share in enumerate(shares)]
-        self._version[batch.distinct] = step + 1
-        complete, self._leaving = self._leaving, batch.distinct[expires & ~batch.once]
+        rows = batch.distinct
+        expires = self._last_use[rows] == step
+        fates = _Fates(rows, self._give_slots(rows), expires & batch.once, _a_user_of(rows, shares))
+        reduce = self._reduce(step, rows[~fates.alone])
+        records = [self._record(step, worker, share, fates, reduce) for worker, share in enumerate(shares)]
+        self._version[rows] = step + 1
+        complete, self._leaving = self._leaving, rows[expires & ~batch.once]
         if not self._window:
             complete = np.concatenate([complete, self._leaving])
         self._num_window_rows -= int(np.count_nonzero(expires))
         self._planned += 1
-        return self._write_back(records, shares, missing, alone, complete)
+        return self._write_back(records, fates, complete)
 
-    def _give_slots(self, distinct: Int64) -> Int64:
-        """Slots for the rows that are in none; returns those rows."""
-        missing: Int64 = distinct[self._slot[distinct] == NOWHERE]
-        kept = len(self._free) - len(missing)
-        self._slot[missing], self._free = self._free[kept:], self._free[:kept]
+    def _give_slots(self, rows: Int64) -> Flags:
+        """Slots for the rows that are in none; returns which those are."""
+        missing: Flags = self._slot[rows] == NOWHERE
+        kept = len(self._free) - int(np.count_nonzero(missing))
+        self._slot[rows[missing]], self._free = self._free[kept:], self._free[:kept]
         return missing
 
     def _reduce(self, step: int, rows: Int64) -> Reduce:
@@ -128,11 +144,9 @@ class Replicated:
         soon = np.isin(rows, self._window[0].distinct) if self._window else np.ones(len(rows), np.bool_)
         return Reduce(self._slot[rows], np.where(soon, step + 1, step + 2).astype(np.int32))
 
-    def _record(
-        self, step: int, worker: int, share: Share, missing: Int64, alone: Int64, reduce: Reduce
-    ) -> Record:
-        own = np.intersect1d(share.distinct, alone)
-        fetched = missing[~np.isin(missing, alone) | np.isin(missing, own)]
+    def _record(self, step: int, worker: int, share: Share, fates: _Fates, reduce: Reduce) -> Record:
+        own = fates.alone & (fates.user == worker)
+        fetched = fates.rows[fates.missing & (own | ~fates.alone)]
         written_at = int(self._written_at[fetched].max(initial=-1))
         return Record(
             step=step,
@@ -142,28 +156,34 @@ class Replicated:
             inverse=share.inverse,
             fetch=Fetch(self._numbering.rows[fetched], self._slot[fetched], self._version[fetched]),
             not_before=max(written_at, step - 1 - self.header.fetch_ahead_steps, -1),
-            apply=self._slot[own],
+            apply=self._slot[fates.rows[own]],
             evict=Evict(),
             digest=share.digest,
             reduce=reduce,
         )
 
-    def _write_back(
-        self, records: list[Record], shares: list[Share], missing: Int64, alone: Int64, complete: Int64
-    ) -> list[Record]:
+    def _write_back(self, records: list[Record], fates: _Fates, complete: Int64) -> list[Record]:
         """After the step its `no_sync` rows leave, and the rows whose sums have arrived meanwhile."""
-        step = records[0].step
-        parts = np.array_split(complete[np.argsort(self._numbering.rows[complete])], len(records))
-        replicas = np.setdiff1d(alone, missing)
+        complete = complete[np.argsort(self._numbering.rows[complete])]
+        part_of = np.arange(len(complete)) * len(records) // max(1, len(complete))
         closed = []
-        for record, share, part in zip(records, shares, parts, strict=True):
-            own = np.intersect1d(share.distinct, alone)
-            evicted = np.concatenate([own, part])
-            dropped = np.concatenate([np.setdiff1d(replicas, own), np.setdiff1d(complete, part)])
+        for record in records:
+            own = fates.alone & (fates.user == record.worker)
+            replicas = fates.alone & ~own & ~fates.missing
+            evicted = np.concatenate([fates.rows[own], complete[part_of == record.worker]])
+            dropped = np.concatenate([fates.rows[replicas], complete[part_of != record.worker]])
             evict = Evict(self._slot[evicted], self._numbering.rows[evicted], self._version[evicted])
             closed.append(replace(record, evict=evict, drop=self._slot[dropped]))
-        gone = np.concatenate([alone, complete])
-        self._written_at[gone] = step
+        gone = np.concatenate([fates.rows[fates.alone], complete])
+        self._written_at[gone] = records[0].step
         self._free = np.concatenate([self._free, self._slot[gone]])
         self._slot[gone] = NOWHERE
         return closed
+
+
+def _a_user_of(rows: Int64, shares: list[Share]) -> Int32:
+    """One of the workers that use each row; rows ascend."""
+    user = np.empty(len(rows), np.int32)
+    for worker, share in enumerate(shares):
+        user[np.searchsorted(rows, share.distinct)] = worker
+    return user
