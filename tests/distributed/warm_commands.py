@@ -1,0 +1,279 @@
+"""Commands of Foresee as real processes that start in milliseconds.
+
+Importing torch takes seconds. So one warm process imports everything once and forks a process for every command that a
+line on its input asks for; when such a command launches others, these are forked, too. Apart from that nothing is
+different: each is a process of its own, with its own signals, output and exit code. `Commands` ends everything it
+started, and fails if something would stay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+WAIT_SECONDS = 60.0
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Looks again and again; the time is only a bound for a test that fails."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not happen within {WAIT_SECONDS:.0f} s")
+        time.sleep(0.01)
+
+
+@dataclass
+class Command:
+    """A running command."""
+
+    process_id: int
+    output: Path
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.process_id, number)
+
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def children(self) -> dict[str, int]:
+        """Process ids of what it has started, by command and number: serve0, plan-server, worker1."""
+        return {_name(process_id): process_id for process_id in children_of(self.process_id)}
+
+
+def children_of(process_id: int) -> list[int]:
+    try:
+        return [int(it) for it in Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _name(process_id: int) -> str:
+    try:
+        return Path(f"/proc/{process_id}/comm").read_text().strip()
+    except OSError:  # ended since
+        return ""
+
+
+def is_alive(process_id: int) -> bool:
+    """Does it still run? One that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+class Commands:
+    """The warm process. Use it as a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._count = folder, 0
+        self._running: dict[int, Command] = {}
+        self._warm = subprocess.Popen(
+            [sys.executable, str(Path(__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+        )  # fmt: skip
+
+    def __enter__(self) -> Commands:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end_all()
+        assert self._warm.stdin is not None
+        assert self._warm.stdout is not None
+        self._warm.stdin.close()
+        assert self._warm.wait(WAIT_SECONDS) == 0
+        self._warm.stdout.close()
+
+    def start(self, *arguments: object, environment: dict[str, str] | None = None) -> Command:
+        """`foresee` with these arguments."""
+        self._count += 1
+        output = self._folder / f"command-{self._count}.txt"
+        request = {"arguments": [str(it) for it in arguments], "output": str(output), "environment": environment or {}}
+        command = Command(int(self._ask(request)["process_id"]), output)
+        self._running[command.process_id] = command
+        return command
+
+    def run(self, *arguments: object) -> tuple[int, str]:
+        """Exit code and output of a command that ends by itself."""
+        command = self.start(*arguments)
+        return self.wait(command), command.text()
+
+    def wait(self, command: Command) -> int:
+        """Exit code, or minus a signal."""
+        code: int | None = None
+
+        def ended() -> bool:
+            nonlocal code
+            code = self._ask({"wait": command.process_id})["code"]
+            return code is not None
+
+        wait_until(ended, f"the end of the command that prints into {command.output}")
+        del self._running[command.process_id]
+        assert code is not None
+        return code
+
+    def end_all(self) -> None:
+        for command in list(self._running.values()):
+            command.signal(signal.SIGKILL)
+            self.wait(command)
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._warm.stdin is not None
+        assert self._warm.stdout is not None
+        self._warm.stdin.write(json.dumps(request) + "\n")
+        self._warm.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._warm.stdout.readline())
+        return answer
+
+
+@dataclass
+class _Forked:
+    """A forked process, with the face that the launcher needs."""
+
+    pid: int
+    code: int | None = field(default=None)
+
+    def poll(self) -> int | None:
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+def fork_command(arguments: Sequence[str], environment: dict[str, str], output: Path) -> _Forked:
+    """Takes the place of `start_process`."""
+    output.touch()
+    child = os.fork()
+    if child:
+        return _Forked(child)
+    try:
+        _become(arguments, environment, output)
+    finally:
+        os._exit(70)
+
+
+def _become(arguments: Sequence[str], environment: dict[str, str], output: Path) -> None:
+    """The life of a forked command."""
+    from foresee import cli
+
+    os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.clear()
+    os.environ.update(environment)
+    name = arguments[0] + environment.get("RANK", "")
+    if "--shard" in arguments:
+        name += arguments[list(arguments).index("--shard") + 1]
+    Path("/proc/self/comm").write_text(name)
+    sys.argv = ["foresee", *arguments]
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _warm_up() -> None:
+    """Loads compiled kernels before the first fork, not in each process: a small run with two threads as workers."""
+    import tempfile
+    from threading import Thread
+
+    import numpy as np
+
+    from foresee.data import tiny
+    from foresee.engine.loop import Run, make_header
+    from foresee.engine.optimizers import SGD, RowwiseAdagrad
+    from foresee.engine.peers import PeerExchange
+    from foresee.engine.tables import Tables, layout_for
+    from foresee.engine.work import Pooling
+    from foresee.store.contract import Rows
+    from foresee.store.memory import MemoryStore
+    from foresee.store.remote.shards import scatter, split
+    from foresee.store.server.shard import Share, disk_shard
+    from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = tiny(Path(folder) / "log", num_samples=100)
+        for optimizer in (SGD(lr=0.1), RowwiseAdagrad(lr=0.1)):
+            layout = layout_for(log, 4, optimizer, 0, 0.1)
+            shared, meeting = SharedStore(MemoryStore(layout), 2), Meeting(2)
+
+            def work(rank: int, optimizer: Any = optimizer, shared: Any = shared, meeting: Any = meeting) -> None:
+                stream = log.batches(batch_size=8)
+                header = make_header(stream, planner="lookahead", cache_rows=80, num_workers=2)
+                tables = Tables(shared.for_worker(rank), optimizer)
+                exchange = PeerExchange(tables.layout, ThreadMesh(meeting, rank))
+                run = Run(
+                    stream, tables, header, Pooling.of(log.mean_features), exchange=exchange, commit_at_end=False
+                )
+                for step in run:
+                    step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
+                    step.update()
+                exchange.close()
+
+            threads = [Thread(target=work, args=(rank,)) for rank in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            shard, at = disk_shard(Path(folder) / optimizer.name, layout, Share(1, 2)), np.array([3, 5])
+            rows = Rows.empty(2, layout)
+            shard.read(at, rows)
+            shard.write(at, rows)
+            shard.read(at, rows)
+            shard.commit(1)
+            shard.close()
+            scatter(rows, split(at, 1).of(0), rows)
+
+
+def main() -> None:
+    import foresee.engine.processes
+
+    _warm_up()
+    foresee.engine.processes.start_process = fork_command  # type: ignore[assignment]
+    running: dict[int, _Forked] = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            answer: dict[str, Any] = {"code": running[request["wait"]].poll()}
+        else:
+            started = fork_command(
+                request["arguments"], {**os.environ, **request["environment"]}, Path(request["output"])
+            )
+            running[started.pid] = started
+            answer = {"process_id": started.pid}
+        print(json.dumps(answer), flush=True)
+    # Nothing of ours is open, and leaving the interpreter the long way takes seconds with torch in it.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
