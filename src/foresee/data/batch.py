@@ -7,7 +7,7 @@ offset + local id). `bag_offsets` is None when every bag holds exactly one id: t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -40,16 +40,20 @@ class Batch:
             return np.arange(0, len(self.rows) + 1, max(1, self.num_features), dtype=np.int32)
         return self.bag_offsets[:: self.num_features]
 
+    def without_rows(self) -> Batch:
+        """The batch as training needs it once it is planned: the record knows where its rows are."""
+        return replace(self, rows=np.empty(0, np.int64))
+
     def part(self, samples: Int32) -> Batch:
         """The batch of some of the samples, in this order."""
         bags = (samples[:, None].astype(np.int64) * self.num_features + np.arange(self.num_features)).reshape(-1)
         if self.bag_offsets is None:
-            rows, bag_offsets = self.rows[bags], None
+            rows, bag_offsets = (self.rows[bags] if len(self.rows) else self.rows), None
         else:
             sizes = np.diff(self.bag_offsets)[bags]
             bag_offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
             within = np.arange(bag_offsets[-1]) - np.repeat(bag_offsets[:-1], sizes)
-            rows = self.rows[np.repeat(self.bag_offsets[bags], sizes) + within]
+            rows = self.rows[np.repeat(self.bag_offsets[bags], sizes) + within] if len(self.rows) else self.rows
         return Batch(self.step, self.dense[samples], self.labels[samples], rows, bag_offsets, self.num_features)
 
 

@@ -85,7 +85,8 @@ def window_steps(header: Header, batch: Batch) -> int:
 
 def _window(header: Header, batch: Batch, distinct: int, in_flight: int) -> int:
     num_steps = window_steps(header, batch)
-    of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(batch) + RECORD_BYTES * len(batch.rows))
+    planned = batch.without_rows()
+    of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(planned) + RECORD_BYTES * len(batch.rows))
     rows_known = min(header.num_rows, header.capacity_rows + num_steps * distinct)
     of_rows = num_steps * 12 * distinct + rows_known * ROW_TABLE_BYTES
     return of_batches + of_rows + header.capacity_rows * PLANNER_SLOT_BYTES

@@ -61,7 +61,7 @@ def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: in
             raise PlanError(
                 f"the stream gives the batch of step {batch.step} where step {step} is due; give batches in step order"
             )
-        waiting.append(batch)
+        waiting.append(batch.without_rows())
         for record in _push(planner, batch, stream):
             if record.worker == worker:
                 yield _work(_own(waiting.popleft(), record), record, pooling)

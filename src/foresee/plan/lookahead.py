@@ -32,9 +32,9 @@ from foresee.plan.prefetch import prefetch_read, prefetch_write
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Record, Touches
 from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, RowTable, find, prefetch_entry
 
-WINDOW_STEPS = 256
+WINDOW_STEPS = 1024
 WINDOW_LOOKUPS_MAX = 1 << 25
-"""The window also ends where it holds this many lookups: 128 MB of positions."""
+"""The window also ends where it holds this many lookups: 128 MB of positions. Mostly it is this that ends it."""
 NOBODY = -1
 
 
