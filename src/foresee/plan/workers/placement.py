@@ -11,8 +11,8 @@ sample. The global batch stays the same set of samples, so what synchronous trai
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numba import njit
@@ -60,39 +60,97 @@ def greedy(sample_offsets: Int32, inverse: Int32, holders: Int64, num_workers: i
     return placed
 
 
-def location_aware(scene: Scene) -> Int32:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocationAware:
     """Fewest transfers, critical ones first: Herald's greedy, then samples change places while that saves something."""
-    placed = herald(scene)
-    counts = np.zeros((len(scene.owner), scene.num_workers), np.int32)
-    _count_users(scene.sample_offsets, scene.inverse, placed, counts)
-    members = np.argsort(placed, kind="stable").reshape(scene.num_workers, -1).astype(np.int32)
-    _swap(
-        scene.sample_offsets, scene.inverse, scene.owner, _row_costs(scene), counts, members, placed,
-        SWAP_ROUNDS, PARTNERS_TRIED,
-    )  # fmt: skip
-    return placed
 
+    swap_rounds: int = 4
+    """How often samples that want another place look for one."""
+    partners_tried: int = 8
+    """Samples of the better place that are asked whether they would go the other way."""
+    positions: tuple[int, ...] | None = None
+    """Which lookups of each sample count, by their position in it (with one id a feature: which features); None: all.
+
+    Time grows with their number; `rank_positions` says which are worth it.
+    """
+
+    def __call__(self, scene: Scene) -> Int32:
+        scene = scene if self.positions is None else _reduced(scene, self.positions)
+        placed = herald(scene)
+        if scene.num_workers == 1 or self.swap_rounds == 0:
+            return placed
+        members = np.argsort(placed, kind="stable").reshape(scene.num_workers, -1).astype(np.int32)
+        uses = np.zeros(len(scene.owner), np.int32)
+        _count_uses(scene.sample_offsets, scene.inverse, uses)
+        rows = _row_costs(scene)
+        starts = np.zeros(scene.num_samples + 1, np.int32)
+        shared = np.empty(len(scene.inverse), np.int32)
+        gains = np.zeros((scene.num_samples, scene.num_workers), np.int32)
+        _split(scene.sample_offsets, scene.inverse, uses, rows, starts, shared, gains)
+        counts = np.zeros((len(scene.owner), scene.num_workers), np.int32)
+        users = np.zeros(len(scene.owner), np.int64)
+        _count_users(starts, shared, placed, counts, users)
+        _swap(starts, shared, gains, rows, counts, users, members, placed, self.swap_rounds, self.partners_tried)
+        return placed
+
+
+location_aware = LocationAware()
 
 PLACEMENTS: dict[str, Placement] = {"contiguous": contiguous, "herald": herald, "location_aware": location_aware}
 
 CRITICAL = 4
 """What a transfer on the critical path costs, in units of one in the background."""
-SWAP_ROUNDS = 4
-"""How often every sample looks for a better place."""
-PARTNERS_TRIED = 8
-"""Samples of the better place that are asked whether they would go the other way."""
+FIRST, FURTHER, OWNER = 0, 1, 2
+"""Columns of the rows' costs: see `_row_costs`."""
 
 
-def _row_costs(scene: Scene) -> Int64:
-    """[distinct, 2]: the cost of the first user who is not the owner, and of each further user.
+def _row_costs(scene: Scene) -> Int32:
+    """[distinct, 4]: the cost of the first user who is not the owner, of each further user, and the owner.
 
     A first user elsewhere costs a move (a fetch, which any first user costs, is no reason to prefer a worker). Each
-    further user costs a copy before the step and a gradient after it.
+    further user costs a copy before the step and a gradient after it. The fourth column fills a quarter of a cache line.
     """
     arrives = np.where(scene.last_touch == scene.step - 1, CRITICAL, 1)
     leaves = np.where(scene.next_touch == scene.step + 1, CRITICAL, 1)
     owned = scene.owner != NO_OWNER
-    return np.stack([np.where(owned, arrives, 0), np.where(owned, arrives, 1) + leaves], axis=1).astype(np.int64)
+    costs = np.zeros((len(scene.owner), 4), np.int32)
+    costs[:, FIRST] = np.where(owned, arrives, 0)
+    costs[:, FURTHER] = np.where(owned, arrives, 1) + leaves
+    costs[:, OWNER] = scene.owner
+    return costs
+
+
+def _reduced(scene: Scene, positions: tuple[int, ...]) -> Scene:
+    """The scene with only some lookups of each sample."""
+    starts, lengths = scene.sample_offsets[:-1], np.diff(scene.sample_offsets)
+    wanted = np.array(sorted(positions), np.int64)
+    lookups = starts[:, None] + wanted[None, :]  # [samples, positions]
+    there = wanted[None, :] < lengths[:, None]
+    offsets = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).astype(np.int32)
+    return replace(scene, sample_offsets=offsets, inverse=scene.inverse[lookups[there]])
+
+
+def rank_positions(scenes: Iterable[Scene]) -> list[tuple[int, float]]:
+    """(position in a sample, transfers that routing can save there per step), best first.
+
+    A row that one sample touches saves its move if that sample goes to the owner. A row that few samples touch saves a
+    copy and a gradient for each but the first that go to the same worker. A row touched by more samples than a worker
+    trains needs several workers anyhow, and counts nothing.
+    """
+    saved, num_scenes = np.zeros(0), 0
+    for scene in scenes:
+        uses = np.zeros(len(scene.owner), np.int32)
+        _count_uses(scene.sample_offsets, scene.inverse, uses)
+        costs = _row_costs(scene)
+        few = uses * scene.num_workers <= scene.num_samples
+        worth = np.where(few, (costs[:, FIRST] + (uses - 1) * costs[:, FURTHER]) / np.maximum(uses, 1), 0.0)
+        lengths = np.diff(scene.sample_offsets)
+        position = np.arange(len(scene.inverse)) - np.repeat(scene.sample_offsets[:-1], lengths)
+        here = np.bincount(position, worth[scene.inverse], minlength=len(saved))
+        saved = here + np.pad(saved, (0, len(here) - len(saved)))
+        num_scenes += 1
+    order = np.argsort(-saved, kind="stable")
+    return [(int(position), float(saved[position]) / max(1, num_scenes)) for position in order]
 
 
 @njit(nogil=True, cache=True)
@@ -117,68 +175,112 @@ def _greedy(
 
 
 @njit(nogil=True, cache=True)
-def _count_users(offsets: Int32, inverse: Int32, placed: Int32, counts: Int32) -> None:
-    """counts[row, worker]: lookups of the row by samples of the worker."""
-    for sample in range(len(placed)):
+def _count_uses(offsets: Int32, inverse: Int32, uses: Int32) -> None:
+    """How many samples touch each row."""
+    latest = np.full(len(uses), -1, np.int32)
+    for sample in range(len(offsets) - 1):
         for k in range(offsets[sample], offsets[sample + 1]):
-            counts[inverse[k], placed[sample]] += 1
+            row = inverse[k]
+            if latest[row] != sample:
+                latest[row] = sample
+                uses[row] += 1
+
+
+@njit(nogil=True, cache=True)
+def _split(
+    offsets: Int32, inverse: Int32, uses: Int32, rows: Int32, starts: Int32, shared: Int32, gains: Int32
+) -> None:
+    """Parts the rows of each sample: those it shares with others, each once; and what it gains at each worker.
+
+    A row that no other sample touches costs its move wherever the sample is, except at its owner: no other sample's
+    place changes that. Without an owner it costs nothing anywhere.
+    """
+    latest = np.full(len(uses), -1, np.int32)
+    num_shared = 0
+    for sample in range(len(offsets) - 1):
+        for k in range(offsets[sample], offsets[sample + 1]):
+            row = inverse[k]
+            if latest[row] == sample:
+                continue
+            latest[row] = sample
+            if uses[row] > 1:
+                shared[num_shared] = row
+                num_shared += 1
+            elif rows[row, OWNER] >= 0:
+                gains[sample, rows[row, OWNER]] += rows[row, FIRST]
+        starts[sample + 1] = num_shared
+
+
+@njit(nogil=True, cache=True)
+def _count_users(starts: Int32, shared: Int32, placed: Int32, counts: Int32, users: Int64) -> None:
+    """counts[row, worker]: samples of the worker that touch the row; bit w of users[row]: there is one at worker w."""
+    for sample in range(len(placed)):
+        for k in range(starts[sample], starts[sample + 1]):
+            counts[shared[k], placed[sample]] += 1
+            users[shared[k]] |= np.int64(1) << placed[sample]
 
 
 @njit(nogil=True, cache=True, inline="always")
 def _change(
-    offsets: Int32, inverse: Int32, owner: Int32, costs: Int64, counts: Int32, sample: int, source: int, target: int
+    starts: Int32, shared: Int32, gains: Int32, rows: Int32, counts: Int32, sample: int, source: int, target: int
 ) -> int:
     """By how much the cost of the step changes if the sample goes from one worker to another."""
-    change = 0
-    for k in range(offsets[sample], offsets[sample + 1]):
-        row = inverse[k]
-        leaves = counts[row, source] == 1
-        joins = counts[row, target] == 0
-        if leaves:
-            change -= costs[row, 1]
-            if owner[row] == source:
-                change += costs[row, 0]
-        if joins:
-            change += costs[row, 1]
-            if owner[row] == target:
-                change -= costs[row, 0]
+    change = np.int64(gains[sample, source]) - gains[sample, target]
+    for k in range(starts[sample], starts[sample + 1]):
+        row = shared[k]
+        if counts[row, source] == 1:
+            change -= rows[row, FURTHER] - (rows[row, OWNER] == source) * rows[row, FIRST]
+        if counts[row, target] == 0:
+            change += rows[row, FURTHER] - (rows[row, OWNER] == target) * rows[row, FIRST]
     return change
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _move(offsets: Int32, inverse: Int32, counts: Int32, sample: int, source: int, target: int) -> None:
-    for k in range(offsets[sample], offsets[sample + 1]):
-        counts[inverse[k], source] -= 1
-        counts[inverse[k], target] += 1
+def _move(starts: Int32, shared: Int32, counts: Int32, users: Int64, sample: int, source: int, target: int) -> None:
+    for k in range(starts[sample], starts[sample + 1]):
+        row = shared[k]
+        counts[row, source] -= 1
+        if counts[row, source] == 0:
+            users[row] &= ~(np.int64(1) << source)
+        counts[row, target] += 1
+        users[row] |= np.int64(1) << target
 
 
 @njit(nogil=True, cache=True)
 def _best_place(
-    offsets: Int32, inverse: Int32, owner: Int32, costs: Int64, counts: Int32, sample: int, source: int, change: Int64
-) -> int:
+    starts: Int32, shared: Int32, gains: Int32, rows: Int32, counts: Int32, users: Int64, sample: int, source: int,
+    change: Int64,
+) -> int:  # fmt: skip
     """The worker to which the sample would go with the greatest saving, or its own."""
-    num_workers = counts.shape[1]
-    change[:] = 0
-    for k in range(offsets[sample], offsets[sample + 1]):
-        row = inverse[k]
-        base = 0
+    num_workers = len(change)
+    everybody = (np.int64(1) << num_workers) - 1
+    leaving = np.int64(gains[sample, source])
+    for worker in range(num_workers):
+        change[worker] = -gains[sample, worker]
+    for k in range(starts[sample], starts[sample + 1]):
+        row = shared[k]
         if counts[row, source] == 1:
-            base = costs[row, 0] * (owner[row] == source) - costs[row, 1]
+            leaving -= rows[row, FURTHER] - (rows[row, OWNER] == source) * rows[row, FIRST]
+        present = users[row]
+        if present == everybody:
+            continue
         for worker in range(num_workers):
-            change[worker] += base + costs[row, 1] * (counts[row, worker] == 0)
-        if owner[row] >= 0 and counts[row, owner[row]] == 0:
-            change[owner[row]] -= costs[row, 0]
+            change[worker] += rows[row, FURTHER] * (1 - ((present >> worker) & 1))
+        owner = rows[row, OWNER]
+        if owner >= 0 and not (present >> owner) & 1:
+            change[owner] -= rows[row, FIRST]
     best = source
-    change[source] = 0
+    change[source] = -leaving
     for worker in range(num_workers):
         if change[worker] < change[best]:
             best = worker
+    change[best] += leaving
     return best
 
 
 @njit(nogil=True, cache=True)
 def _swap(
-    offsets: Int32, inverse: Int32, owner: Int32, costs: Int64, counts: Int32, members: Int32, placed: Int32,
+    starts: Int32, shared: Int32, gains: Int32, rows: Int32, counts: Int32, users: Int64, members: Int32, placed: Int32,
     rounds: int, partners: int,
 ) -> None:  # fmt: skip
     """Every sample looks for its best place, and changes places with the first of a few partners there that agrees.
@@ -191,21 +293,21 @@ def _swap(
     for turn in range(rounds * num_samples):
         worker, seat = turn % members.shape[0], turn // members.shape[0] % members.shape[1]
         sample = members[worker, seat]
-        target = _best_place(offsets, inverse, owner, costs, counts, sample, worker, change)
+        target = _best_place(starts, shared, gains, rows, counts, users, sample, worker, change)
         if target == worker:
             continue
         saving = change[target]
-        _move(offsets, inverse, counts, sample, worker, target)
+        _move(starts, shared, counts, users, sample, worker, target)
         agreed = False
         for _ in range(partners):
             draw = draw * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
             other_seat = np.int64((draw >> np.uint64(33)) % np.uint64(members.shape[1]))
             other = members[target, other_seat]
-            if saving + _change(offsets, inverse, owner, costs, counts, other, target, worker) < 0:
-                _move(offsets, inverse, counts, other, target, worker)
+            if saving + _change(starts, shared, gains, rows, counts, other, target, worker) < 0:
+                _move(starts, shared, counts, users, other, target, worker)
                 members[worker, seat], members[target, other_seat] = other, sample
                 placed[sample], placed[other] = target, worker
                 agreed = True
                 break
         if not agreed:
-            _move(offsets, inverse, counts, sample, target, worker)
+            _move(starts, shared, counts, users, sample, target, worker)
