@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from foresee.plan import plan
 from foresee.plan.record import Header, Touches
 from foresee.plan.workers.herald import herald
-from foresee.plan.workers.placement import NO_OWNER, PLACEMENTS, Scene
+from foresee.plan.workers.placement import NO_OWNER, PLACEMENTS, LocationAware, Scene
 from foresee.plan.workers.placement import herald as owner_greedy
+from foresee.plan.workers.positions import affordable, rank_positions
 
 
 def published_herald(
@@ -127,3 +128,40 @@ def test_ours_finds_the_exchange_that_the_greedy_misses() -> None:
     )  # fmt: skip
     assert cost_of(scene, owner_greedy(scene)) == 4
     assert cost_of(scene, PLACEMENTS["location_aware"](scene)) == 0
+
+
+def two_features() -> Scene:
+    """Feature 0 is the same for all samples and in the store; feature 1 has a row for each sample, owned in turn."""
+    num_samples = 8
+    inverse = np.stack([np.zeros(num_samples), np.arange(1, num_samples + 1)], axis=1).reshape(-1)
+    return Scene(
+        step=3,
+        num_workers=2,
+        sample_offsets=np.arange(0, 2 * num_samples + 1, 2, dtype=np.int32),
+        inverse=inverse.astype(np.int32),
+        owner=np.array([NO_OWNER, *([0, 1] * (num_samples // 2))], np.int32),
+        last_touch=np.array([-1, *([2] * num_samples)], np.int32),
+        next_touch=np.full(num_samples + 1, -1, np.int32),
+    )
+
+
+def test_features_where_routing_saves_something_come_first() -> None:
+    scene = two_features()
+    ranked = rank_positions([scene, scene])
+    assert ranked == [(1, 8 * 4.0), (0, 0.0)]
+    assert affordable(ranked, seconds_per_position=1.0, budget_seconds=2.5) == (1,)
+    assert affordable(ranked, seconds_per_position=1.0, budget_seconds=0.5) == ()
+
+
+def test_chosen_features_place_as_if_there_were_no_others() -> None:
+    scene = two_features()
+    owners = [0, 1] * 4
+    assert LocationAware(positions=(1,))(scene).tolist() == owners
+    blind = LocationAware(positions=(0,))(scene)
+    assert np.bincount(blind).tolist() == [4, 4]
+    assert cost_of(scene, blind) > cost_of(scene, np.array(owners, np.int32))
+
+
+@given(scene=scenes())
+def test_all_positions_are_the_same_as_no_choice(scene: Scene) -> None:
+    assert np.array_equal(LocationAware(positions=(0, 1, 2, 3))(scene), LocationAware()(scene))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -267,6 +268,39 @@ def _resolve(
     return num_unique
 
 
+@njit(nogil=True, cache=True)
+def _divide(owners: Int32, slots: Int32, apply: Int32, num_apply: Int64, drop: Int32, num_drop: Int64) -> None:
+    """For each worker the slots of the rows it owns, and those of its copies, both in the order of the rows."""
+    for k in range(len(owners)):
+        for worker in range(slots.shape[1]):
+            slot = slots[k, worker]
+            if slot == NO_SLOT:
+                continue
+            if worker == owners[k]:
+                apply[worker, num_apply[worker]] = slot
+                num_apply[worker] += 1
+            else:
+                drop[worker, num_drop[worker]] = slot
+                num_drop[worker] += 1
+
+
+@njit(nogil=True, cache=True)
+def _part(transfers: Int64, side: int, peer: int, slot: int, begins: Int64, columns: Int32) -> None:
+    """Sorts transfers by one side's worker, in their order: (peer, slot, kind, deadline), and where each begins."""
+    for i in range(len(transfers)):
+        begins[transfers[i, side] + 1] += 1
+    for worker in range(len(begins) - 1):
+        begins[worker + 1] += begins[worker]
+    end = begins.copy()
+    for i in range(len(transfers)):
+        place = end[transfers[i, side]]
+        end[transfers[i, side]] = place + 1
+        columns[0, place] = transfers[i, peer]
+        columns[1, place] = transfers[i, slot]
+        columns[2, place] = transfers[i, KIND]
+        columns[3, place] = transfers[i, DEADLINE]
+
+
 @dataclass(slots=True)
 class _Read:
     """A batch that was read and not yet planned."""
@@ -473,15 +507,19 @@ class Ownership:
         for ahead in self._open:
             ahead.transfers.append(transfers[transfers[:, SENT] == ahead.step])
         place = np.full(len(batch.rows), -1, np.int32)
+        apply, drop = (np.empty((workers, len(batch.rows)), np.int32) for _ in range(2))
+        num_apply, num_drop = np.zeros(workers, np.int64), np.zeros(workers, np.int64)
+        _divide(owners, slots, apply, num_apply, drop, num_drop)
         for worker in range(workers):
+            owned, copies = apply[worker, : num_apply[worker]].copy(), drop[worker, : num_drop[worker]].copy()
             planned.records.append(
-                self._record(step, worker, batch, pasts, placed, owners, slots, fetches, place)
+                self._record(step, worker, batch, pasts, placed, owned, copies, slots, fetches, place)
             )
         return planned
 
     def _record(
-        self, step: int, worker: int, batch: _Read, pasts: Int64, placed: Int32, owners: Int32, slots: Int32,
-        fetches: Int64, place: Int32,
+        self, step: int, worker: int, batch: _Read, pasts: Int64, placed: Int32, owned: Int32, copies: Int32,
+        slots: Int32, fetches: Int64, place: Int32,
     ) -> Record:  # fmt: skip
         samples = np.flatnonzero(placed == worker).astype(np.int32)
         offsets = batch.touches.sample_offsets
@@ -494,12 +532,9 @@ class Ownership:
         mine = fetches[fetches[:, 0] == worker]
         past = pasts[mine[:, 1]]
         written_at = int((past & LOW).max(initial=0)) - 1
-        owned = owners == worker
-        used = slots[:, worker] != NO_SLOT
-        dropped = slots[used & ~owned, worker]
         start = self._num_free[worker]
-        self._free[worker, start : start + len(dropped)] = dropped
-        self._num_free[worker] += len(dropped)
+        self._free[worker, start : start + len(copies)] = copies
+        self._num_free[worker] += len(copies)
         fetch = Fetch(batch.rows[mine[:, 1]], mine[:, 2].astype(np.int32), (past >> 32).astype(np.int32))
         return Record(
             step=step,
@@ -509,10 +544,10 @@ class Ownership:
             inverse=inverse,
             fetch=fetch,
             not_before=max(written_at, step - 1 - self.header.fetch_ahead_steps, -1),
-            apply=slots[owned, worker],
+            apply=owned,
             evict=Evict(),
             digest=checksum_of(touched),
-            drop=dropped,
+            drop=copies,
         )
 
     def _close(self, planned: _Planned) -> list[Record]:
@@ -522,23 +557,16 @@ class Ownership:
             targets = (transfers[:, TARGET] << 32) | transfers[:, TARGET_SLOT]
             early = (transfers[:, KIND] == Kind.GRAD) & np.isin(targets, np.concatenate(planned.promoted))
             transfers[early, DEADLINE] = planned.step + 1
+        sends = self._parted(transfers, SOURCE, TARGET, SOURCE_SLOT)
+        receives = self._parted(transfers, TARGET, SOURCE, TARGET_SLOT)
         return [
-            _complete(record, evict, transfers)
-            for record, evict in zip(planned.records, planned.evict, strict=True)
+            replace(record, evict=evict, send=send, recv=recv)
+            for record, evict, send, recv in zip(planned.records, planned.evict, sends, receives, strict=True)
         ]
 
-
-def _complete(record: Record, evict: Evict, transfers: Int64) -> Record:
-    outgoing = transfers[transfers[:, SOURCE] == record.worker]
-    incoming = transfers[transfers[:, TARGET] == record.worker]
-    return replace(
-        record,
-        evict=evict,
-        send=_transfers(outgoing, TARGET, SOURCE_SLOT),
-        recv=_transfers(incoming, SOURCE, TARGET_SLOT),
-    )
-
-
-def _transfers(some: Int64, peer: int, slot: int) -> Transfers:
-    columns = (some[:, peer], some[:, slot], some[:, KIND], some[:, DEADLINE])
-    return Transfers(*(column.astype(np.int32) for column in columns))
+    def _parted(self, transfers: Int64, side: int, peer: int, slot: int) -> list[Transfers]:
+        """The transfers of each worker on one side."""
+        begins = np.zeros(self.header.num_workers + 1, np.int64)
+        columns = np.empty((4, len(transfers)), np.int32)
+        _part(transfers, side, peer, slot, begins, columns)
+        return [Transfers(*columns[:, begin:end].copy()) for begin, end in pairwise(begins.tolist())]

@@ -11,7 +11,7 @@ sample. The global batch stays the same set of samples, so what synchronous trai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -71,7 +71,7 @@ class LocationAware:
     positions: tuple[int, ...] | None = None
     """Which lookups of each sample count, by their position in it (with one id a feature: which features); None: all.
 
-    Time grows with their number; `rank_positions` says which are worth it.
+    Time grows with their number; `positions` finds those that are worth it.
     """
 
     def __call__(self, scene: Scene) -> Int32:
@@ -80,16 +80,14 @@ class LocationAware:
         if scene.num_workers == 1 or self.swap_rounds == 0:
             return placed
         members = np.argsort(placed, kind="stable").reshape(scene.num_workers, -1).astype(np.int32)
-        uses = np.zeros(len(scene.owner), np.int32)
-        _count_uses(scene.sample_offsets, scene.inverse, uses)
-        rows = _row_costs(scene)
+        rows = row_costs(scene)
+        counts = np.zeros((len(scene.owner), scene.num_workers), np.int32)
+        users = np.zeros(len(scene.owner), np.int64)
+        count_users(scene.sample_offsets, scene.inverse, placed, counts, users)
         starts = np.zeros(scene.num_samples + 1, np.int32)
         shared = np.empty(len(scene.inverse), np.int32)
         gains = np.zeros((scene.num_samples, scene.num_workers), np.int32)
-        _split(scene.sample_offsets, scene.inverse, uses, rows, starts, shared, gains)
-        counts = np.zeros((len(scene.owner), scene.num_workers), np.int32)
-        users = np.zeros(len(scene.owner), np.int64)
-        _count_users(starts, shared, placed, counts, users)
+        _split(scene.sample_offsets, scene.inverse, counts, rows, COMMON, starts, shared, gains)
         _swap(starts, shared, gains, rows, counts, users, members, placed, self.swap_rounds, self.partners_tried)
         return placed
 
@@ -100,15 +98,17 @@ PLACEMENTS: dict[str, Placement] = {"contiguous": contiguous, "herald": herald, 
 
 CRITICAL = 4
 """What a transfer on the critical path costs, in units of one in the background."""
+COMMON = 16
+"""A row that so many samples of every worker touch stays with every worker, whatever single samples do."""
 FIRST, FURTHER, OWNER = 0, 1, 2
-"""Columns of the rows' costs: see `_row_costs`."""
+"""Columns of the rows' costs: see `row_costs`."""
 
 
-def _row_costs(scene: Scene) -> Int32:
+def row_costs(scene: Scene) -> Int32:
     """[distinct, 4]: the cost of the first user who is not the owner, of each further user, and the owner.
 
     A first user elsewhere costs a move (a fetch, which any first user costs, is no reason to prefer a worker). Each
-    further user costs a copy before the step and a gradient after it. The fourth column fills a quarter of a cache line.
+    further user costs a copy before the step and a gradient after it. The fourth column only aligns.
     """
     arrives = np.where(scene.last_touch == scene.step - 1, CRITICAL, 1)
     leaves = np.where(scene.next_touch == scene.step + 1, CRITICAL, 1)
@@ -128,29 +128,6 @@ def _reduced(scene: Scene, positions: tuple[int, ...]) -> Scene:
     there = wanted[None, :] < lengths[:, None]
     offsets = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).astype(np.int32)
     return replace(scene, sample_offsets=offsets, inverse=scene.inverse[lookups[there]])
-
-
-def rank_positions(scenes: Iterable[Scene]) -> list[tuple[int, float]]:
-    """(position in a sample, transfers that routing can save there per step), best first.
-
-    A row that one sample touches saves its move if that sample goes to the owner. A row that few samples touch saves a
-    copy and a gradient for each but the first that go to the same worker. A row touched by more samples than a worker
-    trains needs several workers anyhow, and counts nothing.
-    """
-    saved, num_scenes = np.zeros(0), 0
-    for scene in scenes:
-        uses = np.zeros(len(scene.owner), np.int32)
-        _count_uses(scene.sample_offsets, scene.inverse, uses)
-        costs = _row_costs(scene)
-        few = uses * scene.num_workers <= scene.num_samples
-        worth = np.where(few, (costs[:, FIRST] + (uses - 1) * costs[:, FURTHER]) / np.maximum(uses, 1), 0.0)
-        lengths = np.diff(scene.sample_offsets)
-        position = np.arange(len(scene.inverse)) - np.repeat(scene.sample_offsets[:-1], lengths)
-        here = np.bincount(position, worth[scene.inverse], minlength=len(saved))
-        saved = here + np.pad(saved, (0, len(here) - len(saved)))
-        num_scenes += 1
-    order = np.argsort(-saved, kind="stable")
-    return [(int(position), float(saved[position]) / max(1, num_scenes)) for position in order]
 
 
 @njit(nogil=True, cache=True)
@@ -175,32 +152,41 @@ def _greedy(
 
 
 @njit(nogil=True, cache=True)
-def _count_uses(offsets: Int32, inverse: Int32, uses: Int32) -> None:
-    """How many samples touch each row."""
-    latest = np.full(len(uses), -1, np.int32)
-    for sample in range(len(offsets) - 1):
+def count_users(offsets: Int32, inverse: Int32, placed: Int32, counts: Int32, users: Int64) -> None:
+    """counts[row, worker]: samples of the worker that touch the row; bit w of users[row]: there is one at worker w."""
+    latest = np.full(len(users), -1, np.int32)
+    for sample in range(len(placed)):
         for k in range(offsets[sample], offsets[sample + 1]):
             row = inverse[k]
             if latest[row] != sample:
                 latest[row] = sample
-                uses[row] += 1
+                counts[row, placed[sample]] += 1
+                users[row] |= np.int64(1) << placed[sample]
 
 
 @njit(nogil=True, cache=True)
 def _split(
-    offsets: Int32, inverse: Int32, uses: Int32, rows: Int32, starts: Int32, shared: Int32, gains: Int32
+    offsets: Int32, inverse: Int32, counts: Int32, rows: Int32, common: int, starts: Int32, shared: Int32, gains: Int32
 ) -> None:
     """Parts the rows of each sample: those it shares with others, each once; and what it gains at each worker.
 
     A row that no other sample touches costs its move wherever the sample is, except at its owner: no other sample's
-    place changes that. Without an owner it costs nothing anywhere.
+    place changes that. Without an owner it costs nothing anywhere. A row common to all workers is left out.
     """
-    latest = np.full(len(uses), -1, np.int32)
+    latest = np.full(len(counts), -1, np.int32)
+    uses = np.empty(len(counts), np.int32)
+    for row in range(len(counts)):
+        uses[row], fewest = 0, counts[row, 0]
+        for worker in range(counts.shape[1]):
+            uses[row] += counts[row, worker]
+            fewest = min(fewest, counts[row, worker])
+        if fewest >= common:
+            uses[row] = 0
     num_shared = 0
     for sample in range(len(offsets) - 1):
         for k in range(offsets[sample], offsets[sample + 1]):
             row = inverse[k]
-            if latest[row] == sample:
+            if uses[row] == 0 or latest[row] == sample:
                 continue
             latest[row] = sample
             if uses[row] > 1:
@@ -211,19 +197,10 @@ def _split(
         starts[sample + 1] = num_shared
 
 
-@njit(nogil=True, cache=True)
-def _count_users(starts: Int32, shared: Int32, placed: Int32, counts: Int32, users: Int64) -> None:
-    """counts[row, worker]: samples of the worker that touch the row; bit w of users[row]: there is one at worker w."""
-    for sample in range(len(placed)):
-        for k in range(starts[sample], starts[sample + 1]):
-            counts[shared[k], placed[sample]] += 1
-            users[shared[k]] |= np.int64(1) << placed[sample]
-
-
 @njit(nogil=True, cache=True, inline="always")
 def _change(
     starts: Int32, shared: Int32, gains: Int32, rows: Int32, counts: Int32, sample: int, source: int, target: int
-) -> int:
+) -> np.int64:
     """By how much the cost of the step changes if the sample goes from one worker to another."""
     change = np.int64(gains[sample, source]) - gains[sample, target]
     for k in range(starts[sample], starts[sample + 1]):
@@ -232,7 +209,7 @@ def _change(
             change -= rows[row, FURTHER] - (rows[row, OWNER] == source) * rows[row, FIRST]
         if counts[row, target] == 0:
             change += rows[row, FURTHER] - (rows[row, OWNER] == target) * rows[row, FIRST]
-    return change
+    return np.int64(change)
 
 
 @njit(nogil=True, cache=True, inline="always")
