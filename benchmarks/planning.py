@@ -13,6 +13,11 @@ its peak (ru_maxrss). Batches are drawn one at a time and records are dropped, s
 `rss_large_over_small` is the ratio. With `--full` a third process draws Zipf ids from 10^9 rows instead: such batches
 have more distinct rows, and memory follows those (`rss_wider_trace_over_small` beside `distinct_wider_over_small`).
 
+With `--workers 8` it plans the same batches for eight workers with placement, each with a cache of 100,000 rows.
+`examples_per_second` is samples over the processor time that the planning thread takes for the median batch, so per
+core whatever else runs; `examples_per_second_wall` is the same by the clock; `placement_share` is placement's part of
+it. Beside it: what placement costs and saves if it looks only at the features where routing saves most.
+
 Run: `.venv/bin/python benchmarks/planning.py` (`--full` for more batches). The last line is one JSON object.
 """
 
@@ -25,6 +30,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -33,9 +39,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.data import criteo_table_sizes, synthetic_rows
-from foresee.plan.count import Counting
+from foresee.plan.count import Counting, rows_moved
 from foresee.plan.lookahead import Lookahead
 from foresee.plan.record import Header, Touches
+from foresee.plan.workers.ownership import Ownership
+from foresee.plan.workers.placement import LocationAware, Placement, Scene, contiguous
+from foresee.plan.workers.positions import affordable, rank_positions
 
 BATCH_SIZE, NUM_TABLES = 16_384, 26
 CRITEO_ROWS = sum(criteo_table_sizes(1.0))
@@ -43,6 +52,7 @@ LARGE_ROWS = 10**9
 STRETCH = LARGE_ROWS // CRITEO_ROWS
 CACHE_ROWS = (200_000, 500_000)
 MEMORY_CACHE_ROWS = 1_000_000
+WORKER_CACHE_ROWS = 100_000
 WINDOW_STEPS = 78
 WARM_UP_STEPS = WINDOW_STEPS + 27
 """The planners' caches are full by then."""
@@ -51,10 +61,14 @@ WARM_UP_STEPS = WINDOW_STEPS + 27
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", help="ten times as many batches")
+    parser.add_argument("--workers", type=int, default=1, help="plan for so many workers, with placement")
     parser.add_argument("--peak", choices=("small", "large", "wider"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak:
         print(json.dumps(planner_memory(options.peak, WINDOW_STEPS * (4 if options.full else 1) + 12)))
+        return
+    if options.workers > 1:
+        print(json.dumps(many_workers(options.workers, num_timed=150 if options.full else 30)))
         return
     figures = memory_ratios(full=options.full)
     figures |= time_ratios(num_timed=300 if options.full else 25)
@@ -175,6 +189,78 @@ def planner_memory(tables: str, num_steps: int) -> dict[str, float]:
         "planner_mb": peak - before, "before_mb": before, "id_max": id_max,
         "distinct": counters.num_unique / counters.num_steps,
     }  # fmt: skip
+
+
+class TimedPlacement:
+    """A placement that counts its processor time and keeps the scenes it saw last."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.seconds = 0.0
+        self.scenes: deque[Scene] = deque(maxlen=4)
+
+    def __call__(self, scene: Scene) -> NDArray[np.int32]:
+        begun = time.thread_time()
+        placed = self.placement(scene)
+        self.seconds += time.thread_time() - begun
+        self.scenes.append(scene)
+        return placed
+
+
+def worker_planner(num_workers: int, placement: Placement, window_steps: int = WINDOW_STEPS) -> Ownership:
+    header = Header(
+        planner="lookahead", parameters={}, num_workers=num_workers, capacity_rows=WORKER_CACHE_ROWS,
+        num_rows=CRITEO_ROWS, first_step=0, num_steps=1 << 30, fetch_ahead_steps=8, stream_digest="benchmark",
+    )  # fmt: skip
+    return Ownership(header, placement, window_steps=window_steps)
+
+
+def many_workers(num_workers: int, num_timed: int) -> dict[str, float]:
+    """Processor and wall seconds of planning one batch, and placement's part, once the window is full."""
+    placement = TimedPlacement(LocationAware())
+    planner = worker_planner(num_workers, placement)
+    spent = np.zeros((num_timed, 3))
+    warm_up = WINDOW_STEPS + 4
+    for step, rows in enumerate(batches("small", warm_up + num_timed)):
+        touches = touches_of(rows)
+        placed, begun, clock = placement.seconds, time.thread_time(), time.perf_counter()
+        planner.push(touches)
+        if step >= warm_up:
+            spent[step - warm_up] = (
+                time.thread_time() - begun, time.perf_counter() - clock, placement.seconds - placed
+            )  # fmt: skip
+    seconds, wall, placing = np.median(spent, axis=0)
+    print(
+        f"{num_workers} workers, {BATCH_SIZE} x {NUM_TABLES} ids: {1e3 * seconds:.0f} ms a batch in the median, "
+        f"{1e3 * placing:.0f} of them placement; {1e3 * spent[:, 0].mean():.0f} in the mean"
+    )
+    compare_positions(num_workers, list(placement.scenes))
+    return {
+        "examples_per_second": round(BATCH_SIZE / seconds),
+        "examples_per_second_wall": round(BATCH_SIZE / wall),
+        "placement_share": round(float(placing / seconds), 3),
+    }
+
+
+def compare_positions(num_workers: int, scenes: list[Scene]) -> None:
+    """What placement costs and saves when it looks at fewer features."""
+    ranked = rank_positions(scenes)
+    choices = {"no feature": ()} | {
+        f"best {num} features": affordable(ranked, seconds_per_position=1.0, budget_seconds=num)
+        for num in (NUM_TABLES // 4, NUM_TABLES // 2, NUM_TABLES)
+    }
+    for name, positions in choices.items():
+        placement = TimedPlacement(LocationAware(positions=positions) if positions else contiguous)
+        counting, planner = Counting(), worker_planner(num_workers, placement, window_steps=4)
+        for rows in batches("small", 14):
+            for record in planner.push(touches_of(rows)):
+                counting.add(record)
+        moved = rows_moved(counting.counters, num_workers)
+        num_steps = counting.counters.num_steps
+        print(
+            f"placement by {name}: {1e3 * placement.seconds / 10:.1f} ms a batch; rows on the critical path "
+            f"{moved.critical / num_steps:,.0f} a step, moved {moved.total / num_steps:,.0f}"
+        )
 
 
 def resident_mb() -> float:

@@ -139,7 +139,7 @@ def show(trace: Trace, by: dict[str, RowsMoved]) -> None:
 
 
 def traces(*, full: bool) -> Iterator[Trace]:
-    num_steps = 200 if full else 20
+    num_steps = 60 if full else 20
     batches = list(synthetic_rows(batch_size=256 * NUM_WORKERS, num_batches=num_steps))
     ids = np.concatenate(batches)
     yield _trace("synthetic criteo", ids, 256, num_steps)

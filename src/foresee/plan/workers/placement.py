@@ -87,8 +87,11 @@ class LocationAware:
         starts = np.zeros(scene.num_samples + 1, np.int32)
         shared = np.empty(len(scene.inverse), np.int32)
         gains = np.zeros((scene.num_samples, scene.num_workers), np.int32)
-        _split(scene.sample_offsets, scene.inverse, counts, rows, COMMON, starts, shared, gains)
-        _swap(starts, shared, gains, rows, counts, users, members, placed, self.swap_rounds, self.partners_tried)
+        num_shared = _split(scene.sample_offsets, scene.inverse, counts, users, rows, COMMON, starts, shared, gains)
+        _swap(
+            starts, shared, gains, rows[:num_shared], counts[:num_shared], users[:num_shared], members, placed,
+            self.swap_rounds, self.partners_tried,
+        )  # fmt: skip
         return placed
 
 
@@ -100,6 +103,8 @@ CRITICAL = 4
 """What a transfer on the critical path costs, in units of one in the background."""
 COMMON = 16
 """A row that so many samples of every worker touch stays with every worker, whatever single samples do."""
+NO_MATTER, ONE_SAMPLE = -1, -2
+"""Rows that are not shared: no place changes what they cost, or only that of their one sample."""
 FIRST, FURTHER, OWNER = 0, 1, 2
 """Columns of the rows' costs: see `row_costs`."""
 
@@ -166,35 +171,50 @@ def count_users(offsets: Int32, inverse: Int32, placed: Int32, counts: Int32, us
 
 @njit(nogil=True, cache=True)
 def _split(
-    offsets: Int32, inverse: Int32, counts: Int32, rows: Int32, common: int, starts: Int32, shared: Int32, gains: Int32
-) -> None:
+    offsets: Int32, inverse: Int32, counts: Int32, users: Int64, rows: Int32, common: int, starts: Int32,
+    shared: Int32, gains: Int32,
+) -> int:  # fmt: skip
     """Parts the rows of each sample: those it shares with others, each once; and what it gains at each worker.
 
     A row that no other sample touches costs its move wherever the sample is, except at its owner: no other sample's
     place changes that. Without an owner it costs nothing anywhere. A row common to all workers is left out.
+
+    Shared rows get new numbers, and their lines move to the front of `counts`, `users` and `rows`: they are few, and
+    near each other they stay in the processor's caches. Returns how many there are.
     """
-    latest = np.full(len(counts), -1, np.int32)
-    uses = np.empty(len(counts), np.int32)
+    number = np.empty(len(counts), np.int32)
+    owner = rows[:, OWNER].copy()
+    gain = rows[:, FIRST].copy()
+    num_rows = 0
     for row in range(len(counts)):
-        uses[row], fewest = 0, counts[row, 0]
+        uses, fewest = 0, counts[row, 0]
         for worker in range(counts.shape[1]):
-            uses[row] += counts[row, worker]
+            uses += counts[row, worker]
             fewest = min(fewest, counts[row, worker])
-        if fewest >= common:
-            uses[row] = 0
-    num_shared = 0
+        number[row] = ONE_SAMPLE if uses == 1 and owner[row] >= 0 else NO_MATTER
+        if uses > 1 and fewest < common:
+            number[row] = num_rows
+            for worker in range(counts.shape[1]):
+                counts[num_rows, worker] = counts[row, worker]
+            for column in range(rows.shape[1]):
+                rows[num_rows, column] = rows[row, column]
+            users[num_rows] = users[row]
+            num_rows += 1
+    latest = np.full(num_rows, -1, np.int32)
+    count = 0
     for sample in range(len(offsets) - 1):
         for k in range(offsets[sample], offsets[sample + 1]):
             row = inverse[k]
-            if uses[row] == 0 or latest[row] == sample:
-                continue
-            latest[row] = sample
-            if uses[row] > 1:
-                shared[num_shared] = row
-                num_shared += 1
-            elif rows[row, OWNER] >= 0:
-                gains[sample, rows[row, OWNER]] += rows[row, FIRST]
-        starts[sample + 1] = num_shared
+            name = number[row]
+            if name == ONE_SAMPLE:
+                gains[sample, owner[row]] += gain[row]
+                number[row] = NO_MATTER
+            elif name >= 0 and latest[name] != sample:
+                latest[name] = sample
+                shared[count] = name
+                count += 1
+        starts[sample + 1] = count
+    return num_rows
 
 
 @njit(nogil=True, cache=True, inline="always")
