@@ -8,8 +8,9 @@ each from the first steps of the log with an empty cache: the worst part for a c
 
     memory_over_ideal             rows in a memory store
     disk_warm_over_ideal          rows on disk, table files in the page cache
-    disk_cold_over_ideal          rows on disk, every row written before, page cache of the table files dropped
-    nocache_disk_cold_over_ours   the same disk without a cache: every distinct row fetched and written in every step
+    disk_cold_over_ideal          rows on disk, and the system forgets the table files after every step, as it has to
+                                  when they are far larger than memory: every fetch reads the disk
+    nocache_disk_cold_over_ours   the same without a cache: every distinct row fetched and written in every step
 """
 
 from __future__ import annotations
@@ -21,24 +22,27 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foresee.data import Batch, criteo_table_sizes, synthetic_rows
 from foresee.engine.cache import pool
-from foresee.engine.kernels import Threads, order_lookups, update_rows
+from foresee.engine.kernels import LookupOrder, Threads, order_lookups, update_rows
 from foresee.engine.loop import Run, make_header
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.work import Pooling
 from foresee.models import DLRM, LogShape
-from foresee.store.contract import Rows, Table
+from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.disk import DiskStore
+from foresee.store.memory import MemoryStore
 from foresee.testing.streams import MemoryStream
 
 BATCH_SIZE = 2048
@@ -46,6 +50,8 @@ DIM = 64
 NUM_DENSE = 13
 OPTIMIZER = RowwiseAdagrad(lr=0.05)
 THREADS = 2
+COLD_FROM_STEP = 40
+"""Cold tables are timed once the cache is full: before that, all that is fetched is fetched for the first time."""
 
 
 @dataclass
@@ -53,10 +59,15 @@ class Bench:
     """The log that all sides train on."""
 
     batches: list[Batch]
+    touched: NDArray[np.int64]
+    """All rows of the log."""
     table_sizes: tuple[int, ...]
-    cache_rows: int
     warmup_steps: int
     timed_steps: int
+
+    @property
+    def cache_rows(self) -> int:
+        return len(self.touched) // 10
 
     @property
     def tables(self) -> list[Table]:
@@ -86,8 +97,8 @@ def make_bench(arguments: argparse.Namespace) -> Bench:
         )
         for step, ids in enumerate(rows)
     ]
-    touched = len(np.unique(np.concatenate([batch.rows for batch in batches])))
-    return Bench(batches, sizes, touched // 10, arguments.warmup_steps, arguments.timed_steps)
+    touched = np.unique(np.concatenate([batch.rows for batch in batches]))
+    return Bench(batches, touched, sizes, arguments.warmup_steps, arguments.timed_steps)
 
 
 class Trainee:
@@ -105,14 +116,23 @@ class Trainee:
         self.optimizer.zero_grad()
 
 
-def time_steps(steps: Iterator[object], bench: Bench) -> float:
+def time_steps(steps: Iterator[object], bench: Bench, warmup_steps: int | None = None) -> float:
     """Seconds a step, the warm-up left out."""
-    for _ in range(bench.warmup_steps):
+    for _ in range(bench.warmup_steps if warmup_steps is None else warmup_steps):
         next(steps)
     begun = time.perf_counter()
     for _ in range(bench.timed_steps):
         next(steps)
     return (time.perf_counter() - begun) / bench.timed_steps
+
+
+class Known(NamedTuple):
+    """What the ideal knows of a batch before the clock starts."""
+
+    batch: Batch
+    unique: NDArray[np.int32]
+    inverse: NDArray[np.int32]
+    order: LookupOrder
 
 
 class Ideal:
@@ -127,10 +147,10 @@ class Ideal:
         )
         self.known = [self._know(batch) for batch in bench.batches[: bench.warmup_steps + bench.timed_steps]]
 
-    def _know(self, batch: Batch) -> tuple[object, ...]:
-        unique, inverse = np.unique(batch.rows, return_inverse=True)
-        inverse = inverse.astype(np.int32)
-        return batch, unique.astype(np.int32), inverse, order_lookups(inverse, len(unique))
+    def _know(self, batch: Batch) -> Known:
+        unique, positions = np.unique(batch.rows, return_inverse=True)
+        inverse = positions.astype(np.int32)
+        return Known(batch, unique.astype(np.int32), inverse, order_lookups(inverse, len(unique)))
 
     def seconds(self) -> float:
         trainee = Trainee(self.bench)
@@ -142,6 +162,7 @@ class Ideal:
                     pool(self.rows.values, unique, inverse, batch, self.bench.pooling, out.numpy(), threads)
                     embeddings = out.view(BATCH_SIZE, -1, DIM).detach().requires_grad_()
                     trainee.step(torch.from_numpy(batch.dense), embeddings, torch.from_numpy(batch.labels))
+                    assert embeddings.grad is not None
                     gradients = embeddings.grad.view(-1, DIM).numpy()
                     update_rows(OPTIMIZER, self.rows, unique, gradients, order, version=batch.step + 1, threads=threads)
                     yield batch.step
@@ -149,49 +170,63 @@ class Ideal:
             return time_steps(steps(), self.bench)
 
 
-def planned_seconds(bench: Bench, tables: Tables, planner: str = "lookahead", *, stream: MemoryStream) -> float:
-    """Seconds a step through Foresee, from an empty cache."""
+def planned_seconds(
+    bench: Bench,
+    tables: Tables,
+    planner: str = "lookahead",
+    *,
+    stream: MemoryStream,
+    forget_pages: Callable[[], None] | None = None,
+) -> float:
+    """Seconds a step through Foresee, from an empty cache; with cold tables, once the cache is full."""
     trainee = Trainee(bench)
     header = make_header(
         stream, planner=planner, cache_rows=bench.cache_rows, first_step=tables.store.committed_step
     )
     run = Run(stream, tables, header, bench.pooling, num_threads=THREADS)
 
-    def steps() -> Iterator[object]:
+    def steps() -> Generator[int, None, None]:
         for step in run:
             trainee.step(step.dense, step.embeddings, step.labels)
             step.update()
+            if forget_pages is not None and step.index >= COLD_FROM_STEP:
+                forget_pages()
             yield step.index
 
     running = steps()
-    seconds = time_steps(running, bench)
+    seconds = time_steps(running, bench, COLD_FROM_STEP + 2 if forget_pages else None)
     running.close()
     return seconds
+
+
+def written(store: Store, bench: Bench) -> Store:
+    """The store with every row of the log written once: no row is still to be made, no memory still to be found."""
+    rows = Rows.empty(len(bench.touched), store.layout)
+    store.read(bench.touched, rows)
+    store.write(bench.touched, rows)
+    store.commit(0)
+    return store
 
 
 class DiskSide:
     """A table folder whose touched rows have all been written, copied anew for each turn, warm or cold."""
 
-    def __init__(self, bench: Bench, folder: Path) -> None:
+    def __init__(self, bench: Bench, folder: Path, layout: Layout) -> None:
         self.bench = bench
         self.folder = folder
-        self.layout = layout_for(bench, DIM, OPTIMIZER, 0, 0.05)
-        store = DiskStore.create(folder, self.layout)
-        touched = np.unique(np.concatenate([batch.rows for batch in bench.batches]))
-        rows = Rows.empty(len(touched), self.layout)
-        store.read(touched, rows)
-        store.write(touched, rows)
-        store.commit(0)
-        store.close()
+        self.layout = layout
+        written(DiskStore.create(folder, layout), bench).close()
 
     def seconds(self, stream: MemoryStream, *, cold: bool, planner: str = "lookahead") -> float:
         work = self.folder.with_name("turn")
         shutil.copytree(self.folder, work)
         for file in work.iterdir():
             settle(file, drop=cold)
-        tables = Tables(DiskStore.open(work, self.layout), OPTIMIZER)
+        store = DiskStore.open(work, self.layout)
+        tables = Tables(store, OPTIMIZER)
+        forget_pages = store.forget_pages if cold else None
         try:
-            return planned_seconds(self.bench, tables, planner, stream=stream)
+            return planned_seconds(self.bench, tables, planner, stream=stream, forget_pages=forget_pages)
         finally:
             tables.close()
             shutil.rmtree(work)
@@ -212,37 +247,57 @@ def settle(file: Path, *, drop: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="more turns of more steps")
-    parser.add_argument("--table-scale", type=float, default=0.05)
-    parser.add_argument("--log-steps", type=int, default=200)
-    parser.add_argument("--warmup-steps", type=int, default=4)
-    parser.add_argument("--timed-steps", type=int, default=20)
-    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--table-scale", type=float, default=0.03)
+    parser.add_argument("--log-steps", type=int, default=120)
+    parser.add_argument("--warmup-steps", type=int, default=3)
+    parser.add_argument("--timed-steps", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--cold-turns", type=int, default=1)
     arguments = parser.parse_args()
     if arguments.full:
-        arguments.turns, arguments.timed_steps = 5, 60
+        arguments.turns, arguments.cold_turns, arguments.timed_steps = 8, 4, 60
     torch.set_num_threads(THREADS)
     bench = make_bench(arguments)
     stream = MemoryStream(bench.batches, num_rows=bench.num_rows)
     ideal = Ideal(bench)
     with tempfile.TemporaryDirectory(dir=os.environ.get("FORESEE_BENCH_DIR", ".")) as folder:
-        disk = DiskSide(bench, Path(folder) / "tables")
-        memory = layout_for(bench, DIM, OPTIMIZER, 0, 0.05)
+        layout = layout_for(bench, DIM, OPTIMIZER, 0, 0.05)
+        disk = DiskSide(bench, Path(folder) / "tables", layout)
         sides: dict[str, Callable[[], float]] = {
             "ideal": ideal.seconds,
             "memory": lambda: planned_seconds(
-                bench, Tables.in_memory(bench, dim=memory.width, optimizer=OPTIMIZER), stream=stream
+                bench, Tables(written(MemoryStore(layout), bench), OPTIMIZER), stream=stream
             ),
             "disk_warm": lambda: disk.seconds(stream, cold=False),
             "disk_cold": lambda: disk.seconds(stream, cold=True),
             "nocache_disk_cold": lambda: disk.seconds(stream, cold=True, planner="none"),
         }
-        turns = [{name: side() for name, side in sides.items()} for _ in range(arguments.turns)]
-    for name in sides:
-        print(f"{name:>18}: {1e3 * statistics.median(turn[name] for turn in turns):7.1f} ms a step")
-    ratio = {name: statistics.median(turn[name] / turn["ideal"] for turn in turns) for name in sides}
-    nocache = statistics.median(turn["nocache_disk_cold"] / turn["disk_cold"] for turn in turns)
-    result = {f"{name}_over_ideal": round(ratio[name], 3) for name in ("memory", "disk_warm", "disk_cold")}
-    print(json.dumps({**result, "nocache_disk_cold_over_ours": round(nocache, 3), "cache_rows": bench.cache_rows}))
+        warm = ("ideal", "memory", "disk_warm")
+        for name in warm:
+            sides[name]()  # compiles, and is not counted
+        turns = [{name: sides[name]() for name in warm} for _ in range(arguments.turns)]
+        cold = [name for name in sides if name not in warm[1:]]
+        cold_turns = [{name: sides[name]() for name in cold} for _ in range(arguments.cold_turns)]
+    report(turns, cold_turns, bench)
+
+
+def report(turns: list[dict[str, float]], cold_turns: list[dict[str, float]], bench: Bench) -> None:
+    """A line for each side, and the ratios; medians over turns of sides timed one after another."""
+    for name in {**turns[0], **cold_turns[0]}:
+        seconds = [turn[name] for turn in (*turns, *cold_turns) if name in turn]
+        print(f"{name:>18}: {1e3 * statistics.median(seconds):7.1f} ms a step  ({len(seconds)} turns)")
+
+    def ratio(some: list[dict[str, float]], name: str, other: str) -> float:
+        return round(statistics.median(turn[name] / turn[other] for turn in some), 3)
+
+    figures = {
+        "memory_over_ideal": ratio(turns, "memory", "ideal"),
+        "disk_warm_over_ideal": ratio(turns, "disk_warm", "ideal"),
+        "disk_cold_over_ideal": ratio(cold_turns, "disk_cold", "ideal"),
+        "nocache_disk_cold_over_ours": ratio(cold_turns, "nocache_disk_cold", "disk_cold"),
+        "cache_rows": bench.cache_rows,
+    }
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -165,6 +165,11 @@ class Base:
         self._bits.fill(0xFF)
         self.sync()
 
+    def forget_pages(self) -> None:
+        """Asks the system to give up the memory in which it keeps the rows."""
+        self._rows_map.madvise(mmap.MADV_DONTNEED)
+        os.posix_fadvise(self._rows_descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         self.words = np.zeros((0, self.words.shape[1]), np.float32)
         self._bits = np.zeros(0, np.uint8)

@@ -159,6 +159,11 @@ class Overlay:
         self._files.sync_map(self._mapped, len(self) * self._record_words * 4)
         self._files.sync(self._descriptor)
 
+    def forget_pages(self) -> None:
+        """Asks the system to write its pages and give up their memory; those being written go at the next call."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def checksum(self, num_records: int) -> int:
         """CRC-32 of the first records."""
         num_bytes = num_records * self._record_words * 4
