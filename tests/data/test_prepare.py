@@ -34,6 +34,14 @@ from foresee.errors import DataError
 EVERYTHING = PrepareOptions(valid_share=0.0)
 
 
+@pytest.mark.parametrize("split", ["order", "time", "random"])
+def test_nothing_held_out_leaves_all_samples_to_train(tmp_path: Path, split: Any) -> None:
+    columns = Columns(label="y", categorical=(Categorical(name="a"),), time="t")
+    source = csv_source(tmp_path / "log.csv", "y,a,t\n1,x,3\n0,y,1\n1,z,2\n", columns=columns)
+    log = prepare(source, tmp_path / "log", PrepareOptions(valid_share=0.0, split=split)).log
+    assert log.split_sizes == {"train": 3}
+
+
 def records(log: ClickLog, split: str = "train") -> list[dict[str, Any]]:
     """Samples with ids turned back into values: what a reader of the log and its vocabularies sees."""
     words = {name: table.column("value").to_pylist() for name, table in tables_of(log).items()}

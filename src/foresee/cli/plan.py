@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from foresee.data.batch import BatchStream
     from foresee.plan.record import Header
 
-STEPS_COMPARED = 500
+STEPS_COMPARED = 200
 
 
 class _PlanUnlessShow(TyperGroup):

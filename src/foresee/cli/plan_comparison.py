@@ -19,14 +19,7 @@ from foresee.engine.memory import Memory, in_words, memory_needed, window_steps
 from foresee.plan.record import Counters, Header
 from foresee.store.contract import Layout
 
-MEANINGS = {
-    "none": "every step fetches all its rows",
-    "lru": "least recently used leaves first",
-    "lfu": "least frequently used leaves first",
-    "static": "the hottest rows stay",
-    "lookahead": "what is needed last leaves first, within a window",
-    "belady": "the bound: the whole future known",
-}
+CAPTION = "none: every step fetches all its rows; static: the hottest rows stay; belady: the bound, all future known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +107,8 @@ def as_text(comparison: Comparison, log: str) -> list[RenderableType]:
 
 
 def _table(comparison: Comparison) -> Table:
-    table = Table("policy", "hit rate", "fetched a step", "written back", "MB a step", "cache", "what it does")
-    for column in table.columns[1:6]:
+    table = Table("policy", "hit rate", "fetched a step", "written back", "MB a step", "cache", caption=CAPTION)
+    for column in table.columns[1:]:
         column.justify = "right"
     for name in comparison.counters:
         own, figures = name == comparison.header.planner, comparison.figures(name)
@@ -126,7 +119,6 @@ def _table(comparison: Comparison) -> Table:
             f"{figures['written_back_per_step']:,.1f}",
             f"{figures['bytes_per_step'] / 1e6:,.3f}",
             f"{figures['cache_bytes'] / 1e6:,.1f} MB",
-            MEANINGS.get(name, ""),
             style="bold" if own else None,
         )
     return table

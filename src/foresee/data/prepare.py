@@ -74,6 +74,8 @@ class Splitter:
 
     def codes(self, chunk: Chunk, first_sample: int) -> Codes:
         shares = self.options.shares
+        if self.mode != "files" and shares.valid + shares.test == 0:
+            return np.zeros(chunk.num_samples, np.int8)
         if self.mode == "order":
             return split_by_order(first_sample, chunk.num_samples, self.num_samples, shares)
         if self.mode == "random":
