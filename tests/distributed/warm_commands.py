@@ -203,10 +203,12 @@ def _become(arguments: Sequence[str], environment: dict[str, str], output: Path)
 
 def _warm_up() -> None:
     """Loads compiled kernels before the first fork, not in each process: a small run with two threads as workers."""
+    import importlib
     import tempfile
     from threading import Thread
 
     import numpy as np
+    import torch
 
     from foresee.data import tiny
     from foresee.engine.loop import Run, make_header
@@ -220,6 +222,13 @@ def _warm_up() -> None:
     from foresee.store.server.shard import Share, disk_shard
     from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
 
+    for name in ("launch", "worker", "worker_end", "planner_service.process", "evaluation", "export"):
+        importlib.import_module(f"foresee.engine.{name}")
+    importlib.import_module("foresee.store.server.process")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    model(torch.ones(1, 2)).sum().backward()
+    torch.optim.Adam(model.parameters()).step()  # imports much more than one would think
     with tempfile.TemporaryDirectory() as folder:
         log = tiny(Path(folder) / "log", num_samples=100)
         for optimizer in (SGD(lr=0.1), RowwiseAdagrad(lr=0.1)):

@@ -24,7 +24,7 @@ from foresee.config import RunConfig
 from foresee.engine import run_folder
 from foresee.engine.local_shards import shard_folder, shard_folders
 from foresee.engine.parts import build_model, open_log, plan_header, table_layout, train_stream
-from foresee.engine.processes import POLL_SECONDS, Part, Processes, culprit, send
+from foresee.engine.processes import LOST_ANOTHER_CODE, POLL_SECONDS, Part, Processes, culprit, send
 from foresee.engine.progress import Display, make_display
 from foresee.engine.relayed_display import relay
 from foresee.engine.run_folder import CONFIG_FILE, RunFolder
@@ -36,6 +36,8 @@ START_SECONDS = 300.0
 """Until servers and planner listen."""
 FAREWELL_SECONDS = 700.0
 """Until workers that were asked to stop have committed: a little longer than a commit may take."""
+CAUSE_SECONDS = 5.0
+"""Until it shows which part failed first."""
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
@@ -106,6 +108,7 @@ class _Launcher:
     def stop_workers(self) -> int:
         """Lets the workers commit; what they cannot finish is given up."""
         asked = self._stop.received or signal.SIGTERM
+        self._display.say("stopping after a commit; a second Ctrl-C ends everything at once")
         send(self._workers, signal.SIGTERM)
         deadline = time.monotonic() + FAREWELL_SECONDS
         while any(part.code is None for part in self._workers) and time.monotonic() < deadline:
@@ -155,13 +158,21 @@ class _Launcher:
             if self._stop.asked:
                 raise _Stopped
             if (part := culprit(self._processes.parts)) is not None:
-                raise _Failed(part)
+                raise _Failed(self._cause(part))
             if deadline is not None and time.monotonic() > deadline:
                 raise InputError(
                     f"servers and planner did not start within {seconds:.0f} s; see {self._config.run}/logs, and try "
                     "again when the machine is less busy"
                 )
             time.sleep(POLL_SECONDS)
+
+    def _cause(self, part: Part) -> Part:
+        """A part that only lost another notices at once, while the other may still be printing why it ends."""
+        deadline = time.monotonic() + CAUSE_SECONDS
+        while part.code == LOST_ANOTHER_CODE and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            part = culprit(self._processes.parts) or part
+        return part
 
     def _show(self) -> None:
         """Passes on what worker 0 has to say."""

@@ -24,6 +24,8 @@ STOP_SECONDS = 15.0
 """What a process may take to end when it is asked to."""
 POLL_SECONDS = 0.05
 LAST_LINES = 15
+LOST_ANOTHER_CODE = 3
+"""Exit code of a process that failed only because another one was gone."""
 
 
 class Process(Protocol):
@@ -77,11 +79,12 @@ class Part:
 
 
 def culprit(parts: Sequence[Part]) -> Part | None:
-    """Which part failed first, as well as can be told: one that was killed, then in the order in which they depend."""
+    """Which part failed first, as well as can be told: one that was killed before one that failed by itself, and that
+    before one that only lost another; else in the order in which they were started, and depend on each other."""
     ended = [(part, code) for part in parts if (code := part.code) is not None]
     failed = [(part, code) for part, code in ended if code != 0 or part.endless]
-    killed = [part for part, code in failed if code < 0]
-    return next(iter(killed or [part for part, _ in failed]), None)
+    rank = {LOST_ANOTHER_CODE: 2}
+    return min(failed, key=lambda it: 0 if it[1] < 0 else rank.get(it[1], 1), default=(None, 0))[0]
 
 
 class Processes:
@@ -94,8 +97,10 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """What runs until it is told to end is told so. The others would only wait for each other now."""
         with _undisturbed():
+            send([part for part in self.parts if not part.endless or kind is KeyboardInterrupt], signal.SIGKILL)
             self.end(self.parts, STOP_SECONDS)
 
     def start(

@@ -1,7 +1,8 @@
 """How a worker process ends: at once, with the right code, whatever its threads and peers are doing.
 
 In: what happened. Out: a sentence or a traceback on the error stream, and the end of the process: 0 done, 2 a person's
-mistake, 1 anything else, 130 and 143 after a signal. Python's own ending would join threads that wait for peers.
+mistake, 3 another worker was gone, 1 anything else, 130 and 143 after a signal. Python's own ending would join threads
+that wait for peers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from foresee.engine.processes import LOST_ANOTHER_CODE
 from foresee.errors import ForeseeError, InputError
 
 LOST_PEER = ("connection closed by peer", "connection reset by peer", "connection refused", "broken pipe", "timed out")
@@ -31,20 +33,24 @@ def ending_at_once() -> Iterator[None]:
         print(f"foresee: {error}", file=sys.stderr)
         code = 2
     except BaseException as error:
-        print(_told(error), file=sys.stderr)
-        code = 1
+        lost = _lost_peer(error)
+        print(lost or _told(error), file=sys.stderr)
+        code = LOST_ANOTHER_CODE if lost else 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _told(error: BaseException) -> str:
+def _lost_peer(error: BaseException) -> str | None:
+    """The sentence for a collective that broke because a peer is gone, if this is one."""
     text = str(error)
-    if isinstance(error, RuntimeError) and any(sign in text.lower() for sign in LOST_PEER):
-        cause = text.splitlines()[0] if text else type(error).__name__
-        return (
-            f"foresee: this worker lost another one ({cause}); see how that one ended, then resume from the last commit"
-        )
+    if not isinstance(error, RuntimeError) or not any(sign in text.lower() for sign in LOST_PEER):
+        return None
+    cause = text.splitlines()[0].split("] ")[-1].split(". ")[0]
+    return f"foresee: this worker lost another one ({cause}); see how that one ended, then resume from the last commit"
+
+
+def _told(error: BaseException) -> str:
     if isinstance(error, ForeseeError):
         return f"foresee: {error}"
     return "".join(traceback.format_exception(error)).rstrip()

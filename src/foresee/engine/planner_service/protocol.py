@@ -41,12 +41,9 @@ def header_from_dict(content: dict[str, Any]) -> Header:
 
 def flight_error(error: BaseException) -> flight.FlightServerError:
     """How an error travels. What is not ours is named, but its inside stays at home."""
-    kind = type(error).__name__
-    if kind not in _ERRORS:
-        kind, sentence = "PlanError", f"the planner failed with {kind}; see its output for the cause"
-    else:
-        sentence = str(error)
-    return flight.FlightServerError(sentence, to_json({"error": kind, "sentence": sentence}))
+    kind = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), None)
+    sentence = str(error) if kind else f"the planner failed with {type(error).__name__}; see its output for the cause"
+    return flight.FlightServerError(sentence, to_json({"error": kind or PlanError.__name__, "sentence": sentence}))
 
 
 def raise_failure(error: BaseException) -> None:

@@ -87,10 +87,8 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _begin_or_join(self, run: str, first_step: int) -> PlanSession:
         if run != self._run or self._session is None:
-            header = self._make_header(first_step)
-            if self._session is not None:
-                self._session.close()
-            self._run, self._session = run, PlanSession(self._stream, header)
+            session = PlanSession(self._stream, self._make_header(first_step), after=self._session)
+            self._run, self._session = run, session
         elif self._session.header.first_step != first_step:
             raise PlanError(
                 f"run {run!r} begins at step {self._session.header.first_step} here, this worker says {first_step}; "

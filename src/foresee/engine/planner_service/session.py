@@ -35,7 +35,8 @@ def kept_steps(header: Header) -> int:
 class PlanSession:
     """Use it as a context manager, or close it. Any thread may ask."""
 
-    def __init__(self, stream: BatchStream, header: Header) -> None:
+    def __init__(self, stream: BatchStream, header: Header, *, after: PlanSession | None = None) -> None:
+        """`after` is a session on the same stream that is given up for this one."""
         self.header = header
         self._stream = stream
         self._changed = Condition()
@@ -45,7 +46,7 @@ class PlanSession:
         """The farthest step that anybody has asked for."""
         self._generation = 0
         self._error: BaseException | None = None
-        self._threads: list[Thread] = []
+        self._thread: Thread | None = None if after is None else after.give_up()
         with self._changed:
             self._begin(header.first_step)
 
@@ -79,26 +80,33 @@ class PlanSession:
             return [self._kept[it][worker] for it in steps if it in self._kept]
 
     def close(self) -> None:
-        with self._changed:
-            self._generation += 1
-            self._error = self._error or PlanError("the planner is stopping; start it again")
-            self._changed.notify_all()
-        for thread in self._threads:
+        """Ends planning and all waiting."""
+        if (thread := self.give_up()) is not None:
             thread.join()
 
+    def give_up(self) -> Thread | None:
+        """As `close`, without waiting for the thread, which ends at its next step."""
+        with self._changed:
+            self._generation += 1
+            self._error = self._error or PlanError("this plan was given up; start the workers again")
+            self._changed.notify_all()
+            return self._thread
+
     def _begin(self, asked: int) -> None:
-        """Plans from the first step on, on a new thread; the one before ends by itself."""
+        """Plans from the first step on, on a new thread; the one before ends at its next step."""
         self._generation += 1
         self._kept.clear()
         self._error = None
         self._asked = asked
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        self._threads.append(Thread(target=self._plan, args=(self._generation,), name="foresee-plan", daemon=True))
+        arguments = (self._generation, self._thread)
+        self._thread = Thread(target=self._plan, args=arguments, name="foresee-plan", daemon=True)
         self._changed.notify_all()
-        self._threads[-1].start()
+        self._thread.start()
 
-    def _plan(self, generation: int) -> None:
+    def _plan(self, generation: int, before: Thread | None) -> None:
         try:
+            if before is not None:
+                before.join()  # one thread at a time reads the stream
             for records in _by_step(planned_records(self._stream, self.header), self.header.num_workers):
                 if not self._keep(records, generation):
                     return
