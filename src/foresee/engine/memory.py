@@ -13,8 +13,8 @@ import numpy as np
 from foresee.data.batch import Batch
 from foresee.data.stream import GROUPS_KEPT
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
-from foresee.plan.lookahead import WINDOW_LOOKUPS_MAX, WINDOW_STEPS
 from foresee.plan.record import Header
+from foresee.plan.upcoming import WINDOW_LOOKUPS_MAX, WINDOW_STEPS
 from foresee.store.contract import Layout
 
 SLOT_TABLE_BYTES = 12

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from foresee.errors import PlanError
 from foresee.plan.belady import Belady
 from foresee.plan.demand import least_frequently_used, least_recently_used, static_hot_set
-from foresee.plan.lookahead import WINDOW_STEPS, Lookahead
+from foresee.plan.lookahead import Lookahead
 from foresee.plan.record import Header, Planner, Record, Touches
+from foresee.plan.upcoming import WINDOW_STEPS
 from foresee.plan.workers.ownership import Ownership
 from foresee.plan.workers.placement import PLACEMENTS
 

@@ -31,11 +31,7 @@ from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.prefetch import prefetch_read, prefetch_write
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Record, Touches
 from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, RowTable, find, prefetch_entry
-
-WINDOW_STEPS = 1024
-WINDOW_LOOKUPS_MAX = 1 << 25
-"""The window also ends where it holds this many lookups: 128 MB of positions. Mostly it is this that ends it."""
-NOBODY = -1
+from foresee.plan.upcoming import NOBODY, WINDOW_LOOKUPS_MAX, WINDOW_STEPS, NextUses, choose_victims
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -87,30 +83,6 @@ def _locate(table: Int64, rows: Int64, unique: Int32, missing: Int32) -> int:
             missing[num_missing] = k
             num_missing += 1
     return num_missing
-
-
-@njit(nogil=True, cache=True)
-def _choose(lists: Int32, heads: Int32, step: int, last_known: int, victims: Int32) -> int:
-    """Takes victims off the lists: first rows without a known use, oldest first, then the farthest bucket."""
-    nowhere = len(lists) - 1
-    count = 0
-    while count < len(victims) and lists[nowhere, 0] != nowhere:
-        slot = lists[nowhere, 0]
-        after = lists[slot, 0]
-        lists[nowhere, 0] = after
-        lists[after, 1] = nowhere
-        victims[count] = slot
-        count += 1
-    farthest = last_known
-    while count < len(victims) and farthest > step:
-        slot = heads[farthest % len(heads)]
-        if slot == NOBODY:
-            farthest -= 1
-            continue
-        heads[farthest % len(heads)] = lists[slot, 0]
-        victims[count] = slot
-        count += 1
-    return count
 
 
 @njit(nogil=True, cache=True)
@@ -197,9 +169,7 @@ class Lookahead:
         self._num_free = capacity
         self._lists = np.full((capacity + 1, 2), capacity, np.int32)
         self._heads = np.full(window_steps + 2, NOBODY, np.int32)
-        self._next_use = np.full(1024, NOBODY, np.int32)
-        self._next_use_end = 0
-        self._first_use = np.zeros(window_steps + 2, np.int64)
+        self._uses = NextUses(self.window_steps)
         self._window: deque[_Read] = deque()
         self._window_lookups = 0
         self._planned = header.first_step
@@ -230,29 +200,14 @@ class Lookahead:
         )
         if len(batch.rows) > self.header.capacity_rows:
             raise BatchTooLargeError(step, len(batch.rows), self.header.capacity_rows)
-        first = self._reserve_uses(len(batch.rows))
-        self._first_use[step % len(self._first_use)] = first
+        first = self._uses.reserve(step, len(batch.rows), self._window[0].first_use if self._window else None)
         _announce(
-            self._table.entries, batch.entries, batch.marks, step, self._planned, self._first_use, self._next_use,
+            self._table.entries, batch.entries, batch.marks, step, self._planned, self._uses.first, self._uses.ring,
             self._lists, self._heads,
         )  # fmt: skip
         self._window.append(_Read(touches.num_samples, batch.rows, batch.inverse, first, batch.checksum))
         self._window_lookups += len(touches.rows)
         self._read += 1
-
-    def _reserve_uses(self, count: int) -> int:
-        """Room for one batch's next uses in the ring; returns where it begins."""
-        first, self._next_use_end = self._next_use_end, self._next_use_end + count
-        oldest = self._window[0].first_use if self._window else first
-        if self._next_use_end - oldest > len(self._next_use):
-            grown = np.full(1 << int(self._next_use_end - oldest).bit_length(), NOBODY, np.int32)
-            held = np.arange(oldest, first)
-            grown[held & (len(grown) - 1)] = self._next_use[held & (len(self._next_use) - 1)]
-            self._next_use = grown
-        begin = first & (len(self._next_use) - 1)
-        self._next_use[begin : begin + count] = NOBODY
-        self._next_use[: max(0, begin + count - len(self._next_use))] = NOBODY  # what goes round the end of the ring
-        return first
 
     def _plan_step(self) -> list[Record]:
         """Plans the oldest batch of the window; returns the record of the step before, whose evictions it decides."""
@@ -273,7 +228,7 @@ class Lookahead:
 
     def _victims(self, step: int, num_needed: int) -> Int32:
         victims = np.empty(max(0, num_needed), np.int32)
-        return victims[: _choose(self._lists, self._heads, step, self._read - 1, victims)]
+        return victims[: choose_victims(self._lists, self._heads, step, self._read - 1, victims)]
 
     def _window_too_large(self, step: int, num_missing: int) -> PlanError:
         needed = len(self._slot_row) - self._num_free + num_missing
@@ -302,7 +257,7 @@ class Lookahead:
             fetch.row, fetch.slot, fetch.version,
         )  # fmt: skip
         self._num_free -= count
-        _enlist(unique, step, batch.first_use, self._next_use, self._slot_last, self._lists, self._heads)
+        _enlist(unique, step, batch.first_use, self._uses.ring, self._slot_last, self._lists, self._heads)
         return Record(
             step=step,
             worker=0,

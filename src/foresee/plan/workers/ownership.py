@@ -26,7 +26,6 @@ from numba import njit
 
 from foresee.errors import PlanError
 from foresee.plan.demand import BatchTooLargeError
-from foresee.plan.lookahead import NOBODY, WINDOW_LOOKUPS_MAX, WINDOW_STEPS
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Kind, Record, Touches, Transfers
 from foresee.plan.row_table import (
     LOW,
@@ -39,6 +38,7 @@ from foresee.plan.row_table import (
     find,
     prefetch_entry,
 )
+from foresee.plan.upcoming import NOBODY, WINDOW_LOOKUPS_MAX, WINDOW_STEPS, NextUses, choose_victims
 from foresee.plan.workers.placement import Placement, Scene
 
 # One transfer: kind, step after which it is sent, deadline, from, slot there, to, slot there.
@@ -105,31 +105,6 @@ def _own(held: Int64, users: Int64, num_workers: int, step: int, owners: Int32, 
             if worker != before:
                 need[worker] += 1
         owners[k] = chosen
-
-
-@njit(nogil=True, cache=True)
-def _choose(
-    lists: Int32, heads: Int32, step: int, last_known: int, victims: Int32
-) -> int:
-    """Victims of one worker: rows without a known use, oldest first, then those used farthest away."""
-    nowhere = lists.shape[0] - 1
-    count = 0
-    while count < len(victims) and lists[nowhere, 0] != nowhere:
-        slot = lists[nowhere, 0]
-        lists[nowhere, 0] = lists[slot, 0]
-        lists[lists[slot, 0], 1] = nowhere
-        victims[count] = slot
-        count += 1
-    farthest = last_known
-    while count < len(victims) and farthest > step:
-        slot = heads[farthest % len(heads)]
-        if slot == NOBODY:
-            farthest -= 1
-            continue
-        heads[farthest % len(heads)] = lists[slot, 0]
-        victims[count] = slot
-        count += 1
-    return count
 
 
 @njit(nogil=True, cache=True)
@@ -353,9 +328,7 @@ class Ownership:
         self._num_free = np.full(workers, capacity, np.int64)
         self._lists = np.full((workers, capacity + 1, 2), capacity, np.int32)
         self._heads = np.full((workers, self.window_steps + 2), NOBODY, np.int32)
-        self._next_use = np.full(1024, NOBODY, np.int32)
-        self._next_use_end = 0
-        self._first_use = np.zeros(self.window_steps + 2, np.int64)
+        self._uses = NextUses(self.window_steps)
         self._window: deque[_Read] = deque()
         self._window_lookups = 0
         self._planned = header.first_step
@@ -401,27 +374,14 @@ class Ownership:
         step = self._read
         keep_from = -1 if self.remember_versions else self._planned - 1 - self.header.fetch_ahead_steps
         batch = self._table.deduplicate(touches.rows, stamp=step, stamp_min=self._planned, written_min=keep_from)
-        first = self._reserve_uses(len(batch.rows))
-        self._first_use[step % len(self._first_use)] = first
+        first = self._uses.reserve(step, len(batch.rows), self._window[0].first_use if self._window else None)
         _announce(
-            self._table.entries, batch.rows, batch.marks, step, self._planned, self._first_use, self._next_use,
+            self._table.entries, batch.rows, batch.marks, step, self._planned, self._uses.first, self._uses.ring,
             self._lists, self._heads,
         )  # fmt: skip
         self._window.append(_Read(touches, batch.rows, batch.inverse, first))
         self._window_lookups += len(touches.rows)
         self._read += 1
-
-    def _reserve_uses(self, count: int) -> int:
-        """Room for one batch's next uses in the ring; returns where it begins."""
-        first, self._next_use_end = self._next_use_end, self._next_use_end + count
-        oldest = self._window[0].first_use if self._window else first
-        if self._next_use_end - oldest > len(self._next_use):
-            grown = np.full(1 << int(self._next_use_end - oldest).bit_length(), NOBODY, np.int32)
-            held = np.arange(oldest, first)
-            grown[held & (len(grown) - 1)] = self._next_use[held & (len(self._next_use) - 1)]
-            self._next_use = grown
-        self._next_use[np.arange(first, self._next_use_end) & (len(self._next_use) - 1)] = NOBODY
-        return first
 
     def _plan_step(self) -> list[Record]:
         step, batch = self._planned, self._window.popleft()
@@ -451,7 +411,7 @@ class Ownership:
         owned = held != NO_SLOT
         last = np.full(len(held), -1, np.int32)
         last[owned] = self._slot_last[owner[owned], (held[owned] & LOW)]
-        uses = np.arange(batch.first_use, batch.first_use + len(batch.rows)) & (len(self._next_use) - 1)
+        uses = np.arange(batch.first_use, batch.first_use + len(batch.rows)) & (len(self._uses.ring) - 1)
         return Scene(
             step=step,
             num_workers=self.header.num_workers,
@@ -459,7 +419,7 @@ class Ownership:
             inverse=batch.inverse,
             owner=owner,
             last_touch=last,
-            next_touch=self._next_use[uses],
+            next_touch=self._uses.ring[uses],
         )
 
     def _make_room(self, step: int, need: Int64) -> None:
@@ -469,7 +429,7 @@ class Ownership:
             if missing <= 0:
                 continue
             victims = np.empty(missing, np.int32)
-            count = _choose(self._lists[worker], self._heads[worker], step, self._read - 1, victims)
+            count = choose_victims(self._lists[worker], self._heads[worker], step, self._read - 1, victims)
             if count < missing or not self._open:
                 held = self.header.capacity_rows
                 raise BatchTooLargeError(step, held + missing - count, held)
@@ -496,11 +456,11 @@ class Ownership:
         transfers = np.empty((2 * num_uses, NUM_FIELDS), np.int64)
         fetches = np.empty((num_uses, 3), np.int64)
         num_transfers, num_fetches = _carry_out(
-            self._table.entries, batch.rows, held, users, owners, step, batch.first_use, self._next_use,
+            self._table.entries, batch.rows, held, users, owners, step, batch.first_use, self._uses.ring,
             self._slot_row, self._shared_at, self._free, self._num_free, sent, slots, transfers, fetches,
         )  # fmt: skip
         _enlist(
-            owners, slots, step, batch.first_use, self._next_use, self._slot_last, self._lists, self._heads
+            owners, slots, step, batch.first_use, self._uses.ring, self._slot_last, self._lists, self._heads
         )
         transfers, fetches = transfers[:num_transfers], fetches[:num_fetches]
         planned = _Planned(step, [], [transfers[transfers[:, SENT] == step]], [Evict()] * workers)

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.plan.demand import BatchTooLargeError
-from foresee.plan.lookahead import WINDOW_STEPS
 from foresee.plan.record import Evict, Fetch, Header, Int32, Int64, Record, Reduce, Touches
+from foresee.plan.upcoming import WINDOW_STEPS
 from foresee.plan.workers.recency import widened
 from foresee.plan.workers.shares import Numbering, Share, shares_of
 

@@ -1,0 +1,66 @@
+"""What planners with a window know of the future: when each touched row is used next, and who leaves first.
+
+Next uses of all batches in the window stand in one ring, batch after batch. Rows in slots lie in lists: one bucket for
+each step of the window, and one list, oldest first, of those without a known use. `lookahead` says why this is cheap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from foresee.plan.record import Int32
+
+WINDOW_STEPS = 1024
+WINDOW_LOOKUPS_MAX = 1 << 25
+"""The window also ends where it holds this many lookups: 128 MB of positions. Mostly it is this that ends it."""
+NOBODY = -1
+
+
+class NextUses:
+    """The ring: for every distinct row of every batch in the window the step of its next use, or NOBODY."""
+
+    def __init__(self, window_steps: int) -> None:
+        self.ring = np.full(1024, NOBODY, np.int32)
+        self.first = np.zeros(window_steps + 2, np.int64)
+        """Where the uses of step s begin, at s % len; positions count on for ever and are taken modulo the ring."""
+        self._end = 0
+
+    def reserve(self, step: int, count: int, oldest: int | None) -> int:
+        """Room for the uses of one batch; returns where they begin. `oldest`: where those of the window's oldest do."""
+        first, self._end = self._end, self._end + count
+        begin_of_held = first if oldest is None else oldest
+        if self._end - begin_of_held > len(self.ring):
+            grown = np.full(1 << int(self._end - begin_of_held).bit_length(), NOBODY, np.int32)
+            held = np.arange(begin_of_held, first)
+            grown[held & (len(grown) - 1)] = self.ring[held & (len(self.ring) - 1)]
+            self.ring = grown
+        begin = first & (len(self.ring) - 1)
+        self.ring[begin : begin + count] = NOBODY
+        self.ring[: max(0, begin + count - len(self.ring))] = NOBODY  # what goes round the end of the ring
+        self.first[step % len(self.first)] = first
+        return first
+
+
+@njit(nogil=True, cache=True)
+def choose_victims(lists: Int32, heads: Int32, step: int, last_known: int, victims: Int32) -> int:
+    """Takes victims off the lists: first rows without a known use, oldest first, then the farthest bucket."""
+    nowhere = len(lists) - 1
+    count = 0
+    while count < len(victims) and lists[nowhere, 0] != nowhere:
+        slot = lists[nowhere, 0]
+        after = lists[slot, 0]
+        lists[nowhere, 0] = after
+        lists[after, 1] = nowhere
+        victims[count] = slot
+        count += 1
+    farthest = last_known
+    while count < len(victims) and farthest > step:
+        slot = heads[farthest % len(heads)]
+        if slot == NOBODY:
+            farthest -= 1
+            continue
+        heads[farthest % len(heads)] = lists[slot, 0]
+        victims[count] = slot
+        count += 1
+    return count
