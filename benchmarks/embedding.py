@@ -54,7 +54,7 @@ BENCH_ENVIRONMENT = Path(__file__).resolve().parent.parent / ".venv-bench"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=11, help="rounds of all sides for each distribution")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of all sides for each distribution")
     num_rounds = parser.parse_args().rounds
     enter_bench_environment()
     torch.set_num_threads(1)

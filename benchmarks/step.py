@@ -4,7 +4,8 @@ DLRM (bottom 512-256-64, top 512-256-1), batch 2048, 26 features of Criteo's tab
 dim 64, row-wise Adagrad, cache of 10 % of the rows the log touches. The ideal gathers from and updates one tensor that
 holds every row, knows the distinct rows of each batch beforehand, and has no store, no planner and no other thread.
 Both sides read the same batches from memory and run the same model and kernels. Sides are timed in turn, several times,
-each from the first steps of the log with an empty cache: the worst part for a cache. Warm-up steps are not counted.
+every turn on the next few steps of the log and from an empty cache: the worst part for a cache. Warm-up steps are not
+counted.
 
     memory_over_ideal             rows in a memory store
     disk_warm_over_ideal          rows on disk, table files in the page cache
@@ -40,7 +41,7 @@ from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.work import Pooling
 from foresee.models import DLRM, LogShape
-from foresee.store.contract import Layout, Rows, Store, Table
+from foresee.store.contract import Rows, Store, Table
 from foresee.store.disk import DiskStore
 from foresee.store.memory import MemoryStore
 from foresee.testing.streams import MemoryStream
@@ -50,7 +51,7 @@ DIM = 64
 NUM_DENSE = 13
 OPTIMIZER = RowwiseAdagrad(lr=0.05)
 THREADS = 2
-COLD_FROM_STEP = 40
+COLD_FROM_STEP = 30
 """Cold tables are timed once the cache is full: before that, all that is fetched is fetched for the first time."""
 
 
@@ -116,14 +117,13 @@ class Trainee:
         self.optimizer.zero_grad()
 
 
-def time_steps(steps: Iterator[object], bench: Bench, warmup_steps: int | None = None) -> float:
-    """Seconds a step, the warm-up left out."""
+def time_steps(steps: Iterator[float], bench: Bench, warmup_steps: int | None = None) -> float:
+    """Seconds a step, the warm-up left out. A step gives the seconds that are not to count."""
     for _ in range(bench.warmup_steps if warmup_steps is None else warmup_steps):
         next(steps)
     begun = time.perf_counter()
-    for _ in range(bench.timed_steps):
-        next(steps)
-    return (time.perf_counter() - begun) / bench.timed_steps
+    apart = sum(next(steps) for _ in range(bench.timed_steps))
+    return (time.perf_counter() - begun - apart) / bench.timed_steps
 
 
 class Known(NamedTuple):
@@ -145,7 +145,8 @@ class Ideal:
             torch.zeros(bench.num_rows, OPTIMIZER.state_width(DIM)).numpy(),
             np.zeros(bench.num_rows, np.int32),
         )
-        self.known = [self._know(batch) for batch in bench.batches[: bench.warmup_steps + bench.timed_steps]]
+        self.known = [self._know(batch) for batch in bench.batches]
+        self.next_step = 0
 
     def _know(self, batch: Batch) -> Known:
         unique, positions = np.unique(batch.rows, return_inverse=True)
@@ -157,17 +158,19 @@ class Ideal:
         out = torch.empty(BATCH_SIZE * len(self.bench.table_sizes), DIM)
         with Threads(THREADS) as threads:
 
-            def steps() -> Iterator[object]:
-                for batch, unique, inverse, order in self.known:
+            def steps() -> Iterator[float]:
+                for batch, unique, inverse, order in self.known[self.next_step :]:
                     pool(self.rows.values, unique, inverse, batch, self.bench.pooling, out.numpy(), threads)
                     embeddings = out.view(BATCH_SIZE, -1, DIM).detach().requires_grad_()
                     trainee.step(torch.from_numpy(batch.dense), embeddings, torch.from_numpy(batch.labels))
                     assert embeddings.grad is not None
                     gradients = embeddings.grad.view(-1, DIM).numpy()
                     update_rows(OPTIMIZER, self.rows, unique, gradients, order, version=batch.step + 1, threads=threads)
-                    yield batch.step
+                    yield 0.0
 
-            return time_steps(steps(), self.bench)
+            seconds = time_steps(steps(), self.bench)
+        self.next_step += self.bench.warmup_steps + self.bench.timed_steps
+        return seconds
 
 
 def planned_seconds(
@@ -178,20 +181,21 @@ def planned_seconds(
     stream: MemoryStream,
     forget_pages: Callable[[], None] | None = None,
 ) -> float:
-    """Seconds a step through Foresee, from an empty cache; with cold tables, once the cache is full."""
+    """Seconds a step through Foresee, from the store's last step and an empty cache; cold, once the cache is full."""
     trainee = Trainee(bench)
     header = make_header(
         stream, planner=planner, cache_rows=bench.cache_rows, first_step=tables.store.committed_step
     )
     run = Run(stream, tables, header, bench.pooling, num_threads=THREADS)
 
-    def steps() -> Generator[int, None, None]:
+    def steps() -> Generator[float, None, None]:
         for step in run:
             trainee.step(step.dense, step.embeddings, step.labels)
             step.update()
+            begun = time.perf_counter()
             if forget_pages is not None and step.index >= COLD_FROM_STEP:
                 forget_pages()
-            yield step.index
+            yield time.perf_counter() - begun
 
     running = steps()
     seconds = time_steps(running, bench, COLD_FROM_STEP + 2 if forget_pages else None)
@@ -208,39 +212,26 @@ def written(store: Store, bench: Bench) -> Store:
     return store
 
 
-class DiskSide:
-    """A table folder whose touched rows have all been written, copied anew for each turn, warm or cold."""
-
-    def __init__(self, bench: Bench, folder: Path, layout: Layout) -> None:
-        self.bench = bench
-        self.folder = folder
-        self.layout = layout
-        written(DiskStore.create(folder, layout), bench).close()
-
-    def seconds(self, stream: MemoryStream, *, cold: bool, planner: str = "lookahead") -> float:
-        work = self.folder.with_name("turn")
-        shutil.copytree(self.folder, work)
-        for file in work.iterdir():
-            settle(file, drop=cold)
-        store = DiskStore.open(work, self.layout)
-        tables = Tables(store, OPTIMIZER)
-        forget_pages = store.forget_pages if cold else None
-        try:
-            return planned_seconds(self.bench, tables, planner, stream=stream, forget_pages=forget_pages)
-        finally:
-            tables.close()
-            shutil.rmtree(work)
+def cold_seconds(bench: Bench, folder: Path, stream: MemoryStream, planner: str) -> float:
+    """Seconds a step with a copy of a table folder whose pages are forgotten again and again."""
+    work = folder.with_name(planner)
+    shutil.copytree(folder, work)
+    for file in work.iterdir():
+        settle(file)
+    store = DiskStore.open(work)
+    tables = Tables(store, OPTIMIZER)
+    try:
+        return planned_seconds(bench, tables, planner, stream=stream, forget_pages=store.forget_pages)
+    finally:
+        tables.close()
+        shutil.rmtree(work)
 
 
-def settle(file: Path, *, drop: bool) -> None:
-    """Everything on disk; then out of, or into, the page cache."""
+def settle(file: Path) -> None:
+    """Everything on disk, and out of the page cache."""
     descriptor = os.open(file, os.O_RDONLY)
     os.fsync(descriptor)
-    if drop:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    else:
-        while os.read(descriptor, 1 << 24):
-            pass
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(descriptor)
 
 
@@ -248,36 +239,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="more turns of more steps")
     parser.add_argument("--table-scale", type=float, default=0.03)
-    parser.add_argument("--log-steps", type=int, default=120)
+    parser.add_argument("--log-steps", type=int, default=90)
     parser.add_argument("--warmup-steps", type=int, default=3)
-    parser.add_argument("--timed-steps", type=int, default=8)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--timed-steps", type=int, default=6)
+    parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--cold-turns", type=int, default=1)
     arguments = parser.parse_args()
     if arguments.full:
-        arguments.turns, arguments.cold_turns, arguments.timed_steps = 8, 4, 60
+        arguments.turns, arguments.cold_turns, arguments.timed_steps, arguments.log_steps = 12, 4, 20, 420
     torch.set_num_threads(THREADS)
     bench = make_bench(arguments)
     stream = MemoryStream(bench.batches, num_rows=bench.num_rows)
     ideal = Ideal(bench)
+    layout = layout_for(bench, DIM, OPTIMIZER, 0, 0.05)
     with tempfile.TemporaryDirectory(dir=os.environ.get("FORESEE_BENCH_DIR", ".")) as folder:
-        layout = layout_for(bench, DIM, OPTIMIZER, 0, 0.05)
-        disk = DiskSide(bench, Path(folder) / "tables", layout)
+        never_trained = Path(folder) / "tables"
+        written(DiskStore.create(never_trained, layout), bench).close()
+        shutil.copytree(never_trained, Path(folder) / "warm")
+        memory = Tables(written(MemoryStore(layout), bench), OPTIMIZER)
+        disk = Tables(DiskStore.open(Path(folder) / "warm"), OPTIMIZER)
         sides: dict[str, Callable[[], float]] = {
             "ideal": ideal.seconds,
-            "memory": lambda: planned_seconds(
-                bench, Tables(written(MemoryStore(layout), bench), OPTIMIZER), stream=stream
-            ),
-            "disk_warm": lambda: disk.seconds(stream, cold=False),
-            "disk_cold": lambda: disk.seconds(stream, cold=True),
-            "nocache_disk_cold": lambda: disk.seconds(stream, cold=True, planner="none"),
+            "memory": lambda: planned_seconds(bench, memory, stream=stream),
+            "disk_warm": lambda: planned_seconds(bench, disk, stream=stream),
         }
-        warm = ("ideal", "memory", "disk_warm")
-        for name in warm:
-            sides[name]()  # compiles, and is not counted
-        turns = [{name: sides[name]() for name in warm} for _ in range(arguments.turns)]
-        cold = [name for name in sides if name not in warm[1:]]
-        cold_turns = [{name: sides[name]() for name in cold} for _ in range(arguments.cold_turns)]
+        cold: dict[str, Callable[[], float]] = {
+            "ideal": ideal.seconds,
+            "disk_cold": lambda: cold_seconds(bench, never_trained, stream, "lookahead"),
+            "nocache_disk_cold": lambda: cold_seconds(bench, never_trained, stream, "none"),
+        }
+        for side in sides.values():
+            side()  # compiles, reads the files once, and is not counted
+        turns = [{name: side() for name, side in sides.items()} for _ in range(arguments.turns)]
+        cold_turns = [{name: side() for name, side in cold.items()} for _ in range(arguments.cold_turns)]
+        disk.close()
     report(turns, cold_turns, bench)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from foresee.data.batch import Batch
 
@@ -19,7 +20,7 @@ class MemoryStream:
     def num_steps(self) -> int:
         return len(self._batches)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         digest = hashlib.sha256()
         for batch in self._batches:
