@@ -2,8 +2,8 @@
 
 Traces: real logs (MovieLens-100k, Frappe, Avazu, Criteo, TalkingData; from $FORESEE_DATA or ../shared/data, prepared as
 `foresee prepare` does, shuffled as training does) and synthetic ones, correlated and independent. Capacities go from
-1.5 times the largest batch up to 30 % of the touched rows. LRU stands beside the planner; with --full also LFU, a static
-hot set and our own step-level Belady.
+1.5 times the largest batch up to 30 % of the touched rows. LRU stands beside the planner; with --full also LFU, a
+static hot set and our own step-level Belady.
 
 The referee gets the requests of training: each step reads its distinct rows, in order, and then updates them, in order.
 It knows every request's next use, and counts misses. `fetches_over_belady` is our worst over all traces and capacities.

@@ -51,5 +51,5 @@ class StaleReadError(ConsistencyError):
     """A row was read with another version than the plan predicts."""
 
 
-class PlanViolation(ConsistencyError):
+class PlanViolation(ConsistencyError):  # noqa: N818 - what the checker calls it
     """The checker proved a plan wrong."""
