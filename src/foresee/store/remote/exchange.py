@@ -36,7 +36,12 @@ class Exchange:
 
     def begin(self) -> None:
         """Sends the schema and waits for the server's consent."""
-        self._writer.begin(self.schema)
+        try:
+            self._writer.begin(self.schema)
+        except TRANSPORT_ERRORS:
+            # A server that refuses may have ended the call already: what it said can still be read.
+            self._next_header()
+            raise
         self._next_header()
 
     def read(self, rows: Int64, versions: Int32 | None, header: dict[str, Any], deliver: Deliver) -> None:
