@@ -35,14 +35,12 @@ class Exchange:
         self.clean = False
 
     def begin(self) -> None:
-        """Sends the schema and waits for the server's consent."""
-        try:
-            self._writer.begin(self.schema)
-        except TRANSPORT_ERRORS:
-            # A server that refuses may have ended the call already: what it said can still be read.
-            self._next_header()
-            raise
+        """Waits for the server's consent, then sends the schema.
+
+        In this order: to write to a server that has refused and hung up is an error that hides what it said.
+        """
         self._next_header()
+        self._writer.begin(self.schema)
 
     def read(self, rows: Int64, versions: Int32 | None, header: dict[str, Any], deliver: Deliver) -> None:
         self.clean = False
