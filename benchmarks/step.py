@@ -239,10 +239,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="more turns of more steps")
     parser.add_argument("--table-scale", type=float, default=0.03)
-    parser.add_argument("--log-steps", type=int, default=90)
+    parser.add_argument("--log-steps", type=int, default=80)
     parser.add_argument("--warmup-steps", type=int, default=3)
     parser.add_argument("--timed-steps", type=int, default=6)
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--cold-turns", type=int, default=1)
     arguments = parser.parse_args()
     if arguments.full:
