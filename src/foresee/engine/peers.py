@@ -109,10 +109,11 @@ class PeerExchange:
         cache.table.free(record.drop)
         unfinished = self._unfinished
         assert unfinished is not None
+        self._arrive(next_step, critical_in, self._swap(soon, critical_out, critical_in, Lane.CRITICAL))
+        # Only now: what is not urgent must not take the link from what is.
         self._travelling = self._thread.submit(
             self._travel, next_step + 1, later, background_out, background_in, unfinished, cache
         )
-        self._arrive(next_step, critical_in, self._swap(soon, critical_out, critical_in, Lane.CRITICAL))
 
     def settle(self, cache: Cache) -> list[tuple[Int64, Rows]]:
         self._finish_background()
