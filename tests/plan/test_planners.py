@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from foresee.errors import PlanError
 from foresee.plan import PLANNERS, Lookahead, make_planner, plan
 from foresee.plan.check import check
 from foresee.plan.count import count
-from foresee.plan.record import Record, Touches
+from foresee.plan.record import UNKNOWN_VERSION, Record, Touches
 from foresee.testing.traces import header_for, largest_batch, skewed_trace, touches_of, traces
 
 EXACT = sorted(PLANNERS)
@@ -147,7 +148,21 @@ def test_versions_are_forgotten_only_after_the_window() -> None:
 
 
 def test_planning_in_the_middle_starts_cold_and_stays_right() -> None:
+    """A run that resumes plans from its step on: nothing is cached, no version is known, and the rest is proved."""
     trace = skewed_trace(seed=5, num_rows=500, num_steps=30, num_samples=8, num_lookups=3)
-    whole = records_of("lookahead", trace, 80, 500)
-    again = records_of("lookahead", trace, 80, 500)
-    assert all(np.array_equal(a.unique, b.unique) and a.digest == b.digest for a, b in zip(whole, again, strict=True))
+    header = replace(header_for("lookahead", trace[12:], capacity_rows=80, num_rows=500), first_step=12)
+    records = list(plan(make_planner(header, lambda steps: trace[12 : 12 + steps]), trace[12:]))
+    assert [record.step for record in records] == list(range(12, 30))
+    assert set(records[0].fetch.row.tolist()) == set(trace[12].rows.tolist())
+    assert (records[0].fetch.version == UNKNOWN_VERSION).all()
+    verdict = check(header, trace[12:], records, count(records))
+    assert verdict.right, verdict.violations
+
+
+def test_the_same_trace_gives_the_same_plan() -> None:
+    trace = skewed_trace(seed=5, num_rows=500, num_steps=30, num_samples=8, num_lookups=3)
+    first, second = (records_of("lookahead", trace, 80, 500) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        assert np.array_equal(one.unique, other.unique)
+        assert np.array_equal(one.evict.row, other.evict.row)
+        assert (one.not_before, one.digest) == (other.not_before, other.digest)
