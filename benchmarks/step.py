@@ -242,7 +242,7 @@ def main() -> None:
     parser.add_argument("--log-steps", type=int, default=80)
     parser.add_argument("--warmup-steps", type=int, default=3)
     parser.add_argument("--timed-steps", type=int, default=6)
-    parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--cold-turns", type=int, default=1)
     arguments = parser.parse_args()
     if arguments.full:
