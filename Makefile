@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types check bench-env bench clean
+.PHONY: demo test lint types check chaos bench-env bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +23,10 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 check: lint types test
+
+# The long version of what `make test` samples: kills, crashes, schedules, hostile bytes. Prints one JSON object last.
+chaos: $(VENV)/.installed
+	$(BIN)/python tests/chaos/run.py
 
 # What only benchmarks need (peers and referees) lives in an environment of its own.
 .venv-bench/.installed: pyproject.toml constraints.txt
