@@ -58,5 +58,5 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write_page(tmp_path / "page.html", "title", sections())
     assert (tmp_path / "page.html").read_text("utf-8") == page("title", sections())
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-    with pytest.raises(InputError, match="the page cannot be written .*; give another path"):
+    with pytest.raises(InputError, match=r"the page cannot be written .*; give another path"):
         write_page(tmp_path / "missing" / "page.html", "title", sections())

@@ -40,7 +40,7 @@ td:first-child, th:first-child { text-align: left; } tr.marked { font-weight: 60
 @media print {
   :root { --ink: #000000; --soft: #333333; --line: #bbbbbb; --paper: #ffffff; }
   body { margin: 0; max-width: none; } section { break-inside: avoid; } .wide { overflow: visible; }
-  table { font-size: 9pt; } .modebar { display: none; }
+  table { font-size: 9pt; }
 }
 """
 
@@ -143,7 +143,7 @@ def _content(content: go.Figure | Table | None, chart_id: str) -> str:
         return ""
     if isinstance(content, Table):
         return _table(content)
-    config = {"displaylogo": False, "responsive": True}
+    config = {"displayModeBar": False, "responsive": True}
     chart = content.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=chart_id)
     return f'<figure class="chart">{chart}</figure>'
 
