@@ -143,6 +143,15 @@ class DistributedConfig(Section):
     """Which worker trains which sample of a batch; contiguous, herald, or location_aware, which moves fewest rows."""
 
 
+class ReportConfig(Section):
+    """What a run records of itself for `foresee report` and `foresee watch`. No choice here changes the result."""
+
+    timeline_steps: int = Field(default=96, ge=0)
+    """Steps of which everything that every thread did is kept, in windows of 12 over the whole run. 0: of none."""
+    series_points: int = Field(default=1000, ge=0)
+    """Points of the curves over the run, such as time by activity and bytes by link; at most. 0: no curves."""
+
+
 class RunConfig(Section):
     """Everything a run needs to know."""
 
@@ -160,6 +169,8 @@ class RunConfig(Section):
     """Training itself."""
     distributed: DistributedConfig = DistributedConfig()
     """Several processes that train one model."""
+    report: ReportConfig = ReportConfig()
+    """What a run records of itself."""
 
     @field_validator("log", "run", mode="before")
     @classmethod

@@ -25,6 +25,7 @@ from foresee.engine.exchange import Alone, Exchange
 from foresee.engine.kernels import Threads
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
 from foresee.engine.tables import Tables
+from foresee.engine.timeline import NOT_RECORDED, TRAIN, Lane, Timeline
 from foresee.engine.torch_cache import TorchCache
 from foresee.engine.work import Pooling, Work, planned, replayed
 from foresee.errors import PlanError, UsageError
@@ -38,7 +39,7 @@ class Step:
     """One step: its samples, its rows, and the update that ends it."""
 
     def __init__(
-        self, ready: Ready, cache: Cache, device: torch.device, finish: Callable[[Work, torch.Tensor], None]
+        self, ready: Ready, cache: Cache, device: torch.device, finish: Callable[[Work, torch.Tensor], None], lane: Lane
     ) -> None:
         batch = ready.work.batch
         self.index = batch.step
@@ -49,6 +50,11 @@ class Step:
         self.updated = False
         self._work = ready.work
         self._finish = finish
+        self._lane = lane
+
+    def lap(self, what: str) -> None:
+        """For the timeline of a recorded run: what was done since the last lap, such as "forward" or "backward"."""
+        self._lane.lap(what, self.index)
 
     def update(self) -> None:
         """Applies the gradient of `embeddings` to the step's rows. Call it once, after backward."""
@@ -77,6 +83,8 @@ class Run:
     """What goes on between this worker and its peers."""
     commit_at_end: bool = True
     """Commit when the loop ends, also by `break`. Who commits rows together with something else says False."""
+    timeline: Timeline = NOT_RECORDED
+    """Who records what the run does."""
 
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
@@ -94,7 +102,13 @@ class Run:
     def __iter__(self) -> Generator[Step, None, None]:
         if self._active is not None or self.steps_done != self.header.first_step:
             raise UsageError("this run was started already; make a new one for another pass over the stream")
-        with Threads(self.num_threads) as threads, Pipeline(self._work(), self.tables.store, self.header) as pipeline:
+        self.timeline.begin(
+            self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank
+        )
+        with (
+            Threads(self.num_threads) as threads,
+            Pipeline(self._work(), self.tables.store, self.header, self.timeline) as pipeline,
+        ):
             cache = self._cache(threads)
             self._active, self.times = (pipeline, cache), pipeline.times
             try:
@@ -110,6 +124,7 @@ class Run:
                     raise
                 finally:
                     self._active = None
+                    self.timeline.end()
 
     def flush(self) -> None:
         """Brings the store up to date with the cache, evicting nothing. Reads see the state after the last update."""
@@ -126,11 +141,16 @@ class Run:
             self.tables.store.commit(self.steps_done)
 
     def _steps(self, pipeline: Pipeline, cache: Cache) -> Iterator[Step]:
+        lane = self.timeline.lane(TRAIN)
         for ready in pipeline.ready():
             record = ready.work.record
             cache.fill(record.fetch, ready.staging)
             self.exchange.deliver(record.step, cache)
-            step = Step(ready, cache, self.device, self._finish)
+            lane.lap("fill", record.step)
+            self.timeline.arrived(ready.work, cache)
+            lane.lap("other", record.step)
+            step = Step(ready, cache, self.device, self._finish, lane)
+            lane.lap("gather", record.step)
             yield step
             if not step.updated:
                 raise UsageError(f"step {step.index} was not updated; call step.update() before the next step")
@@ -139,13 +159,18 @@ class Run:
         """Updates the step's rows and frees its slots; a commit or a `break` right after it includes the step."""
         if self._active is None:
             raise UsageError(f"step {work.record.step} belongs to a loop that has ended; update it inside the loop")
-        (pipeline, cache), record = self._active, work.record
+        (pipeline, cache), record, lane = self._active, work.record, self.timeline.lane(TRAIN)
         with self._whole_or_never_committed():
+            lane.lap("compute", record.step)
             self.exchange.update(work, gradient, cache)
+            lane.lap("update", record.step)
             self.steps_done = record.step + 1
             self._counting.add(record)
             pipeline.write_back(record.step, record.evict.row, cache.take(record.evict))
+            lane.lap("evict", record.step)
             self.exchange.depart(record, cache)
+            lane.lap("exchange", record.step)
+        self.timeline.done(work, cache)
 
     @contextmanager
     def _whole_or_never_committed(self) -> Iterator[None]:

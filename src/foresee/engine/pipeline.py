@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from foresee.engine.channel import Abandoned, Channel, Watermark
+from foresee.engine.timeline import NOT_RECORDED, TRAIN, Timeline
 from foresee.engine.work import Work
 from foresee.errors import StaleReadError
 from foresee.plan.record import UNKNOWN_VERSION, Fetch, Header, Int64, Record
@@ -61,8 +62,11 @@ class PipelineTimes:
 class Pipeline:
     """Three threads around a training loop. Use it as a context manager: leaving it lets the writer finish."""
 
-    def __init__(self, source: Iterable[Work], store: Store, header: Header) -> None:
+    def __init__(
+        self, source: Iterable[Work], store: Store, header: Header, timeline: Timeline = NOT_RECORDED
+    ) -> None:
         self.times = PipelineTimes()
+        self._timeline = timeline
         self._store = guarded(store)
         self._source = source
         self._planned: Channel[Work] = Channel("plan", capacity=header.fetch_ahead_steps + 2)
@@ -71,6 +75,7 @@ class Pipeline:
         self._applied = Watermark("write-backs of step", reached=header.first_step - 1)
         self._tickets_done = Watermark("write", reached=0)
         self._num_tickets = 0
+        self._first_step = header.first_step
         self._threads = [
             Thread(target=body, name=f"foresee-{name}", daemon=True)
             for name, body in (("planner", self._plan), ("reader", self._read), ("writer", self._write))
@@ -93,13 +98,16 @@ class Pipeline:
 
     def ready(self) -> Iterator[Ready]:
         """Steps in order, each as soon as its rows are there."""
-        arrivals = iter(self._ready)
+        arrivals, lane, step = iter(self._ready), self._timeline.lane(TRAIN), self._first_step
         while True:
+            lane.lap("other", step)
             begun = time.perf_counter()
             item = next(arrivals, None)
             self.times.rows_seconds += time.perf_counter() - begun
             if item is None:
                 return
+            step = item.work.record.step
+            lane.lap("wait_rows", step)
             yield item
 
     def write_back(self, step: int, rows: Int64, values: Rows) -> None:
@@ -115,27 +123,40 @@ class Pipeline:
         self._tickets_done.wait_for(self._num_tickets)
 
     def _plan(self) -> None:
+        lane = self._timeline.lane("planner")
         try:
             for work in self._source:
+                lane.lap("plan", work.record.step)
                 self._planned.put(work)
+                lane.lap("ahead", work.record.step)
             self._planned.close()
         except BaseException as error:
             self._planned.close(error)
 
     def _read(self) -> None:
+        lane, row_bytes = self._timeline.lane("reader"), self._store.layout.row_bytes
         try:
             for work in self._planned:
+                step = work.record.step
+                lane.lap("wait_plan", step)
                 self._applied.wait_for(work.record.not_before)
-                self._ready.put(Ready(work, self._fetch(work.record)))
+                lane.lap("wait_writes", step)
+                ready = Ready(work, self._fetch(work.record))
+                lane.lap("fetch", step, len(ready.staging) * row_bytes)
+                self._ready.put(ready)
+                lane.lap("ahead", step)
             self._ready.close()
         except BaseException as error:
             self._planned.refuse(Abandoned())
             self._ready.close(error)
 
     def _write(self) -> None:
+        lane, row_bytes = self._timeline.lane("writer"), self._store.layout.row_bytes
         try:
             for write in self._writes:
+                lane.lap("idle", write.step)
                 self._store.write_step(write.step, write.rows, write.values)
+                lane.lap("write_back", write.step, len(write.rows) * row_bytes)
                 self._applied.raise_to(write.step)
                 self._tickets_done.raise_to(write.ticket)
         except BaseException as error:

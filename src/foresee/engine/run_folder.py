@@ -3,6 +3,7 @@
     RUN/config.yaml      the run as it was started, every key, paths as seen from RUN
     RUN/run.json         the log's digest: a run cannot go on with another log
     RUN/metrics.jsonl    one JSON object a line: kind train, valid or commit
+    RUN/timeline/        what each worker recorded of itself, for `foresee report`; see `timeline`
     RUN/checkpoints/     dense weights, optimiser and random state of the last commits; see `checkpoint`
     RUN/tables/          rows, unless the configuration keeps them elsewhere
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from foresee.config import RunConfig, changed_result_keys, dump_run, load_run
+from foresee.engine.timeline_file import TIMELINE_FOLDER
 from foresee.errors import ConfigError, InputError, StoreError
 from foresee.store.disk.files import Files
 from foresee.store.disk.folder import lock_folder
@@ -155,7 +157,7 @@ def _write_down(config: RunConfig, log_digest: str) -> None:
 def _remove(config: RunConfig) -> None:
     """Takes away what runs write and nothing else; tables only where they are part of the run."""
     folder = RunFolder(config.run)
-    trees = [folder.checkpoints, folder.tensorboard]
+    trees = [folder.checkpoints, folder.tensorboard, folder.path / TIMELINE_FOLDER]
     if _inside(config.tables_folder, config.run):
         trees.append(config.tables_folder)
     # The configuration goes first: without it the folder counts as no run, whatever of the rest is still there.

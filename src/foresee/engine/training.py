@@ -49,6 +49,7 @@ from foresee.engine.parts import (
 from foresee.engine.progress import make_display
 from foresee.engine.run_folder import RunFolder
 from foresee.engine.stopping import StopSignals
+from foresee.engine.timeline import NOT_RECORDED, Recording, Timeline
 from foresee.errors import ConfigError
 from foresee.plan.record import Counters
 
@@ -109,6 +110,7 @@ def train(
     ):
         first_step = _restore(folder, tables.store.committed_step, model, optimizer)
         run = make_run(config, log, stream, tables, num_threads=num_threads)
+        run.timeline = recording(config)
         memory = memory_needed(table_layout(config, log), run.header, first_batch, config.train.shuffle_samples)
         display.say(_opening(config, run, first_step))
         display.say(in_words(memory))
@@ -155,9 +157,12 @@ def _loop(
         for step in steps:
             logits = model(step.dense, step.embeddings)
             loss = loss_of(logits, step)
+            step.lap("forward")
             loss.backward()  # type: ignore[no-untyped-call]
+            step.lap("backward")
             optimizer.step()
             optimizer.zero_grad()
+            step.lap("dense")
             step.update()
             window.add(logits.detach().cpu().numpy(), step.labels.cpu().numpy())
             finished = run.steps_done == run.stream.num_steps
@@ -212,6 +217,17 @@ def sinks_of(config: RunConfig, folder: RunFolder) -> Iterator[list[Sink]]:
         if config.train.tensorboard:
             sinks.append(open_sinks.enter_context(tensorboard_sink(folder.tensorboard)))
         yield sinks
+
+
+def recording(config: RunConfig) -> Timeline:
+    """What is recorded for `foresee report`, if anything."""
+    report = config.report
+    if not report.timeline_steps and not report.series_points:
+        return NOT_RECORDED
+    return Recording(
+        config.run, timeline_steps=report.timeline_steps, series_points=report.series_points,
+        num_servers=config.num_servers,
+    )  # fmt: skip
 
 
 @contextmanager

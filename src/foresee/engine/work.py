@@ -30,6 +30,8 @@ class Work:
     batch: Batch
     record: Record
     order: LookupOrder
+    looked_ahead_steps: int = 0
+    """Steps after this one that the planner had read when it decided; 0 if the plan came from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +66,10 @@ def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: in
         waiting.append(batch.without_rows())
         for record in _push(planner, batch, stream):
             if record.worker == worker:
-                yield _work(_own(waiting.popleft(), record), record, pooling)
+                yield _work(_own(waiting.popleft(), record), record, pooling, len(waiting))
     for record in planner.finish():
         if record.worker == worker:
-            yield _work(_own(waiting.popleft(), record), record, pooling)
+            yield _work(_own(waiting.popleft(), record), record, pooling, len(waiting))
 
 
 def replayed(stream: BatchStream, records: Iterable[Record], first_step: int, pooling: Pooling) -> Iterator[Work]:
@@ -98,9 +100,9 @@ def _own(batch: Batch, record: Record) -> Batch:
     return batch.part(record.samples)
 
 
-def _work(batch: Batch, record: Record, pooling: Pooling) -> Work:
+def _work(batch: Batch, record: Record, pooling: Pooling, looked_ahead_steps: int = 0) -> Work:
     order = order_lookups(record.inverse, len(record.unique), bag_offsets=batch.bag_offsets, mean=pooling.mean)
-    return Work(batch, record, order)
+    return Work(batch, record, order, looked_ahead_steps)
 
 
 def _push(planner: Planner, batch: Batch, stream: BatchStream) -> list[Record]:

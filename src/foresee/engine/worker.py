@@ -46,7 +46,8 @@ from foresee.engine.pulse import Pulse
 from foresee.engine.run_folder import RunFolder
 from foresee.engine.stopping import StopSignals
 from foresee.engine.tables import Tables
-from foresee.engine.training import loss_of, sinks_of
+from foresee.engine.timed_mesh import timed
+from foresee.engine.training import loss_of, recording, sinks_of
 from foresee.engine.work import Pooling
 from foresee.engine.worker_duties import EvaluateTogether, KeepTogether
 from foresee.errors import ConfigError, StoreError
@@ -101,10 +102,13 @@ def run_worker(
         endpoint = Endpoint.parse(place.planner, place.token, place.tls_root_certificate)
         planner = PlannerClient(endpoint, run=name, worker=place.rank, header=header)
         planner.open()
-        exchange = PeerExchange(tables.layout, TorchMesh()) if place.num_workers > 1 else None
+        timeline = recording(config)
+        mesh = timed(TorchMesh(), timeline) if place.num_workers > 1 else None
+        exchange = PeerExchange(tables.layout, mesh) if mesh is not None else None
         run = Run(
             stream, tables, header, Pooling.of(log.mean_features), records=planner.records(),
             exchange=exchange or Alone(), num_threads=torch.get_num_threads(), commit_at_end=False,
+            timeline=timeline,
         )  # fmt: skip
         display.say(_opening(config, run, place))
         finished = _train(config, run, model, optimizer, log, folder, sinks, display, stop, stop_after)
@@ -215,9 +219,12 @@ def _train(
 def _learn(model: nn.Module, step: Step, optimizer: torch.optim.Optimizer) -> tuple[torch.Tensor, float]:
     logits: torch.Tensor = model(step.dense, step.embeddings)
     loss = loss_of(logits, step)
+    step.lap("forward")
     loss.backward()  # type: ignore[no-untyped-call]
+    step.lap("backward")
     optimizer.step()
     optimizer.zero_grad()
+    step.lap("dense")
     step.update()
     return logits, loss.item()
 

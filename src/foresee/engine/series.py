@@ -1,0 +1,128 @@
+"""A run in figures, one point for an interval of steps: seconds by activity, bytes by link, what the cache held.
+
+In: every step's work, and at the end of an interval the cache and the sums of all lanes. Out: lines of the recording.
+Sums are exact over all steps; what takes a look at every row of a step, the counts by table, is taken at the last step
+of each interval only. Bytes are those of the rows themselves, without what a wire adds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresee.engine.cache import EMPTY, Cache
+from foresee.engine.work import Work
+from foresee.plan.record import Int64
+from foresee.store.contract import Layout
+
+EVERY_STEPS_MIN = 10
+"""Of a short run: a point more often would cost more than it shows."""
+TABLES_EVERY_POINTS = 10
+LaneSeconds = dict[str, dict[str, float]]
+
+
+class Series:
+    """Sums since the last point."""
+
+    def __init__(
+        self, layout: Layout, *, num_steps: int, points: int, num_servers: int, num_workers: int
+    ) -> None:
+        self.every_steps = every_steps(num_steps, points)
+        self._row_bytes = layout.row_bytes
+        self._first_row_after = np.cumsum([table.num_rows for table in layout.tables])
+        self._num_links, self._num_workers, self._num_steps = max(1, num_servers), num_workers, num_steps
+        self._unique_by_table = np.zeros(len(layout.tables), np.int64)
+        self._fetched_by_table = np.zeros(len(layout.tables), np.int64)
+        self._counted_steps = 0
+
+    def start(self, step: int, now: float, lanes: LaneSeconds) -> None:
+        """An interval begins."""
+        self._step, self._now, self._lanes = step, now, lanes
+        self._lookups, self._unique, self._fetched, self._evicted, self._received = 0, 0, 0, 0, 0
+        self._store = np.zeros((self._num_links, 2), np.int64)
+        self._peers = np.zeros((self._num_workers, 4), np.int64)
+
+    def due(self, step: int) -> bool:
+        """Does an interval end with this step?"""
+        steps_done = step + 1
+        return self.every_steps > 0 and (steps_done % self.every_steps == 0 or steps_done == self._num_steps)
+
+    def arrived(self, work: Work, cache: Cache) -> None:
+        if not self.due(work.record.step):
+            return
+        self._unique_by_table += self._by_table(rows_of(work, cache))
+        self._fetched_by_table += self._by_table(work.record.fetch.row)
+        self._counted_steps += 1
+
+    def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
+        for column, numbers in ((0, sent), (1, received)):
+            for peer, num_bytes in numbers.items():
+                self._peers[peer, column + 2 * (not critical)] += num_bytes
+
+    def done(self, work: Work) -> None:
+        record = work.record
+        self._lookups += len(record.inverse)
+        self._unique += len(record.unique)
+        self._fetched += len(record.fetch)
+        self._evicted += len(record.evict)
+        self._received += len(record.recv)
+        if self._num_links > 1:
+            self._store[:, 0] += np.bincount(record.fetch.row % self._num_links, minlength=self._num_links)
+            self._store[:, 1] += np.bincount(record.evict.row % self._num_links, minlength=self._num_links)
+        else:
+            self._store[0] += len(record.fetch), len(record.evict)
+
+    def read(
+        self, work: Work, cache: Cache, now: float, lanes: LaneSeconds, ahead: dict[str, int]
+    ) -> list[dict[str, Any]]:
+        """The lines of the interval that ends with this step; a new one begins."""
+        steps_done = work.record.step + 1
+        line = {
+            "kind": "series", "step": steps_done, "steps": steps_done - self._step,
+            "seconds": round(now - self._now, 6), "lanes": _differences(lanes, self._lanes),
+            "lookups": self._lookups, "unique": self._unique, "fetched": self._fetched, "evicted": self._evicted,
+            "received": self._received, "occupied": int(np.count_nonzero(cache.table.row != EMPTY)), "ahead": ahead,
+            "store_bytes": (self._store * self._row_bytes).tolist(), "peer_bytes": self._peers.tolist(),
+        }  # fmt: skip
+        self.start(steps_done, now, lanes)
+        last = steps_done == self._num_steps
+        return [line, *([self._tables_line(steps_done)] if last or self._tables_due(steps_done) else [])]
+
+    def _tables_due(self, steps_done: int) -> bool:
+        return steps_done // self.every_steps % TABLES_EVERY_POINTS == 0
+
+    def _tables_line(self, steps_done: int) -> dict[str, Any]:
+        line = {
+            "kind": "tables", "step": steps_done, "steps": self._counted_steps,
+            "unique": self._unique_by_table.tolist(), "fetched": self._fetched_by_table.tolist(),
+        }  # fmt: skip
+        self._unique_by_table[:], self._fetched_by_table[:], self._counted_steps = 0, 0, 0
+        return line
+
+    def _by_table(self, rows: Int64) -> NDArray[np.int64]:
+        tables = np.searchsorted(self._first_row_after, rows, side="right")
+        return np.bincount(tables, minlength=len(self._first_row_after)).astype(np.int64)
+
+
+def every_steps(num_steps: int, points: int) -> int:
+    """Steps of an interval so that a run has at most so many points; 0: no points."""
+    return max(min(EVERY_STEPS_MIN, -(-num_steps // 10)), -(-num_steps // points)) if points else 0
+
+
+def rows_of(work: Work, cache: Cache) -> Int64:
+    """The distinct rows of a step. A copy that a peer sent is in no slot's name, so the lookups are asked if there."""
+    record = work.record
+    if not len(work.batch.rows):
+        return cache.table.row[record.unique]
+    rows = np.empty(len(record.unique), np.int64)
+    rows[record.inverse] = work.batch.rows
+    return rows
+
+
+def _differences(now: LaneSeconds, before: LaneSeconds) -> LaneSeconds:
+    return {
+        lane: {what: round(total - before.get(lane, {}).get(what, 0.0), 6) for what, total in sums.items()}
+        for lane, sums in now.items()
+    }

@@ -1,0 +1,38 @@
+"""A mesh whose swaps a timeline sees: when, on which lane, how many bytes to and from each peer.
+
+In: the mesh of a run and its timeline. Out: a mesh that does the same. A run that is not recorded gets its own mesh
+back, so that nothing stands between it and its peers.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from foresee.engine.mesh import Lane, Mesh
+from foresee.engine.timeline import EXCHANGE, NOT_RECORDED, TRAIN, Timeline
+
+
+def timed(mesh: Mesh, timeline: Timeline) -> Mesh:
+    return mesh if timeline is NOT_RECORDED else TimedMesh(mesh, timeline)
+
+
+class TimedMesh:
+    """Swaps on the critical lane are laps of the training thread, those in the background of a thread of their own."""
+
+    def __init__(self, mesh: Mesh, timeline: Timeline) -> None:
+        self._mesh, self._timeline = mesh, timeline
+        self.rank, self.num_workers = mesh.rank, mesh.num_workers
+
+    def swap(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
+        critical = lane is Lane.CRITICAL
+        line = self._timeline.lane(TRAIN if critical else EXCHANGE)
+        step = self._timeline.step
+        line.lap("update" if critical else "idle", step)
+        received = self._mesh.swap(lane, sent, sizes, expected)
+        out, back = self._to_others(sizes, sent), self._to_others(expected, received)
+        line.lap("exchange" if critical else "background", step, sum(out.values()) + sum(back.values()))
+        self._timeline.swapped(out, back, critical=critical)
+        return received
+
+    def _to_others(self, sizes: list[int], buffer: Tensor) -> dict[int, int]:
+        return {peer: size * buffer.element_size() for peer, size in enumerate(sizes) if peer != self.rank}

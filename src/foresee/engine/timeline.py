@@ -1,0 +1,238 @@
+"""What a run records of itself for `foresee report` and `foresee watch`: who did what when, and how it all went.
+
+Every thread of a worker has a lane, and says after each thing it did what that was: `lane.lap("fetch", step, bytes)`. A
+lap begins where the lane's last one ended, so the laps of a lane cover its whole time. Always kept are sums over an
+interval of steps (`series`); during a few windows of steps, spread over the run, every lap is kept as well.
+
+In: laps, and the work and cache of every step. Out: lines of RUN/timeline/worker-N.jsonl, at most `spans_max` spans and
+`series_points` points, whatever the length of the run. It changes nothing that a run computes; without a recording, a
+lap is a call of an empty function.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from foresee.engine.cache import Cache
+from foresee.engine.series import Series
+from foresee.engine.timeline_file import TimelineFile
+from foresee.engine.work import Work
+from foresee.plan.record import Header
+from foresee.store.contract import Layout
+
+WINDOW_STEPS = 12
+"""Steps that are recorded in one piece: a little more than a fetch is ahead of its step."""
+SPANS_PER_STEP_MAX = 40
+TRAIN = "train"
+"""The lane of the thread that trains."""
+EXCHANGE = "exchange"
+"""The lane of the thread that swaps rows with peers in the background."""
+
+
+class Lane(Protocol):
+    """One thread of a worker."""
+
+    def lap(self, what: str, step: int, num_bytes: int = 0) -> None:
+        """Says what the thread did since its last lap, and for which step."""
+        ...
+
+
+class Timeline(Protocol):
+    """What the engine tells a recording."""
+
+    step: int
+    """The step that is carried out."""
+
+    def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int) -> None:
+        """Before the first step; `num_steps` are those of the whole run."""
+        ...
+
+    def lane(self, name: str) -> Lane:
+        """The lane of the calling thread, which begins now."""
+        ...
+
+    def arrived(self, work: Work, cache: Cache) -> None:
+        """The rows of a step are in their slots."""
+        ...
+
+    def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
+        """Bytes that went to and came from each peer."""
+        ...
+
+    def done(self, work: Work, cache: Cache) -> None:
+        """A step was carried out."""
+        ...
+
+    def end(self) -> None:
+        """No step follows."""
+        ...
+
+
+class NoLane:
+    """A thread of a run that is not recorded."""
+
+    def lap(self, what: str, step: int, num_bytes: int = 0) -> None:
+        pass
+
+
+class NoTimeline:
+    """A run that is not recorded."""
+
+    step = 0
+
+    def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int) -> None:
+        pass
+
+    def lane(self, name: str) -> Lane:
+        return _NO_LANE
+
+    def arrived(self, work: Work, cache: Cache) -> None:
+        pass
+
+    def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
+        pass
+
+    def done(self, work: Work, cache: Cache) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+_NO_LANE = NoLane()
+NOT_RECORDED = NoTimeline()
+
+
+class Span(NamedTuple):
+    """One lap of a window, in seconds since the recording began."""
+
+    lane: str
+    what: str
+    step: int
+    begin: float
+    end: float
+    num_bytes: int
+
+
+class RecordedLane:
+    """Sums of what one thread did, and its spans while a window is open."""
+
+    def __init__(self, name: str, recording: Recording) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.last_step: dict[str, int] = {}
+        """The latest step of each kind of lap."""
+        self._name, self._recording, self._clock = name, recording, recording.clock
+        self._last = self._clock()
+
+    def lap(self, what: str, step: int, num_bytes: int = 0) -> None:
+        now, last, recording = self._clock(), self._last, self._recording
+        self.seconds[what] += now - last
+        self.last_step[what] = step
+        if last < recording.spans_until:
+            begun = recording.begun
+            recording.spans.append(Span(self._name, what, step, last - begun, now - begun, num_bytes))
+        self._last = now
+
+
+class Recording:
+    """A run that is recorded into a folder, in a file for each worker. One thread trains; others may only lap."""
+
+    def __init__(
+        self, folder: Path, *, timeline_steps: int, series_points: int, num_servers: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:  # fmt: skip
+        self.clock, self.begun = clock, clock()
+        self.step = 0
+        self.spans: list[Span] = []
+        self.spans_until = float("-inf")
+        """Laps that began before are kept as spans."""
+        self._folder, self._timeline_steps, self._series_points = folder, timeline_steps, series_points
+        self._num_servers = num_servers
+        self._lanes: dict[str, RecordedLane] = {}
+        self._spans_left = timeline_steps * SPANS_PER_STEP_MAX
+
+    def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int) -> None:
+        self._windows = window_steps(num_steps, self._timeline_steps)
+        self._file = TimelineFile(self._folder, worker)
+        self._file.forget_from(header.first_step)
+        self._series = Series(
+            layout, num_steps=num_steps, points=self._series_points, num_servers=self._num_servers,
+            num_workers=header.num_workers,
+        )  # fmt: skip
+        self._file.append([self._start_line(header, layout, num_steps, worker)])
+        self._series.start(header.first_step, self.clock(), self._lane_seconds())
+        self._open_or_close(header.first_step)
+
+    def lane(self, name: str) -> RecordedLane:
+        lane = self._lanes[name] = self._lanes.get(name) or RecordedLane(name, self)
+        return lane
+
+    def arrived(self, work: Work, cache: Cache) -> None:
+        self.step = work.record.step
+        self._series.arrived(work, cache)
+
+    def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
+        self._series.swapped(sent, received, critical=critical)
+
+    def done(self, work: Work, cache: Cache) -> None:
+        self._series.done(work)
+        if self._series.due(work.record.step):
+            self._file.append(self._series.read(work, cache, self.clock(), self._lane_seconds(), self._ahead(work)))
+        self._open_or_close(work.record.step + 1)
+
+    def end(self) -> None:
+        self.spans_until = float("-inf")
+        self._write_spans()
+
+    def _open_or_close(self, next_step: int) -> None:
+        if next_step in self._windows:
+            self.spans_until = float("inf") if self._spans_left > 0 else float("-inf")
+        elif self.spans_until == float("inf"):
+            self.spans_until = self.clock()  # what is under way belongs to the window
+        elif self.spans and next_step - 1 not in self._windows:
+            self._write_spans()
+
+    def _write_spans(self) -> None:
+        spans, self.spans = self.spans[: max(0, self._spans_left)], []
+        self._spans_left -= len(spans)
+        self._file.append([span_line(span) for span in spans])
+
+    def _lane_seconds(self) -> dict[str, dict[str, float]]:
+        return {name: dict(lane.seconds) for name, lane in list(self._lanes.items())}
+
+    def _ahead(self, work: Work) -> dict[str, int]:
+        """Steps beyond the one just done that others have reached."""
+        reached = {"looked_at": work.record.step + work.looked_ahead_steps if work.looked_ahead_steps else None}
+        for lane, what, name in (("planner", "plan", "planned"), ("reader", "fetch", "fetched")):
+            reached[name] = self._lanes[lane].last_step.get(what) if lane in self._lanes else None
+        return {name: max(0, step - work.record.step) for name, step in reached.items() if step is not None}
+
+    def _start_line(self, header: Header, layout: Layout, num_steps: int, worker: int) -> dict[str, Any]:
+        return {
+            "kind": "start", "format_version": 1, "step": header.first_step, "worker": worker,
+            "num_workers": header.num_workers, "num_steps": num_steps, "num_servers": self._num_servers,
+            "wall_seconds": time.time() - (self.clock() - self.begun), "planner": header.planner,
+            "capacity_rows": header.capacity_rows, "row_bytes": layout.row_bytes,
+            "tables": [table.name for table in layout.tables],
+            "table_rows": [table.num_rows for table in layout.tables],
+            "series_every_steps": self._series.every_steps,
+        }  # fmt: skip
+
+
+def window_steps(num_steps: int, timeline_steps: int) -> frozenset[int]:
+    """The steps whose laps are kept: windows spread evenly over the run, each in the middle of its part."""
+    if timeline_steps >= num_steps:
+        return frozenset(range(num_steps))
+    num_windows = max(1, timeline_steps // WINDOW_STEPS) if timeline_steps else 0
+    length = min(WINDOW_STEPS, timeline_steps)
+    begins = [int((window + 0.5) * num_steps / num_windows - length / 2) for window in range(num_windows)]
+    return frozenset(step for begin in begins for step in range(begin, begin + length))
+
+
+def span_line(span: Span) -> dict[str, Any]:
+    line = {"kind": "span", "lane": span.lane, "what": span.what, "step": span.step}
+    return {**line, "begin": round(span.begin, 6), "end": round(span.end, 6), "bytes": span.num_bytes}
