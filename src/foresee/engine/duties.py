@@ -106,6 +106,7 @@ class EvaluateValid:
         )  # fmt: skip
         send({"kind": "valid", "step": step, **self.result.as_dict()}, self._sinks)
         self._display.say(f"step {step:,}  valid  {in_words(self.result)}")
+        self._run.lap("evaluate")
 
 
 class KeepState:
@@ -133,6 +134,7 @@ class KeepState:
         checkpoint.prune(self._folder)
         self._last = self._clock()
         send({"kind": "commit", "step": step, "seconds": self._last - begun}, self._sinks)
+        self._run.lap("commit")
 
 
 def send(line: dict[str, Any], sinks: Sequence[Sink]) -> None:

@@ -126,6 +126,10 @@ class Run:
                     self._active = None
                     self.timeline.end()
 
+    def lap(self, what: str) -> None:
+        """For the timeline of a recorded run: what this thread did after the last step, such as "evaluate"."""
+        self.timeline.lane(TRAIN).lap(what, self.steps_done - 1)
+
     def flush(self) -> None:
         """Brings the store up to date with the cache, evicting nothing. Reads see the state after the last update."""
         if self._active is not None:

@@ -54,6 +54,7 @@ class EvaluateTogether:
             send({"kind": "valid", "step": step, **self.result.as_dict()}, self._sinks)
             self._display.say(f"step {step:,}  valid  {in_words(self.result)}")
         dist.barrier()
+        self._run.lap("evaluate")
 
 
 class KeepTogether:
@@ -93,3 +94,4 @@ class KeepTogether:
             send({"kind": "commit", "step": step, "seconds": self._clock() - begun}, self._sinks)
         dist.barrier()
         self._last, self._announced = self._clock(), False
+        self._run.lap("commit")
