@@ -44,6 +44,7 @@ from foresee.plan.workers.placement import Placement, Scene
 # One transfer: kind, step after which it is sent, deadline, from, slot there, to, slot there.
 KIND, SENT, DEADLINE, SOURCE, SOURCE_SLOT, TARGET, TARGET_SLOT = range(7)
 NUM_FIELDS = 7
+NUM_WORKERS_MAX = 64
 
 
 @njit(nogil=True, cache=True)
@@ -312,6 +313,11 @@ class Ownership:
         remember_versions: bool = False,
     ) -> None:
         """`eager`: every row is written back after every step, which is training without a cache."""
+        if header.num_workers > NUM_WORKERS_MAX:
+            raise PlanError(
+                f"a plan for {header.num_workers} workers cannot be made: users of a row are the bits of one number; "
+                f"use at most {NUM_WORKERS_MAX}"
+            )
         self.header = header
         self.eager = eager
         # Whether a gradient is urgent depends on the next step: that one is always known.
@@ -452,7 +458,7 @@ class Ownership:
     ) -> _Planned:  # fmt: skip
         workers = self.header.num_workers
         slots = np.full((len(batch.rows), workers), NO_SLOT, np.int32)
-        num_uses = int(np.bitwise_count(users).sum())
+        num_uses = int(np.bitwise_count(users.view(np.uint64)).sum())  # numpy counts bits of the absolute value
         transfers = np.empty((2 * num_uses, NUM_FIELDS), np.int64)
         fetches = np.empty((num_uses, 3), np.int64)
         num_transfers, num_fetches = _carry_out(

@@ -250,7 +250,7 @@ def _best_place(
 ) -> int:  # fmt: skip
     """The worker to which the sample would go with the greatest saving, or its own."""
     num_workers = len(change)
-    everybody = (np.int64(1) << num_workers) - 1
+    everybody = np.int64(-1) if num_workers == 64 else (np.int64(1) << num_workers) - 1
     leaving = np.int64(gains[sample, source])
     for worker in range(num_workers):
         change[worker] = -gains[sample, worker]
