@@ -1,0 +1,269 @@
+"""What a plan costs in time: volumes and the speeds of a cluster in, seconds a step and the bottleneck out.
+
+The rules are those of the engine (`engine/loop.py`, `pipeline.py`, `peers.py`), step by step and worker by worker:
+
+    planned      one step after the other, ahead of training
+    read         one fetch after the other, once the write-backs of its `not_before` are applied: hidden, unless late
+    trained      rows into the cache, forward, backward; part of the dense all-reduce is hidden behind backward
+    gradients    due at the next step: on the critical path, after the slowest worker's backward
+    settled      the background exchange of the step before must be over
+    written      a few write-backs may wait for the writer: hidden, unless the writer falls behind
+    rows         for the next step: on the critical path; what is due later starts after them, hidden
+
+Below that no step can fall: bytes over a link, rows over what servers serve, processor time over cores. The seconds are
+the larger of the two. Workers go in lockstep. A mean step, not its jitter.
+Never: measurements of this machine; every speed is an argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresee.plan.record import Int64, Kind
+from foresee.plan.volumes import BACKGROUND, CRITICAL, Volumes
+
+Float64 = NDArray[np.float64]
+
+WRITES_IN_FLIGHT = 4
+"""Write-backs that may wait for the writer before training waits."""
+COMPUTE, WAITED, EXCHANGE, DENSE, BEHIND = "compute", "waiting for rows", "exchange", "dense sum", "background late"
+PARTS = (COMPUTE, WAITED, EXCHANGE, DENSE, BEHIND)
+PLANNER, READER, WRITER, TRAINER_LINK, SERVER_LINK, SERVERS, CORES, DEPENDENCY = (
+    "planner", "reading rows", "writing rows", "trainer link", "server link", "servers", "processor cores",
+    "rows written and read again at once",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A wire with two directions."""
+
+    bytes_per_second: float = inf
+    latency_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBytes:
+    """Bytes of a row on a wire."""
+
+    stored: int
+    """Between store and worker, or when its owner changes: values, state, version."""
+    value: int
+    """A copy for one step, or a gradient: values alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """What a cluster can do. Times of work done by a processor are those of one core."""
+
+    compute_seconds: float
+    """Forward, backward, dense and row optimisers of one worker's share of a step, its rows at hand."""
+    compute_threads: int = 1
+    cores: float = inf
+    """Of each trainer, and of whatever else runs on its machine."""
+    planner_seconds: float = 0.0
+    """Planning one step for all workers; 0: the plan was made before."""
+    planner_cores_here: float = 0.0
+    """How many planners run on the cores of a trainer: 1 if every trainer plans for itself."""
+    trainer_link: Link = Link()
+    server_link: Link = Link()
+    num_servers: int = 1
+    server_rows_per_second: float = inf
+    """What one server reads or writes."""
+    request_seconds: float = 0.0
+    """A fetch or write-back of no rows at all."""
+    read_row_seconds: float = 0.0
+    write_row_seconds: float = 0.0
+    cache_row_seconds: float = 0.0
+    """A row copied between staging memory and cache, by the training loop."""
+    exchange_seconds: float = 0.0
+    """One all-to-all of nothing between two workers."""
+    exchange_row_seconds: float = 0.0
+    """A row packed, unpacked or summed, by the training loop."""
+    dense_bytes: float = 0.0
+    """Gradients of the dense weights, summed over all workers in every step."""
+    dense_hidden_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Seconds of a mean step."""
+
+    step_seconds: float
+    parts: dict[str, float]
+    """By `PARTS`; what they leave is the stretch that a bound below adds."""
+    lanes: dict[str, float]
+    """How long each resource is busy in a step: the step cannot be shorter than any of them."""
+    bottleneck: str
+
+
+def predict(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds, *, first_step: int = 0) -> Prediction:
+    """The mean step from `first_step` on; the steps before fill caches and queues."""
+    begin, waited, exchanged, late = _play(volumes, row_bytes, speeds)
+    first_step = min(first_step, volumes.num_steps - 1)
+    num_steps = volumes.num_steps - first_step
+    played = float(begin[-1] - begin[first_step]) / num_steps
+    steady = volumes.from_step(first_step)
+    lanes = _lanes(steady, row_bytes, speeds)
+    parts = {
+        COMPUTE: float(speeds.compute_seconds + _cache_seconds(steady, speeds).max(axis=1).mean()),
+        WAITED: float(waited[first_step:].mean()),
+        EXCHANGE: float(exchanged[first_step:].mean()),
+        DENSE: (1.0 - speeds.dense_hidden_share) * dense_seconds(volumes.num_workers, speeds),
+        BEHIND: float(late[first_step:].mean()),
+    }
+    seconds = max(played, *lanes.values())
+    return Prediction(step_seconds=seconds, parts=parts, lanes=lanes, bottleneck=_bottleneck(seconds, parts, lanes))
+
+
+def dense_seconds(num_workers: int, speeds: Speeds) -> float:
+    """A ring all-reduce of the dense gradients."""
+    return _ring_seconds(speeds.dense_bytes, num_workers, speeds.trainer_link)
+
+
+def _ring_seconds(num_bytes: float, num_workers: int, link: Link) -> float:
+    if num_workers == 1 or num_bytes == 0:
+        return 0.0
+    around = 2 * (num_workers - 1)
+    return around / num_workers * num_bytes / link.bytes_per_second + around * link.latency_seconds
+
+
+def _play(
+    volumes: Volumes, row_bytes: RowBytes, speeds: Speeds
+) -> tuple[Float64, Float64, Float64, Float64]:
+    """When each step begins and the last one ends, and what each step waited for.
+
+    Times are of the slowest worker where workers meet: an exchange begins when all are there.
+    """
+    num_steps = volumes.num_steps
+    read, write = _read_seconds(volumes, row_bytes, speeds), _write_seconds(volumes, row_bytes, speeds)
+    exchange = exchange_seconds(volumes, row_bytes, speeds)  # [steps, urgencies]
+    train = speeds.compute_seconds + _cache_seconds(volumes, speeds)
+    dense = (1.0 - speeds.dense_hidden_share) * dense_seconds(volumes.num_workers, speeds)
+    begin, waited, late = np.zeros(num_steps + 1), np.zeros(num_steps), np.zeros(num_steps)
+    applied = np.zeros(num_steps + 1)  # the last entry stands for step -1: nothing to wait for
+    write_begun = np.zeros((num_steps, volumes.num_workers))
+    planned, background_over = 0.0, 0.0
+    read_over, write_over = np.zeros(volumes.num_workers), np.zeros(volumes.num_workers)
+    for step in range(num_steps):
+        planned += speeds.planner_seconds
+        read_over = np.maximum(np.maximum(read_over, planned), applied[volumes.not_before[step]]) + read[step]
+        started = np.maximum(read_over, begin[step])
+        waited[step] = started.max() - begin[step]
+        trained = float((started + train[step]).max()) + dense + exchange[step, CRITICAL]
+        freed = write_begun[step - WRITES_IN_FLIGHT].max() if step >= WRITES_IN_FLIGHT else 0.0
+        settled = max(trained, background_over, freed)
+        late[step] = settled - trained
+        write_begun[step] = np.maximum(write_over, settled)
+        write_over = write_begun[step] + write[step]
+        applied[step] = write_over.max()
+        begin[step + 1] = settled
+        background_over = settled + exchange[step, BACKGROUND]
+    return begin, waited, exchange[:, CRITICAL], late
+
+
+def _read_seconds(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> Float64:
+    """[steps, workers]: a request to every server at once, and its reply."""
+    rows = volumes.fetched + volumes.refreshed
+    return _store_seconds(rows, rows * row_bytes.stored, speeds.read_row_seconds, speeds)
+
+
+def _write_seconds(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> Float64:
+    num_bytes = volumes.evicted * row_bytes.stored + volumes.pushed * row_bytes.value
+    return _store_seconds(volumes.evicted + volumes.pushed, num_bytes, speeds.write_row_seconds, speeds)
+
+
+def _store_seconds(rows: Int64, num_bytes: Int64, row_seconds: float, speeds: Speeds) -> Float64:
+    latency = speeds.trainer_link.latency_seconds + speeds.server_link.latency_seconds
+    asked = np.where(rows > 0, speeds.request_seconds + 2 * latency, 0.0)
+    of_all_servers = speeds.num_servers * speeds.server_link.bytes_per_second
+    bytes_per_second = min(speeds.trainer_link.bytes_per_second, of_all_servers)
+    seconds: Float64 = asked + rows * row_seconds + num_bytes / bytes_per_second
+    return seconds
+
+
+def _cache_seconds(volumes: Volumes, speeds: Speeds) -> Float64:
+    rows = volumes.fetched + volumes.refreshed + volumes.evicted + volumes.pushed
+    return rows.astype(np.float64) * speeds.cache_row_seconds
+
+
+def exchange_seconds(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> Float64:
+    """[steps, urgencies]: all-to-alls of gradients and rows, and sums over all workers; the slowest worker's."""
+    workers, link = volumes.num_workers, speeds.trainer_link
+    if workers == 1:
+        return np.zeros((volumes.num_steps, 2))
+    rows = volumes.transfers.sum(axis=3)  # [steps, workers, directions, urgencies]
+    slower = transfer_bytes(volumes, row_bytes).max(axis=2)  # [steps, workers, urgencies]
+    reduced = volumes.reduced.astype(np.float64)
+    ring = 2 * (workers - 1)
+    seconds = slower / link.bytes_per_second + rows.sum(axis=2) * speeds.exchange_row_seconds
+    seconds += reduced * (ring / workers * row_bytes.value / link.bytes_per_second + speeds.exchange_row_seconds)
+    each = speeds.exchange_seconds * (workers - 1) + link.latency_seconds
+    # Two all-to-alls are due at the next step, gradients and rows; one is in the background. They run also if empty.
+    transfers = np.array([2.0 * each, each]) if volumes.transfers.any() else np.zeros(2)
+    summed = (reduced.max(axis=1) > 0) * ring * link.latency_seconds
+    slowest: Float64 = seconds.max(axis=1) + transfers + summed
+    return slowest
+
+
+def transfer_bytes(volumes: Volumes, row_bytes: RowBytes) -> Int64:
+    """[steps, workers, directions, urgencies]: what goes from worker to worker."""
+    bytes_of = np.array([row_bytes.stored if kind == Kind.MOVE else row_bytes.value for kind in Kind], np.int64)
+    num_bytes: Int64 = (volumes.transfers * bytes_of[:, None]).sum(axis=3)
+    return num_bytes
+
+
+def _lanes(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> dict[str, float]:
+    """How long each resource is busy in a mean step; of several trainers, the busiest."""
+    read, write = _read_seconds(volumes, row_bytes, speeds), _write_seconds(volumes, row_bytes, speeds)
+    stored_in = (volumes.fetched + volumes.refreshed) * row_bytes.stored
+    stored_out = volumes.evicted * row_bytes.stored + volumes.pushed * row_bytes.value
+    between = transfer_bytes(volumes, row_bytes).sum(axis=3) + _ring_bytes(volumes, row_bytes, speeds)[..., None]
+    directions = np.stack([between[..., 0] + stored_out, between[..., 1] + stored_in])  # [directions, steps, workers]
+    at_servers = float(max(stored_in.sum(axis=1).mean(), stored_out.sum(axis=1).mean()))
+    served = float((volumes.fetched + volumes.refreshed + volumes.evicted + volumes.pushed).sum(axis=1).mean())
+    return {
+        PLANNER: speeds.planner_seconds,
+        READER: float(read.mean(axis=0).max()),
+        WRITER: float(write.mean(axis=0).max()),
+        TRAINER_LINK: float(directions.mean(axis=1).max()) / speeds.trainer_link.bytes_per_second,
+        SERVER_LINK: at_servers / speeds.num_servers / speeds.server_link.bytes_per_second,
+        SERVERS: served / speeds.num_servers / speeds.server_rows_per_second,
+        CORES: float(_processor_seconds(volumes, speeds).mean(axis=0).max()) / speeds.cores,
+    }
+
+
+def _ring_bytes(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> Float64:
+    """[steps, workers]: each way, of sums over all workers."""
+    share = 2.0 * (volumes.num_workers - 1) / volumes.num_workers
+    summed: Float64 = share * (volumes.reduced.sum(axis=2) * row_bytes.value + speeds.dense_bytes)
+    return summed
+
+
+def _processor_seconds(volumes: Volumes, speeds: Speeds) -> Float64:
+    """[steps, workers]: work on the cores of a trainer's machine, whoever does it."""
+    exchanged = volumes.transfers.sum(axis=(2, 3, 4)) + volumes.reduced.sum(axis=2)
+    seconds: Float64 = (
+        speeds.compute_seconds * speeds.compute_threads
+        + _cache_seconds(volumes, speeds)
+        + (volumes.fetched + volumes.refreshed) * speeds.read_row_seconds
+        + (volumes.evicted + volumes.pushed) * speeds.write_row_seconds
+        + exchanged * speeds.exchange_row_seconds
+        + speeds.planner_seconds * speeds.planner_cores_here
+    )
+    return seconds
+
+
+def _bottleneck(seconds: float, parts: dict[str, float], lanes: dict[str, float]) -> str:
+    """The largest part of a step; if that is waiting, the resource that was waited for."""
+    busiest = max(lanes, key=lambda name: lanes[name])
+    named = {name: spent for name, spent in parts.items() if name not in (WAITED, BEHIND)}
+    hidden = seconds - sum(named.values())
+    largest = max(named, key=lambda name: named[name])
+    if named[largest] >= hidden:
+        return largest
+    return busiest if lanes[busiest] >= 0.8 * seconds else DEPENDENCY
