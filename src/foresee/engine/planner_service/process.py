@@ -10,6 +10,8 @@ import signal
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+
 from foresee.config import RunConfig
 from foresee.engine.parts import open_log, plan_header, train_stream
 from foresee.engine.planner_service.server import PlannerServer
@@ -34,7 +36,7 @@ def run_planner(
             stream, lambda first_step: plan_header(config, log, stream, first_step=first_step),
             host=host, port=port, security=security,
         )  # fmt: skip
-    except OSError as error:
+    except (OSError, pa.ArrowException) as error:
         raise PlanError(f"the planner cannot listen on {host}:{port} ({error}); choose another port") from error
     if port_file is not None:
         announce(port_file, server.port)

@@ -13,15 +13,20 @@ the Flight error, so that the worker raises the same sentence. Nothing is ever e
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import Any
 
 from pyarrow import flight
 
+from foresee import documents
 from foresee.errors import ConfigError, DataError, ForeseeError, PlanError, StoreError
 from foresee.plan.record import Header
 
 OPEN, STATUS = "open", "status"
+QUESTION_BYTES_MAX = 1 << 16
+RUN_CHARACTERS_MAX = 256
 _ERRORS: dict[str, type[ForeseeError]] = {
     kind.__name__: kind for kind in (PlanError, DataError, ConfigError, StoreError)
 }
@@ -29,6 +34,35 @@ _ERRORS: dict[str, type[ForeseeError]] = {
 
 def to_json(content: dict[str, Any]) -> bytes:
     return json.dumps(content).encode()
+
+
+def parse_open(body: bytes) -> tuple[str, int]:
+    """Run and first step of an `open`; a PlanError for anything else."""
+    with _refused():
+        content = documents.parse_object(_short(body))
+        return documents.text_of(content, "run", RUN_CHARACTERS_MAX), documents.whole(content, "first_step")
+
+
+def parse_get(ticket: bytes) -> tuple[str, int, int, int]:
+    """Run, first step, worker and step of a `get`; a PlanError for anything else."""
+    with _refused():
+        content = documents.parse_object(_short(ticket))
+        run, first_step = documents.text_of(content, "run", RUN_CHARACTERS_MAX), documents.whole(content, "first_step")
+        return run, first_step, documents.whole(content, "worker"), documents.whole(content, "step")
+
+
+def _short(body: bytes) -> bytes:
+    if len(body) > QUESTION_BYTES_MAX:
+        raise ValueError(f"it has {len(body):,} bytes, more than {QUESTION_BYTES_MAX:,}")
+    return body
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise PlanError(f"this question cannot be understood: {error}; use workers of this version") from None
 
 
 def header_to_dict(header: Header) -> dict[str, Any]:

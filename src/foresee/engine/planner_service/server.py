@@ -1,12 +1,12 @@
 """The planner behind Arrow Flight: workers ask, each for its own records.
 
 In: a stream, and how to make the header of a plan that begins at some step. Out: records (see `protocol`). One plan is
-served at a time, that of the newest run. Loopback only, unless there are TLS and a token.
+served at a time, that of the newest run. Loopback only, unless there are TLS and a token; connections that take more
+than a question of this protocol needs are ended at the `door`.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import traceback
@@ -22,8 +22,17 @@ from foresee.engine.planner_service import protocol
 from foresee.engine.planner_service.session import PlanSession
 from foresee.errors import ForeseeError, PlanError
 from foresee.plan.record import Header
-from foresee.store.server.security import Security, TokenCheck, check_address
+from foresee.store.server.door import Door, Rules
+from foresee.store.server.limits import ACTION_BYTES_MAX
+from foresee.store.server.security import Security, TokenCheck, check_address, location
 
+CONNECTIONS_MAX = 1024
+RULES = Rules(
+    connections_max=CONNECTIONS_MAX,
+    unread_bytes_max=4 * ACTION_BYTES_MAX,
+    unread_total_bytes_max=CONNECTIONS_MAX * ACTION_BYTES_MAX,
+)
+"""All that workers send are short questions."""
 PARK_SECONDS = 5.0
 """A worker whose records are not ready is answered after this time, and asks again."""
 
@@ -46,40 +55,47 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._lock = Lock()
         self._run: str | None = None
         self._session: PlanSession | None = None
-        scheme = "grpc+tls" if security.has_tls else "grpc"
         super().__init__(
-            f"{scheme}://{host}:{port}",
+            location(host, port, security),
             tls_certificates=[(security.certificate, security.key)] if security.has_tls else None,
             middleware=None if security.token is None else {"token": TokenCheck(security.token)},
         )
-        self.address = f"{scheme}://{host}:{self.port}"
+        self.address = location(host, self.port, security)
+        self._door = Door(self.port, RULES)
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         try:
-            content = json.loads(action.body.to_pybytes() or b"{}")
-            if action.type == protocol.OPEN:
-                return [protocol.to_json(self._open(str(content["run"]), int(content["first_step"])))]
-            if action.type == protocol.STATUS:
-                return [protocol.to_json({"address": self.address, "run": self._run})]
-            raise PlanError(f"there is no action {action.type!r}; there are {protocol.OPEN} and {protocol.STATUS}")
+            with self._door.call(context.peer(), action.body.size):
+                if action.type == protocol.OPEN:
+                    return [protocol.to_json(self._open(*protocol.parse_open(action.body.to_pybytes())))]
+                if action.type == protocol.STATUS:
+                    return [protocol.to_json({"address": self.address, "run": self._run})]
+                raise PlanError(
+                    f"there is no action {action.type[:64]!r}; there are {protocol.OPEN} and {protocol.STATUS}"
+                )
         except Exception as error:
             raise _told(error) from None
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         try:
-            content = json.loads(ticket.ticket)
-            session = self._session_of(str(content["run"]), int(content["first_step"]))
-            worker, step = int(content["worker"]), int(content["step"])
-            batches = session.records(worker, step, deadline=time.monotonic() + PARK_SECONDS)
+            with self._door.call(context.peer(), len(ticket.ticket)):
+                run, first_step, worker, step = protocol.parse_get(ticket.ticket)
+                session = self._session_of(run, first_step)
+                batches = session.records(worker, step, deadline=time.monotonic() + PARK_SECONDS)
         except Exception as error:
             raise _told(error) from None
         return flight.GeneratorStream(SCHEMA, iter(batches))
 
     def stop(self) -> None:
         """Ends planning and all waiting."""
+        self._door.close()
         with self._lock:
             if self._session is not None:
                 self._session.close()
+
+    def shutdown(self) -> None:
+        self._door.close()
+        super().shutdown()
 
     def _open(self, run: str, first_step: int) -> dict[str, Any]:
         with self._lock:

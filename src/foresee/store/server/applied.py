@@ -80,6 +80,11 @@ class Applied:
                 "its trainers were replaced by newer ones: end this one"
             )
 
+    def check_worker(self, worker: int) -> None:
+        """Refuses a worker that the run does not have."""
+        if not 0 <= worker < len(self.watermarks):
+            raise UsageError(f"worker {worker} is not one of the {len(self.watermarks)} workers of run {self.run!r}")
+
     def rows_written(self) -> None:
         with self._changed:
             self._generation += 1
@@ -89,6 +94,7 @@ class Applied:
         """All write-backs of this worker up to `step` are applied. A step that comes again changes nothing."""
         with self._changed:
             self.check_run(run)
+            self.check_worker(worker)
             self.watermarks[worker] = max(self.watermarks[worker], step)
             self._generation += 1
             self._changed.notify_all()

@@ -12,6 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+
 from foresee.errors import ConfigError, StoreError
 from foresee.store.server.limits import Limits
 from foresee.store.server.security import Security
@@ -43,7 +45,7 @@ def run_server(
         signal.signal(number, lambda *_: stop.set())
     try:
         server = EmbeddingServer(shard, host=host, port=port, security=security, limits=limits)
-    except OSError as error:
+    except (OSError, pa.ArrowException) as error:
         shard.close()
         raise StoreError(f"this server cannot listen on {host}:{port} ({error}); choose another port") from error
     _announce(server, shard, port_file)

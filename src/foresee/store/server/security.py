@@ -8,6 +8,8 @@ answered at once and never reaches the rows.
 from __future__ import annotations
 
 import hmac
+import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,9 @@ from pyarrow import flight
 
 from foresee.errors import ConfigError
 from foresee.store.remote.access import AUTHORIZATION, is_loopback, read_token
+
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+"""Names of machines; anything else could be read as another kind of address, such as a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +37,18 @@ class Security:
         return self.certificate is not None
 
 
+def location(host: str, port: int, security: Security) -> str:
+    """Where a server listens, as gRPC writes it."""
+    bare = host.strip("[]")
+    return f"{'grpc+tls' if security.has_tls else 'grpc'}://{f'[{bare}]' if ':' in bare else bare}:{port}"
+
+
 def check_address(host: str, security: Security) -> None:
     """Refuses to listen where others can connect, unless they are held off."""
+    if not _HOST.fullmatch(host) and not _is_ip(host):
+        raise ConfigError(
+            f"{host!r} is neither the name of a machine nor an IP address; give one of its own, such as 127.0.0.1"
+        )
     if is_loopback(host):
         return
     needed = {"TLS": security.has_tls, "a token": security.token is not None}
@@ -43,6 +58,14 @@ def check_address(host: str, security: Security) -> None:
             f"this server would listen on {host}, where other machines can reach it, without {' and '.join(missing)}; "
             "give --tls-certificate, --tls-key and --token-file, or listen on 127.0.0.1"
         )
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
 
 
 def read_security(certificate: Path | None, key: Path | None, token_file: Path | None) -> Security:

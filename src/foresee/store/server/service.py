@@ -2,12 +2,12 @@
 
 In: exchanges (see remote.protocol) and actions. Out: rows and headers. Every failure of a request is answered on its
 connection with a sentence, and the connection goes on; only what breaks the protocol ends it. Each connection has a
-thread of its own, so a parked read holds up nobody else.
+thread of its own, so a parked read holds up nobody else. What a client may send is in `requests`, how much in `limits`
+and `door`.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import traceback
@@ -16,20 +16,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 from pyarrow import flight
 
 from foresee.errors import ForeseeError, StoreError
-from foresee.store.contract import Rows
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import BusyError, Opening
+from foresee.store.server import requests
 from foresee.store.server.applied import Applied
 from foresee.store.server.counters import Counters
-from foresee.store.server.limits import Admission, Limits
+from foresee.store.server.door import Door, Visitor
+from foresee.store.server.limits import Admission, Limits, read_bytes, write_bytes
 from foresee.store.server.rows import Guard, RowService
-from foresee.store.server.security import Security, TokenCheck, check_address
+from foresee.store.server.security import Security, TokenCheck, check_address, location
 from foresee.store.server.shard import Shard
 from foresee.store.server.status import memory_bytes
+
+Messages = Iterator[tuple[Any, dict[str, Any]]]
+"""Batches of requests, each with its header."""
 
 
 class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -52,27 +56,29 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
         self._admission = Admission(limits or Limits())
         self._incarnation, self._started = uuid.uuid4().hex, time.monotonic()
         self._reply_schema = protocol.rows_schema(shard.layout)
-        self.address = f"{'grpc+tls' if security.has_tls else 'grpc'}://{host}"
         super().__init__(
-            f"{self.address}:{port}",
+            location(host, port, security),
             tls_certificates=[(security.certificate, security.key)] if security.has_tls else None,
             middleware=None if security.token is None else {"token": TokenCheck(security.token)},
         )
-        self.address += f":{self.port}"
+        self.address = location(host, self.port, security)
+        self._door = Door(self.port, self._admission.limits.rules(shard.layout))
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """One connection, until its client closes it."""
-        writer.begin(self._reply_schema)
-        try:
-            opening = Opening.from_bytes(descriptor.command)
-            with self._admission.connection():
-                self._check_opening(opening)
-                _send(writer, {"open": True})
-                serve = {protocol.READ: self._serve_read, protocol.GUARDED: self._serve_read,
-                         protocol.WRITE: self._serve_write}[opening.kind]  # fmt: skip
-                serve(opening, context, reader, writer)
-        except (BusyError, ForeseeError, ValueError, TypeError, KeyError) as error:
-            self._refuse(writer, error)
+        with self._door.call(context.peer(), len(descriptor.command or b"")) as visitor:
+            writer.begin(self._reply_schema)
+            try:
+                opening = requests.parse_opening(descriptor.command)
+                with self._admission.connection():
+                    self._check_opening(opening)
+                    _send(writer, {"open": True})
+                    serve = self._serve_write if opening.kind == protocol.WRITE else self._serve_read
+                    serve(opening, context, self._messages(reader, visitor), writer, visitor)
+            except flight.FlightError:
+                raise  # the client is gone
+            except Exception as error:
+                self._refuse(writer, error)
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         """JSON in, JSON out; an error of ours is an answer, too."""
@@ -80,13 +86,14 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             protocol.DESCRIBE: self._describe, protocol.JOIN: self._join,
             protocol.COMMIT: self._commit, protocol.STATUS: self._status,
         }  # fmt: skip
-        try:
-            if action.type not in actions:
-                raise StoreError(f"there is no action {action.type!r}; there are {', '.join(actions)}")
-            content = json.loads(action.body.to_pybytes() or b"{}")
-            answer = actions[action.type](content)
-        except Exception as error:
-            answer = self._failure(error)
+        with self._door.call(context.peer(), action.body.size):
+            try:
+                if action.type not in actions:
+                    raise StoreError(f"there is no action {action.type[:64]!r}; there are {', '.join(actions)}")
+                with self._admission.action():
+                    answer = actions[action.type](requests.parse_content(action.body.to_pybytes()))
+            except Exception as error:
+                answer = self._failure(error)
         return [protocol.to_json(answer)]
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -102,7 +109,12 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
         self._applied.stop()
         finished = self._admission.close(timeout_seconds)
         self._shard.close()
+        self._door.close()
         return finished
+
+    def shutdown(self) -> None:
+        self._door.close()
+        super().shutdown()
 
     def _check_opening(self, opening: Opening) -> None:
         if opening.incarnation != self._incarnation:
@@ -112,33 +124,35 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             )
         if opening.run is not None:
             self._applied.check_run(opening.run)
+            self._applied.check_worker(opening.worker or 0)
 
-    def _serve_read(self, opening: Opening, context: Any, reader: Any, writer: Any) -> None:
-        for batch, header in _messages(reader):
-            rows, expected = protocol.batch_ids(batch)
+    def _serve_read(
+        self, opening: Opening, context: Any, messages: Messages, writer: Any, visitor: Visitor
+    ) -> None:
+        for batch, header in messages:
             self._counters.add(requests=1)
             try:
-                self._admission.limits.check_rows(len(rows))
-                chunk = protocol.chunk_rows(len(rows), self._shard.layout)
-                held = batch.nbytes + min(len(rows), chunk) * self._shard.layout.row_bytes
-                with self._admission.request(held):
+                self._admission.limits.check_rows(batch.num_rows)
+                with self._admission.request(read_bytes(batch.num_rows, self._shard.layout)):
+                    rows, expected = requests.ids_of(batch, opening.kind, self._shard.layout)
                     guard = None
                     if expected is not None:
                         self._applied.check_run(opening.run)
+                        not_before, park_seconds = requests.parse_guard(header)
                         guard = Guard(
                             expected=expected,
-                            not_before=int(header["not_before"]),
-                            deadline=time.monotonic() + float(header["park_seconds"]),
+                            not_before=not_before,
+                            deadline=time.monotonic() + park_seconds,
                             is_gone=context.is_cancelled,
                         )
-                    # A copy: kernels are compiled for arrays of one's own, and ids are few bytes.
-                    self._reply(np.array(rows), chunk, guard, writer)
+                    self._reply(rows, guard, writer, visitor)
             except flight.FlightError:
                 raise  # the client is gone
             except Exception as error:
                 self._refuse(writer, error)
 
-    def _reply(self, rows: Any, chunk: int, guard: Guard | None, writer: Any) -> None:
+    def _reply(self, rows: Any, guard: Guard | None, writer: Any, visitor: Visitor) -> None:
+        chunk = protocol.chunk_rows(len(rows), self._shard.layout)
         for begin in range(0, len(rows), chunk):
             piece = rows[begin : begin + chunk]
             batch = protocol.empty_batch(self._reply_schema, len(piece))
@@ -151,20 +165,24 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                     expected=expected, not_before=guard.not_before, deadline=guard.deadline, is_gone=guard.is_gone
                 )
                 self._rows.read_guarded(piece, part, out)
-            writer.write_batch(batch)
+            with self._door.sending(visitor):
+                writer.write_batch(batch)
 
-    def _serve_write(self, opening: Opening, context: Any, reader: Any, writer: Any) -> None:
+    def _serve_write(
+        self, opening: Opening, context: Any, messages: Messages, writer: Any, visitor: Visitor
+    ) -> None:
         """Rows are assigned chunk by chunk; the last chunk is answered, with the first thing that went wrong if any."""
         failure: Exception | None = None
-        for batch, header in _messages(reader):
+        for batch, header in messages:
+            last, step = requests.parse_write_header(header)
             try:
                 if failure is None:
                     self._admission.limits.check_rows(batch.num_rows)
-                    with self._admission.request(batch.nbytes):
-                        self._write(opening, batch, header)
+                    with self._admission.request(write_bytes(batch.nbytes)):
+                        self._write(opening, batch, last, step)
             except Exception as error:
                 failure = error
-            if header["last"]:
+            if last:
                 self._counters.add(requests=1)
                 if failure is None:
                     _send(writer, {"applied": True})
@@ -172,17 +190,29 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                     self._refuse(writer, failure)
                 failure = None
 
-    def _write(self, opening: Opening, batch: Any, header: dict[str, Any]) -> None:
-        if header["step"] is not None:
+    def _write(self, opening: Opening, batch: Any, last: bool, step: int | None) -> None:
+        if step is not None:
             self._applied.check_run(opening.run)
-        if batch.num_rows:
-            source = protocol.batch_rows(batch, self._shard.layout, first_column=1)
-            rows, _ = protocol.batch_ids(batch.select([0]))
-            own = Rows(np.array(source.values), np.array(source.state), np.array(source.versions))
-            self._rows.write(np.array(rows), own)
-        if header["last"] and header["step"] is not None:
+        rows, source = requests.rows_of(batch, self._shard.layout)
+        if len(rows):
+            self._rows.write(rows, source)
+        if last and step is not None:
             # Only now, when every row of the step is in the store.
-            self._applied.raise_to(opening.run, opening.worker or 0, int(header["step"]))
+            self._applied.raise_to(opening.run, opening.worker or 0, step)
+
+    def _messages(self, reader: Any, visitor: Visitor) -> Messages:
+        """Batches and headers until the client closes the connection or goes away."""
+        while True:
+            try:
+                message = reader.read_chunk()
+            except (StopIteration, flight.FlightError):
+                return
+            except (pa.ArrowException, MemoryError):
+                raise StoreError("a message came that is no Arrow data; use a client of this version") from None
+            if message.data is None or message.app_metadata is None:
+                raise StoreError("a request without rows or header came; use a client of this version")
+            self._door.read(visitor, message.data.nbytes + message.app_metadata.size)
+            yield message.data, requests.parse_content(message.app_metadata.to_pybytes())
 
     def _describe(self, content: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -196,16 +226,16 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
         }
 
     def _join(self, content: dict[str, Any]) -> dict[str, Any]:
-        self._applied.join(
-            str(content["run"]), int(content["worker"]), int(content["num_workers"]), content.get("first_step")
-        )
+        joining = requests.parse_joining(content)
+        self._applied.join(joining.run, joining.worker, joining.num_workers, joining.first_step)
         return {"joined": True}
 
     def _commit(self, content: dict[str, Any]) -> dict[str, Any]:
-        if content.get("run") is not None:
-            self._applied.check_run(content["run"])
+        step, run = requests.parse_commit(content)
+        if run is not None:
+            self._applied.check_run(run)
         with self._admission.request(0):
-            return {"committed_step": self._rows.commit(int(content["step"]))}
+            return {"committed_step": self._rows.commit(step)}
 
     def _status(self, content: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -220,6 +250,8 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             "connections": self._admission.connections,
             "requests_now": self._admission.requests_now,
             "bytes_in_flight": self._admission.bytes_in_flight,
+            "sockets": self._door.num_connections,
+            "connections_cut": self._door.num_cut,
             "limits": asdict(self._admission.limits),
             "run": self._applied.run,
             "watermarks": list(self._applied.watermarks),
@@ -234,18 +266,6 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
         if not isinstance(error, (BusyError, ForeseeError)):
             traceback.print_exception(error, file=sys.stderr)
         return protocol.failure_header(error)
-
-
-def _messages(reader: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Batches and headers until the client closes the connection or goes away."""
-    while True:
-        try:
-            message = reader.read_chunk()
-        except (StopIteration, flight.FlightError):
-            return
-        if message.data is None or message.app_metadata is None:
-            raise StoreError("a request without rows or header came; use a client of this version")
-        yield message.data, json.loads(message.app_metadata.to_pybytes())
 
 
 def _send(writer: Any, header: dict[str, Any]) -> None:

@@ -1,0 +1,141 @@
+"""What a client sent, taken apart and checked before anything acts on it.
+
+In: bytes and Arrow batches off a wire. Out: plain values of the right kind and range, or a StoreError in a sentence;
+never another exception, whatever the bytes are. Ids are held against the tables later, by the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from foresee import documents
+from foresee.errors import StoreError
+from foresee.store.contract import Int32, Int64, Layout, Rows
+from foresee.store.remote import protocol
+from foresee.store.remote.protocol import Opening
+from foresee.store.server.limits import ACTION_BYTES_MAX
+
+RUN_CHARACTERS_MAX = 256
+WORKERS_MAX = 1 << 16
+PARK_SECONDS_MAX = 86_400.0
+VERSION_MAX = documents.SMALL_MAX - 1
+"""One less than fits: shards count versions from one higher."""
+_REMEDY = "use a client of this version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """A worker of a run."""
+
+    run: str
+    worker: int
+    num_workers: int
+    first_step: int | None
+
+
+def parse_content(body: bytes) -> dict[str, Any]:
+    """The JSON object of a question or a header; nothing stands for an empty one."""
+    with _refused("this content"):
+        if len(body) > ACTION_BYTES_MAX:
+            raise ValueError(f"it has {len(body):,} bytes, more than {ACTION_BYTES_MAX:,}")
+        return documents.parse_object(body or b"{}")
+
+
+def parse_opening(command: bytes | None) -> Opening:
+    """Who opens a connection."""
+    content = parse_content(command or b"")
+    with _refused("this opening"):
+        kind = documents.text_of(content, "kind")
+        if kind not in (protocol.READ, protocol.GUARDED, protocol.WRITE):
+            raise ValueError("its kind is none of read, guarded and write")
+        return Opening(
+            kind=kind,
+            incarnation=documents.text_of(content, "incarnation", RUN_CHARACTERS_MAX),
+            run=_run(content),
+            worker=None if content.get("worker") is None else documents.whole(content, "worker", 0, WORKERS_MAX - 1),
+        )
+
+
+def parse_joining(content: dict[str, Any]) -> Joining:
+    with _refused("this joining"):
+        num_workers = documents.whole(content, "num_workers", 1, WORKERS_MAX)
+        return Joining(
+            run=documents.text_of(content, "run", RUN_CHARACTERS_MAX),
+            worker=documents.whole(content, "worker", -WORKERS_MAX, WORKERS_MAX),
+            num_workers=num_workers,
+            first_step=None if content.get("first_step") is None else documents.whole(content, "first_step"),
+        )
+
+
+def parse_commit(content: dict[str, Any]) -> tuple[int, str | None]:
+    """The step to commit, and the run it is for."""
+    with _refused("this commit"):
+        return documents.whole(content, "step"), _run(content)
+
+
+def parse_guard(header: dict[str, Any]) -> tuple[int, float]:
+    """The step a guarded read waits for, and how many seconds it may."""
+    with _refused("this guarded read"):
+        park_seconds = documents.number(header, "park_seconds", -PARK_SECONDS_MAX, PARK_SECONDS_MAX)
+        return documents.whole(header, "not_before", -1), park_seconds
+
+
+def parse_write_header(header: dict[str, Any]) -> tuple[bool, int | None]:
+    """Whether a piece is the last of a write, and the step it belongs to."""
+    with _refused("this write"):
+        if not isinstance(header.get("last"), bool):
+            raise ValueError("last is neither true nor false")
+        return header["last"], None if header.get("step") is None else documents.whole(header, "step")
+
+
+def ids_of(batch: Any, kind: str, layout: Layout) -> tuple[Int64, Int32 | None]:
+    """Row ids of a read, and the versions expected of them; copies, since kernels want arrays of their own."""
+    check_batch(batch, protocol.request_schema(kind, layout))
+    with _refused("this read"):
+        rows, versions = protocol.batch_ids(batch)
+        return np.array(rows), None if versions is None else np.array(versions)
+
+
+def rows_of(batch: Any, layout: Layout) -> tuple[Int64, Rows]:
+    """Ids and rows of a piece of a write; copies, since the message goes."""
+    check_batch(batch, protocol.request_schema(protocol.WRITE, layout))
+    with _refused("this write"):
+        rows, _ = protocol.batch_ids(batch.select([0]))
+        source = protocol.batch_rows(batch, layout, first_column=1)
+        own = Rows(np.array(source.values), np.array(source.state), np.array(source.versions))
+    if len(own.versions) and int(own.versions.max()) > VERSION_MAX:
+        raise StoreError(f"a write gives a row version {int(own.versions.max())}, more than {VERSION_MAX}; {_REMEDY}")
+    ascending = np.sort(rows)
+    if (ascending[1:] == ascending[:-1]).any():
+        raise StoreError(f"a write of {len(rows)} rows has one of them twice, and only one can count; {_REMEDY}")
+    return np.array(rows), own
+
+
+def check_batch(batch: Any, schema: Any) -> None:
+    """Columns as agreed, every value there, and buffers as long as they say."""
+    if not batch.schema.equals(schema):
+        found = ", ".join(f"{field.name} {field.type}" for field in batch.schema)[:200]
+        raise StoreError(f"a request has the columns {found or 'of nothing'}, not those of these tables; {_REMEDY}")
+    with _refused("this request"):
+        batch.validate()
+        if any(column.null_count for column in batch.columns):
+            raise ValueError("values are missing")
+
+
+def _run(content: dict[str, Any]) -> str | None:
+    return None if content.get("run") is None else documents.text_of(content, "run", RUN_CHARACTERS_MAX)
+
+
+@contextmanager
+def _refused(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, OverflowError, pa.ArrowException, MemoryError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise StoreError(f"{what} cannot be understood: {reason}; {_REMEDY}") from None
