@@ -1,6 +1,8 @@
 """Plans for several workers. A planner is one line in WORKER_PLANNERS; all write the same records, counted alike.
 
     none         every row is fetched for every step and written back after it
+    lru, lfu     every worker its own cache, updates pushed after every step, changed rows pulled again
+    static       the same with a hot set from a profile
     replicated   every worker caches everything, gradients are summed over all of them (Bagpipe's published code)
     owner        a row belongs to one worker and moves with use; samples in equal slices
     herald       placement by what a worker trained last, updates pushed on demand (Herald, exact)
@@ -24,9 +26,13 @@ from foresee.plan.workers.het import het
 from foresee.plan.workers.ownership import Ownership
 from foresee.plan.workers.placement import contiguous, location_aware
 from foresee.plan.workers.replicated import Replicated
+from foresee.plan.workers.write_through import lfu_each, lru_each, static_each
 
 WORKER_PLANNERS: dict[str, Callable[[Header, Iterable[Touches]], Planner]] = {
     "none": lambda header, profile: Ownership(header, contiguous, eager=True, remember_versions=True),
+    "static": lambda header, profile: static_each(header, profile),
+    "lru": lambda header, profile: lru_each(header),
+    "lfu": lambda header, profile: lfu_each(header),
     "replicated": lambda header, profile: Replicated(header),
     "owner": lambda header, profile: Ownership(header, contiguous),
     "herald": lambda header, profile: herald(header),
@@ -35,14 +41,16 @@ WORKER_PLANNERS: dict[str, Callable[[Header, Iterable[Touches]], Planner]] = {
     "lookahead": lambda header, profile: Ownership(header, location_aware),
 }
 """The profile is a part of the trace; only planners that look at it before they start read it."""
+ADDITIVE = frozenset({"static", "lru", "lfu", "herald", "het"})
+"""Those whose workers add their own updates at the store."""
 
 
 def check_plan(
     header: Header, trace: Iterable[Touches], records: Iterable[Record], counters: Counters | None
 ) -> Verdict:
     """Plays a plan through by the rules of its planner's protocol."""
-    if header.planner in ("herald", "het"):
-        exact = header.planner == "herald" or _staleness(header) == 0
+    if header.planner in ADDITIVE:
+        exact = header.planner != "het" or _staleness(header) == 0
         return check_additive(header, trace, records, counters, exact=exact)
     return check(header, trace, records, counters)
 

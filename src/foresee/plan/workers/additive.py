@@ -1,8 +1,9 @@
 """The frame of protocols in which workers train replicas of their own and add their updates at the store.
 
-In: the touches of each step. Out: one record for each worker and step. A worker's cache is LRU. What differs between
-protocols is in `Rules`: who trains which sample, which replicas must be refreshed before a step, and whose updates are
-pushed after it. Exact for plain SGD only, where updates may be added in any order; `check_additive` is its checker.
+In: the touches of each step. Out: one record for each worker and step. A worker's cache is LRU, or ranked otherwise.
+What differs between protocols is in `Rules`: who trains which sample, which replicas must be refreshed before a step,
+and whose updates are pushed after it. Exact for plain SGD only, where updates may be added in any order;
+`check_additive` is its checker.
 
 The writes after a step are decided when the next one is known: its samples say whose updates are needed, and its
 missing rows which others must leave. A row that leaves with updates of its own is pushed then.
@@ -16,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Push, Record, Touches
-from foresee.plan.workers.recency import RecencyCaches, widened
+from foresee.plan.workers.recency import Rank, RecencyCaches, widened
 from foresee.plan.workers.shares import Numbering, Share, shares_of, users_of
 
 
@@ -90,11 +91,14 @@ class _Open:
 class Additive:
     """Plans by some rules. Looks one step ahead, and never forgets a row."""
 
-    def __init__(self, header: Header, rules: Rules) -> None:
+    def __init__(self, header: Header, rules: Rules, rank: Rank | None = None, first_rows: Int64 | None = None) -> None:
+        """`rank`: caches that are not LRU. `first_rows` get the first numbers, in their order: a rank may know them."""
         self.header = header
         self._rules = rules
         self._numbering = Numbering(header.num_rows)
-        self._caches = RecencyCaches(header.num_workers, header.capacity_rows)
+        if first_rows is not None:
+            self._numbering.number(first_rows, header.first_step)
+        self._caches = RecencyCaches(header.num_workers, header.capacity_rows, rank)
         self._replicas = Replicas(header.num_workers)
         self._next = header.first_step
         self._open: _Open | None = None
