@@ -15,7 +15,20 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from foresee.cli import demo, evaluate, export, plan, plan_server, prepare, serve, status, train, verify, worker
+from foresee.cli import (
+    demo,
+    evaluate,
+    explain,
+    export,
+    plan,
+    plan_server,
+    prepare,
+    serve,
+    status,
+    train,
+    verify,
+    worker,
+)
 from foresee.cluster import commands as cluster
 from foresee.engine.lifeline import end_with_launcher
 from foresee.errors import InputError
@@ -27,6 +40,7 @@ COMMANDS: dict[str, ModuleType] = {
     "train": train,
     "evaluate": evaluate,
     "verify": verify,
+    "explain": explain,
     "export": export,
     "serve": serve,
     "plan-server": plan_server,

@@ -1,0 +1,105 @@
+"""`foresee explain`: why a row was fetched, kept, moved, written back; what a step did and waited for. In words."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from foresee.cli.bars import bar
+from foresee.cli.options import Set
+from foresee.config import RunConfig, load_run
+from foresee.errors import ConfigError
+
+STRIP_WIDTH_MAX = 96
+
+
+def explain(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or a run file.")],
+    row: Annotated[
+        str | None,
+        typer.Option(metavar="TABLE:ID", help="A row: id as prepared, TABLE:=VALUE for a raw value, or a row number."),
+    ] = None,
+    step: Annotated[int | None, typer.Option(metavar="NUM", help="A step, counted from 0 over all epochs.")] = None,
+    overrides: Set = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of sentences.")] = False,
+) -> None:
+    """Why a row was fetched, kept, moved and written back, or what a step did and waited for.
+
+    The plan is made again from the run's log and cache, or read from the kept file: the same records every time.
+    Nothing is trained, and a run file that was never trained can be asked too.
+
+    [bold]Examples[/]
+
+      foresee explain run --row C3:17
+      foresee explain run.yaml --row user_id:=196
+      foresee explain run --step 120
+      foresee explain run.yaml --step 120 --set cache.rows=200000 --json
+    """
+    if (row is None) == (step is None):
+        raise typer.BadParameter("ask about one thing: give either --row TABLE:ID or --step NUM")
+    config, console = _config_of(run, overrides or ()), Console(stderr=json)
+    if row is not None:
+        _explain_row(config, row, console, as_json=json)
+    else:
+        assert step is not None
+        _explain_step(config, step, console, as_json=json)
+
+
+def _config_of(run: Path, overrides: Sequence[str]) -> RunConfig:
+    from foresee.engine.run_folder import CONFIG_FILE
+
+    if not run.is_dir():
+        return load_run(run, overrides)
+    if not (run / CONFIG_FILE).is_file():
+        raise ConfigError(f"{run} holds no run ({CONFIG_FILE} is missing); give the folder of a run, or a run file")
+    return load_run(run / CONFIG_FILE, overrides)
+
+
+def _explain_row(config: RunConfig, name: str, console: Console, *, as_json: bool) -> None:
+    from foresee.engine.explanation import RunPlan, explain_row
+    from foresee.engine.explanation.row_words import headline, paragraphs
+    from foresee.engine.explanation.strip import AWAY, KEPT, USED, strip
+
+    plan = RunPlan.of(config)
+    with bar(console, "planning", plan.header.num_steps) as advance:
+        life = explain_row(plan, name, advance=advance)
+    if as_json:
+        figures = {"uses": life.uses, "num_fetched": life.num_fetched, "hit_rate": life.hit_rate}
+        print(json_format.dumps({**asdict(life), **figures}))
+        return
+    lines = headline(life)
+    if life.stays:
+        width = min(STRIP_WIDTH_MAX, console.width - 2)
+        lines += ["", strip(life, width), f"{USED} used   {KEPT} kept in a cache   {AWAY} away"]
+    _print(console, lines, paragraphs(life))
+
+
+def _explain_step(config: RunConfig, step: int, console: Console, *, as_json: bool) -> None:
+    from foresee.engine.explanation import RunPlan, explain_step
+    from foresee.engine.explanation.step_words import headline, paragraphs
+
+    plan = RunPlan.of(config)
+    with bar(console, "planning", plan.header.num_steps) as advance:
+        account = explain_step(plan, step, advance=advance)
+    if as_json:
+        print(json_format.dumps(asdict(account)))
+    else:
+        _print(console, headline(account), paragraphs(account, plan.names))
+
+
+def _print(console: Console, head: list[str], groups: list[list[str]]) -> None:
+    def say(text: Any) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    for line in head:
+        say(line)
+    for sentences in groups:
+        say("")
+        for sentence in sentences:
+            say(f"  {sentence}")
