@@ -164,12 +164,13 @@ def test_the_seal_comes_after_the_records_and_before_the_base(tmp_path: Path) ->
     del disk.calls[:]
     store.commit(1)
     store.close()
-    seal, end = [k for k, name in enumerate(disk.calls) if name == "replace layout.json"]
+    seal, undo, end = [k for k, name in enumerate(disk.calls) if name == "replace layout.json"]
     assert "sync overlay.bin" in disk.calls[:seal]
     assert "sync layout.json.draft" in disk.calls[:seal]
     assert disk.calls[seal + 1] == "sync tables"
-    assert "write_rows" not in disk.calls[:seal]
-    assert {"write_rows", "sync rows.npy", "sync written.npy"} <= set(disk.calls[seal:end])
+    assert disk.calls.index("sync undo.bin.draft") < disk.calls.index("replace undo.bin") < undo
+    assert "write_rows" not in disk.calls[:undo]
+    assert {"write_rows", "sync rows.npy", "sync written.npy"} <= set(disk.calls[undo:end])
     assert disk.calls[end + 1] == "sync tables"
 
 
@@ -195,10 +196,12 @@ def test_close_after_an_interrupted_commit_keeps_the_journal(tmp_path: Path) -> 
 def test_a_flipped_bit_in_the_journal_is_a_sentence(tmp_path: Path, where: int) -> None:
     folder = sealed_folder(tmp_path)
     num_bytes = 50 * (8 + LAYOUT.row_bytes)
+    # The second commit is in the second segment, which begins where the first would end if it held every row.
+    place = LAYOUT.num_rows * (8 + LAYOUT.row_bytes) + where % num_bytes
     with open(folder / "overlay.bin", "r+b") as stream:
-        stream.seek(where % num_bytes)
+        stream.seek(place)
         byte = stream.read(1)[0]
-        stream.seek(where % num_bytes)
+        stream.seek(place)
         stream.write(bytes([byte ^ 4]))
     before = (folder / "rows.npy").read_bytes()
     with pytest.raises(StoreError, match=r"overlay.bin is damaged: the commit of step 2 has checksum"):
@@ -271,7 +274,7 @@ def test_full_disk_at_commit_can_be_tried_again(tmp_path: Path) -> None:
     store = DiskStore.create(folder, LAYOUT, files=disk)
     store.write(*rows_of_step(1))
     disk.free = 0
-    with pytest.raises(StoreError, match=r"the rows of this commit need 8,192 bytes more"):
+    with pytest.raises(StoreError, match=r"the rows of this commit need 10,192 bytes more"):
         store.commit(1)
     assert store.committed_step == 0
     disk.free = 1 << 40

@@ -45,6 +45,12 @@ def set_bits(bits: Bits, rows: Int64) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
+def clear_bits(bits: Bits, rows: Int64) -> None:
+    for row in rows:
+        bits[row >> 3] &= ~(np.uint8(1) << np.uint8(row & 7))
+
+
+@numba.njit(nogil=True, cache=True)
 def locate_in_base(rows: Int64, written: Bits, places: Int64) -> None:
     """Places for a store without overlay."""
     for k in range(len(rows)):

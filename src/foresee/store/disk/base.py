@@ -23,7 +23,7 @@ from foresee.errors import StoreError
 from foresee.store.contract import Float32, Int64, Layout
 from foresee.store.disk.files import Files
 from foresee.store.initial import fill_initial_row, initial_key, initial_unit
-from foresee.store.kernels import Bits, is_set, read_only, set_bits
+from foresee.store.kernels import Bits, clear_bits, is_set, read_only, set_bits
 
 ROWS_FILE = "rows.npy"
 WRITTEN_FILE = "written.npy"
@@ -139,6 +139,10 @@ class Base:
 
     def mark_written(self, rows: Int64) -> None:
         set_bits(self._bits, rows)
+
+    def mark_unwritten(self, rows: Int64) -> None:
+        """These rows have their initial values again."""
+        clear_bits(self._bits, rows)
 
     def sync(self) -> None:
         self._files.sync(self._rows_descriptor)

@@ -1,8 +1,9 @@
 """Which rows are in the overlay, and where: a hash map from row to position, in memory.
 
 Open addressing with linear probing in one int64 array [capacity, 2] of (row, position), at most half full, so that a
-lookup is mostly one cache line. Memory grows with the rows written since the last commit, never with the tables. It is
-not locked: `disk/overlay.py` holds a lock around every call, as growth replaces the array.
+lookup is mostly one cache line. Positions count through both segments of the overlay: one lookup finds a row wherever
+it is. Memory grows with the rows written since the last commits, never with the tables. It is not locked:
+`disk/overlay.py` holds a lock around every call, as growth replaces the array.
 """
 
 from __future__ import annotations
@@ -64,10 +65,15 @@ def _place(
     base: Float32,
     written: Bits,
     base_version_max: int,
+    first: int,
     count: int,
+    num_entries: int,
     places: Int64,
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Gives each row to be written its position: its present one, or a new one at the end; REFUSED if it is older.
+
+    Positions `first` to `count` are the records that may change. A row whose record is in the other, sealed segment
+    gets a new one, and is found there from now on.
 
     A row's version in the base is looked at only if it can be newer: a write-back of this training run always has a
     version above every committed one, and looking would mean a random read for each row written.
@@ -83,6 +89,8 @@ def _place(
         if table[entry, 0] == row:
             position = table[entry, 1]
             stored = record_versions[position, record_words - 1]
+            if position < first or position >= count:
+                position = count
         else:
             position = count
             stored = 0
@@ -92,52 +100,76 @@ def _place(
             places[k] = REFUSED
             continue
         if position == count:
-            table[entry, 0] = row
+            if table[entry, 0] == EMPTY:
+                table[entry, 0] = row
+                num_entries += 1
             table[entry, 1] = position
             count += 1
         places[k] = position
         version_max = max(version_max, version)
-    return count, version_max
+    return count, num_entries, version_max
 
 
 @numba.njit(nogil=True, cache=True)
-def _move_entries(old: Int64, new: Int64, shift: int) -> None:
+def _move_entries(old: Int64, new: Int64, shift: int, dropped_begin: int, dropped_end: int) -> int:
+    """Entries of `old` into the empty `new`, except those with positions in the dropped range; returns how many."""
+    count = 0
     for k in range(old.shape[0]):
-        if old[k, 0] != EMPTY:
+        if old[k, 0] != EMPTY and not dropped_begin <= old[k, 1] < dropped_end:
             entry = _find(new, shift, old[k, 0])
             new[entry, 0] = old[k, 0]
             new[entry, 1] = old[k, 1]
+            count += 1
+    return count
+
+
+@numba.njit(nogil=True, cache=True)
+def _insert(rows: Int64, first: int, table: Int64, shift: int) -> None:
+    for k in range(len(rows)):
+        entry = _find(table, shift, rows[k])
+        table[entry, 0] = rows[k]
+        table[entry, 1] = first + k
 
 
 class RowIndex:
     """Rows of the overlay by id."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._num_entries = 0
         self._table, self._shift = _empty_table(_CAPACITY_MIN)
-
-    def __len__(self) -> int:
-        return self._count
 
     def locate(self, rows: Int64, written: Bits, places: Int64) -> None:
         """Fills `places` with overlay positions, BASE or INITIAL."""
         _locate(rows, self._table, self._shift, written, places)
 
     def place(
-        self, rows: Int64, versions: Int32, *, records: Float32, base: Float32, written: Bits, base_version_max: int
-    ) -> tuple[Int64, int]:
-        """Positions for rows to be written (REFUSED for older ones), and the highest version among them."""
-        self._grow(self._count + len(rows))
+        self, rows: Int64, versions: Int32, *, records: Float32, base: Float32, written: Bits, base_version_max: int,
+        first: int, count: int,
+    ) -> tuple[Int64, int, int]:  # fmt: skip
+        """Positions for rows to be written (REFUSED for older ones); the end of the records; their highest version."""
+        self._grow(self._num_entries + len(rows))
         places = np.empty(len(rows), np.int64)
-        self._count, version_max = _place(
+        count, self._num_entries, version_max = _place(
             rows, versions, self._table, self._shift, records, base.shape[1] - 1, base, written,
-            base_version_max, self._count, places,
+            base_version_max, first, count, self._num_entries, places,
         )  # fmt: skip
-        return places, version_max
+        return places, count, version_max
+
+    def insert(self, rows: Int64, first: int) -> None:
+        """Rows that are not here yet, at positions from `first` on."""
+        self._grow(self._num_entries + len(rows))
+        _insert(rows, first, self._table, self._shift)
+        self._num_entries += len(rows)
+
+    def drop(self, begin: int, end: int) -> None:
+        """Forgets the rows with positions in this range."""
+        table, shift = _empty_table(len(self._table))
+        self._num_entries = _move_entries(self._table, table, shift, begin, end)
+        self._table = table
 
     def clear(self) -> None:
         """Forgets all rows; the capacity stays, as the next interval will be about as long."""
-        self._count = 0
+        self._num_entries = 0
         self._table.fill(EMPTY)
 
     def _grow(self, num_rows: int) -> None:
@@ -146,7 +178,7 @@ class RowIndex:
             capacity *= 2
         if capacity > len(self._table):
             table, shift = _empty_table(capacity)
-            _move_entries(self._table, table, shift)
+            _move_entries(self._table, table, shift, 0, 0)
             self._table, self._shift = table, shift
 
 

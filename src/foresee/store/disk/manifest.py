@@ -1,14 +1,15 @@
-"""`layout.json`: what a table folder holds, and its last commit. The one file that decides.
+"""`layout.json`: what a table folder holds, and its commits. The one file that decides.
 
-In: a layout and the state of the last commit. Out: JSON that a person can read, and back again, checked. Replacing this
-file is the commit: `journal` says that the overlay holds so many records that belong to the commit and may not be in
-the base yet. Everything else in the folder is meaningless without it.
+In: a layout and the state of the commits. Out: JSON that a person can read, and back again, checked. Replacing this
+file is what makes a commit stand, be prepared, or be given up. `journal` and `prepared` say which records of the
+overlay count, `undo` which records lead back from the last commit to the one before. Everything else in the folder is
+meaningless without it.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,32 @@ from foresee.errors import StoreError
 from foresee.store.contract import Layout, Table
 
 MANIFEST_FILE = "layout.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""Version 1 knew one commit at a time and one segment of the overlay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """Records of the overlay that belong to the last commit."""
+    """Sealed records of the overlay."""
+
+    num_records: int
+    crc32: int
+    segment: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A commit that is sealed and not decided."""
+
+    step: int
+    version_max: int
+    journal: Journal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """Records of `undo.bin`: what the rows of the last commit were before it."""
 
     num_records: int
     crc32: int
@@ -29,18 +50,26 @@ class Journal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A table folder as of its last commit."""
+    """A table folder and its commits."""
 
     layout: Layout
     committed_step: int = 0
     version_max: int = 0
     """No committed row has a higher version."""
     journal: Journal | None = None
-    """None: all rows of the commit are in the base."""
+    """None: all rows of the last commit are in the base."""
+    prepared: Prepared | None = None
+    previous_step: int | None = None
+    """The commit before, if the folder can go back to it: by not folding the journal while there is no `undo`, else by
+    writing its records into the base."""
+    previous_version_max: int = 0
+    undo: Undo | None = None
+    going_back: bool = False
+    """The last commit was given up for the one before, and the records of `undo` may not be in the base yet."""
 
 
 def to_json(manifest: Manifest) -> bytes:
-    layout, journal = manifest.layout, manifest.journal
+    layout = manifest.layout
     content = {
         "format_version": FORMAT_VERSION,
         "tables": [{"name": table.name, "num_rows": table.num_rows} for table in layout.tables],
@@ -51,7 +80,12 @@ def to_json(manifest: Manifest) -> bytes:
         "init_scale": layout.init_scale,
         "committed_step": manifest.committed_step,
         "version_max": manifest.version_max,
-        "journal": None if journal is None else {"num_records": journal.num_records, "crc32": journal.crc32},
+        "journal": None if manifest.journal is None else asdict(manifest.journal),
+        "prepared": None if manifest.prepared is None else asdict(manifest.prepared),
+        "previous_step": manifest.previous_step,
+        "previous_version_max": manifest.previous_version_max,
+        "undo": None if manifest.undo is None else asdict(manifest.undo),
+        "going_back": manifest.going_back,
     }
     return (json.dumps(content, indent=2) + "\n").encode()
 
@@ -68,7 +102,7 @@ def read_manifest(folder: Path) -> Manifest:
     except ValueError as error:
         raise StoreError(f"{path} is not JSON ({error}); restore it from a copy") from error
     found = content.get("format_version") if isinstance(content, dict) else None
-    if found != FORMAT_VERSION:
+    if found not in READABLE_VERSIONS:
         raise StoreError(
             f"{path} has format version {found!r}, this program reads {FORMAT_VERSION}; "
             "use the version of Foresee that wrote the tables"
@@ -88,13 +122,43 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         seed=int(content["seed"]),
         init_scale=float(content["init_scale"]),
     )
-    journal = content["journal"]
+    if content["format_version"] == 1:
+        content = {**asdict(Manifest(layout=layout)), **content}
+    prepared, undo, previous = content["prepared"], content["undo"], content["previous_step"]
     return Manifest(
         layout=layout,
         committed_step=int(content["committed_step"]),
         version_max=int(content["version_max"]),
-        journal=journal and Journal(num_records=int(journal["num_records"]), crc32=int(journal["crc32"])),
+        journal=_journal(content["journal"], layout),
+        prepared=prepared and _prepared(prepared, layout),
+        previous_step=None if previous is None else int(previous),
+        previous_version_max=int(content["previous_version_max"]),
+        undo=undo and Undo(num_records=_num_records(undo, layout), crc32=int(undo["crc32"])),
+        going_back=bool(content["going_back"]),
     )
+
+
+def _journal(content: dict[str, Any] | None, layout: Layout) -> Journal | None:
+    if content is None:
+        return None
+    segment = int(content.get("segment", 0))
+    if segment not in (0, 1):
+        raise ValueError(f"segment {segment}")
+    return Journal(num_records=_num_records(content, layout), crc32=int(content["crc32"]), segment=segment)
+
+
+def _num_records(content: dict[str, Any], layout: Layout) -> int:
+    num_records = int(content["num_records"])
+    if not 0 <= num_records <= layout.num_rows:
+        raise ValueError(f"num_records {num_records} of {layout.num_rows} rows")
+    return num_records
+
+
+def _prepared(content: dict[str, Any], layout: Layout) -> Prepared:
+    journal = _journal(content["journal"], layout)
+    if journal is None:
+        raise ValueError("prepared without a journal")
+    return Prepared(step=int(content["step"]), version_max=int(content["version_max"]), journal=journal)
 
 
 def check_same_layout(folder: Path, found: Layout, wanted: Layout) -> None:

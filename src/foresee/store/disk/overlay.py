@@ -1,9 +1,10 @@
 """The overlay: what was written since the last commit, and the journal of the commit that is under way.
 
-`overlay.bin` is an array of records (row id as int64, then the row's words), as long as the tables but sparse. A row
-keeps its record until the commit and is overwritten in place, so the file grows with the distinct rows of an interval.
-Space is reserved before it is used. The file means nothing until `layout.json` says how many records of it count and
-what their checksum is; then it must not change until they are in the base.
+`overlay.bin` is an array of records (row id as int64, then the row's words) in two segments, each as long as the tables
+but sparse. One segment is written: a row keeps its record there until the commit and is overwritten in place, so it
+grows with the distinct rows of an interval. The other is free, or sealed: `layout.json` says how many of its records
+count and what their checksum is, and they do not change until they are in the base. A commit seals the one and goes on
+in the other, so that folding holds up nobody. Space is reserved before it is used.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from foresee.store.prefetch import ROWS_AHEAD, prefetch
 
 HEADER_WORDS = 2
 """float32 words before a row: its id as int64."""
+NUM_SEGMENTS = 2
 _RESERVE_BYTES_MIN = 1 << 20
 _RESERVE_BYTES_MAX = 1 << 26
 _CHECKSUM_CHUNK_BYTES = 1 << 24
@@ -62,10 +64,11 @@ def _scatter(
 
 
 @numba.njit(nogil=True, cache=True)
-def _row_ids(records: Float32, out: Int64) -> None:
+def read_row_ids(records: Float32, first: int, out: Int64) -> None:
+    """The row ids of records from `first` on."""
     ids = records.view(np.int32)
     for k in range(len(out)):
-        out[k] = np.int64(np.uint32(ids[k, 0])) | (np.int64(ids[k, 1]) << 32)
+        out[k] = np.int64(np.uint32(ids[first + k, 0])) | (np.int64(ids[first + k, 1]) << 32)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -84,21 +87,31 @@ class Overlay:
     def __init__(self, path: Path, layout: Layout, files: Files) -> None:
         self._files = files
         self._record_words = HEADER_WORDS + layout.row_bytes // 4
-        self._num_bytes = layout.num_rows * self._record_words * 4
+        self._segment_rows = layout.num_rows
+        self._segment_bytes = layout.num_rows * self._record_words * 4
+        self._num_bytes = NUM_SEGMENTS * self._segment_bytes
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         # Records of a commit that was interrupted are still in the file and stay.
         os.ftruncate(self._descriptor, self._num_bytes)
         self._mapped = mmap.mmap(self._descriptor, self._num_bytes)
         if hasattr(mmap, "MADV_RANDOM"):
             self._mapped.madvise(mmap.MADV_RANDOM)
-        self._records: Float32 = np.frombuffer(self._mapped, np.float32).reshape(layout.num_rows, -1)
+        self._records: Float32 = np.frombuffer(self._mapped, np.float32).reshape(-1, self._record_words)
         self._staging = np.empty((_APPEND_ROWS, self._record_words), np.float32)
-        self._reserved_bytes = 0
+        self._reserved_bytes = [0] * NUM_SEGMENTS
         self._index = RowIndex()
         self._lock = threading.Lock()
+        self.segment = 0
+        """The one that is written."""
+        self._end = 0
+        """Position after its last record."""
 
     def __len__(self) -> int:
-        return len(self._index)
+        """Records of the segment that is written."""
+        return self._end - self._first(self.segment)
+
+    def _first(self, segment: int) -> int:
+        return segment * self._segment_rows
 
     @property
     def records(self) -> Float32:
@@ -115,26 +128,26 @@ class Overlay:
 
     def missing_bytes(self, num_rows: int) -> int:
         """Bytes that must be reserved before so many rows can be written."""
-        needed = min((len(self) + num_rows) * self._record_words * 4, self._num_bytes)
-        return max(0, needed - self._reserved_bytes)
+        needed = min((len(self) + num_rows) * self._record_words * 4, self._segment_bytes)
+        return max(0, needed - self._reserved_bytes[self.segment])
 
     def reserve(self, num_rows: int) -> None:
         """Takes disk space for so many rows more; OSError if there is none, and nothing has changed."""
-        missing = self.missing_bytes(num_rows)
+        missing, reserved = self.missing_bytes(num_rows), self._reserved_bytes[self.segment]
         if not missing:
             return
-        ahead = min(max(missing, self._reserved_bytes, _RESERVE_BYTES_MIN), max(missing, _RESERVE_BYTES_MAX))
-        ahead = min(ahead, self._num_bytes - self._reserved_bytes)
-        self._files.reserve(self._descriptor, self._reserved_bytes, ahead)
-        self._reserved_bytes += ahead
+        ahead = min(max(missing, reserved, _RESERVE_BYTES_MIN), max(missing, _RESERVE_BYTES_MAX))
+        ahead = min(ahead, self._segment_bytes - reserved)
+        self._files.reserve(self._descriptor, self.segment * self._segment_bytes + reserved, ahead)
+        self._reserved_bytes[self.segment] += ahead
 
     def write(self, rows: Int64, source: Rows, *, base: Float32, written: Bits, base_version_max: int) -> int:
         """Assigns rows for which space is reserved, except older ones; returns their highest version."""
         with self._lock:
-            first_new = len(self._index)
-            places, version_max = self._index.place(
+            first_new = self._end
+            places, self._end, version_max = self._index.place(
                 rows, source.versions, records=self._records, base=base, written=written,
-                base_version_max=base_version_max,
+                base_version_max=base_version_max, first=self._first(self.segment), count=first_new,
             )  # fmt: skip
         # Outside the lock: nobody reads these rows now, and other rows are elsewhere.
         present = np.flatnonzero((places >= 0) & (places < first_new))
@@ -156,45 +169,61 @@ class Overlay:
 
     def sync(self) -> None:
         """Brings the records to the disk."""
-        self._files.sync_map(self._mapped, len(self) * self._record_words * 4)
+        self._files.sync_map(self._mapped, self._end * self._record_words * 4)
         self._files.sync(self._descriptor)
+
+    def switch(self) -> None:
+        """The segment that was written is sealed; from now on the other one is, which must be free."""
+        with self._lock:
+            self.segment = (self.segment + 1) % NUM_SEGMENTS
+            self._end = self._first(self.segment)
 
     def forget_pages(self) -> None:
         """Asks the system to write its pages and give up their memory; those being written go at the next call."""
         self._mapped.madvise(mmap.MADV_DONTNEED)
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def checksum(self, num_records: int) -> int:
-        """CRC-32 of the first records."""
-        num_bytes = num_records * self._record_words * 4
+    def checksum(self, segment: int, num_records: int) -> int:
+        """CRC-32 of the first records of a segment."""
+        first, num_bytes = segment * self._segment_bytes, num_records * self._record_words * 4
         crc = 0
         with memoryview(self._mapped) as view:
-            for begin in range(0, num_bytes, _CHECKSUM_CHUNK_BYTES):
-                crc = zlib.crc32(view[begin : min(begin + _CHECKSUM_CHUNK_BYTES, num_bytes)], crc)
+            for begin in range(first, first + num_bytes, _CHECKSUM_CHUNK_BYTES):
+                crc = zlib.crc32(view[begin : min(begin + _CHECKSUM_CHUNK_BYTES, first + num_bytes)], crc)
         return crc
 
-    def row_ids(self, num_records: int) -> Int64:
+    def row_ids(self, segment: int, num_records: int) -> Int64:
         out = np.empty(num_records, np.int64)
-        _row_ids(self._records, out)
+        read_row_ids(self._records, self._first(segment), out)
         return out
 
-    def copy_words(self, positions: Int64) -> Float32:
-        """The words of some records, one after the other, without their ids."""
-        out = np.empty((len(positions), self._record_words - HEADER_WORDS), np.float32)
-        _copy_words(self._records, positions, out)
+    def copy_words(self, segment: int, order: Int64) -> Float32:
+        """The words of some records of a segment, one after the other, without their ids."""
+        out = np.empty((len(order), self._record_words - HEADER_WORDS), np.float32)
+        _copy_words(self._records, order + self._first(segment), out)
         return out
 
-    def clear(self) -> None:
-        """Forgets all records; their space stays reserved for the next interval."""
+    def release(self, segment: int) -> None:
+        """The records of a sealed segment are in the base: reads find them there. Its space stays for the next one."""
+        with self._lock:
+            self._index.drop(self._first(segment), self._first(segment + 1))
+
+    def rewind(self, sealed: tuple[int, int] | None) -> None:
+        """Forgets all records, except those of a sealed segment (number, records), which are found again."""
         with self._lock:
             self._index.clear()
+            if sealed is not None:
+                segment, num_records = sealed
+                self.segment = (segment + 1) % NUM_SEGMENTS
+                self._index.insert(self.row_ids(segment, num_records), self._first(segment))
+            self._end = self._first(self.segment)
 
     def discard(self) -> None:
-        """Gives the space back as well. Only when no commit is under way."""
-        self.clear()
+        """Forgets everything and gives the space back. Only when no segment is sealed."""
+        self.rewind(None)
         os.ftruncate(self._descriptor, 0)
         os.ftruncate(self._descriptor, self._num_bytes)
-        self._reserved_bytes = 0
+        self._reserved_bytes = [0] * NUM_SEGMENTS
 
     def close(self, *, keep: bool) -> None:
         """Ends the mapping; `keep` leaves the records in the file, for a commit that has to be finished."""

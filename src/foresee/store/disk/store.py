@@ -1,12 +1,13 @@
 """A store on disk: committed rows in the base, rows written since then in the overlay.
 
 In: a folder and a layout. Reads look into the overlay first, then the base; a row in neither has its initial value and
-costs no read. A commit seals the overlay (checksum, sync, then `layout.json` replaced: from here on the commit stands),
-folds it into the base, and replaces `layout.json` once more. Opening a folder finishes a commit that was interrupted
-after the seal and forgets what was written after the last commit: a crash leaves exactly the last commit.
+costs no read. A commit seals the overlay (checksum, sync, then `layout.json` replaced: from here on the commit stands)
+and folds it into the base. Opening a folder finishes a commit that was interrupted after the seal and forgets what was
+written after the last commit: a crash leaves exactly the last commit. Who commits rows together with something else
+does it in two phases, `prepare` and `settle`, and decides after a crash with `open_at` (see store.commits).
 
 Locks, always taken in this order: writer (writes and commits, one at a time), reader (a whole read; a commit takes it
-only to empty the overlay), and the overlay's own around its index.
+only to empty the overlay), and the overlay's own around its index. The thread that folds never takes the writer's.
 """
 
 from __future__ import annotations
@@ -16,32 +17,29 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from foresee.errors import StoreError, UsageError
 from foresee.store.check import check_request
+from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Int64, Layout, Rows
 from foresee.store.disk.base import ROWS_FILE, Base
 from foresee.store.disk.files import Files
 from foresee.store.disk.folder import create_folder, lock_folder
-from foresee.store.disk.manifest import MANIFEST_FILE, Journal, Manifest, check_same_layout, read_manifest, to_json
+from foresee.store.disk.journal import OVERLAY_FILE, CommitJournal
+from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, check_same_layout, read_manifest
 from foresee.store.disk.overlay import HEADER_WORDS, Overlay
 from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.initial import initial_key, initial_unit
 from foresee.store.kernels import gather
-
-OVERLAY_FILE = "overlay.bin"
-_FOLD_ROWS = 4096
+from foresee.store.part_store import open_part, prepare_part, settle_part
 
 
 class DiskStore:
     """Rows in a folder. Made with `create`, `open` or `open_or_create`."""
 
     def __init__(self, folder: Path, manifest: Manifest, lock: int, files: Files) -> None:
-        self._folder, self._manifest, self._files, self._lock_descriptor = folder, manifest, files, lock
+        self._folder, self._files, self._lock_descriptor = folder, files, lock
         self._key, self._unit = initial_key(manifest.layout), initial_unit(manifest.layout)
         self._writer, self._reader = threading.Lock(), threading.Lock()
         self._closed = False
@@ -54,7 +52,11 @@ class DiskStore:
             undo.callback(self._overlay.close, keep=True)
             self._parallel = ParallelCopy()
             undo.callback(self._parallel.close)
-            self._recover()
+            self._journal = CommitJournal(folder, manifest, self._base, self._overlay, files, self._reader)
+            undo.callback(self._journal.close)
+            with self._full_disk_as_sentence("the rows of an interrupted commit"):
+                self._journal.recover()
+            self._undecided = self._journal.part.prepared is not None
             undo.pop_all()
 
     @classmethod
@@ -92,11 +94,16 @@ class DiskStore:
 
     @property
     def layout(self) -> Layout:
-        return self._manifest.layout
+        return self._journal.manifest.layout
 
     @property
     def committed_step(self) -> int:
-        return self._manifest.committed_step
+        return self._journal.manifest.committed_step
+
+    @property
+    def parts(self) -> tuple[Part]:
+        """The commits that this folder can be opened at."""
+        return (self._journal.part,)
 
     @property
     def bytes_when_full(self) -> int:
@@ -122,13 +129,14 @@ class DiskStore:
         self._check_usable()
         check_request(self.layout, rows, source)
         with self._writer:
+            self._check_decided()
             missing = self._overlay.missing_bytes(len(rows))
-            with self._full_disk_as_sentence(missing, "the rows written since the last commit"):
+            with self._full_disk_as_sentence("the rows written since the last commit", missing):
                 self._overlay.reserve(len(rows))
             with self._unusable_on_failure("a write"):
                 version_max = self._overlay.write(
                     rows, source, base=self._base.words, written=self._base.written,
-                    base_version_max=self._manifest.version_max,
+                    base_version_max=self._journal.manifest.version_max,
                 )  # fmt: skip
             self._version_max = max(self._version_max, version_max)
 
@@ -137,23 +145,68 @@ class DiskStore:
         if step < self.committed_step:
             raise UsageError(f"{self._folder}: step {step} cannot be committed: step {self.committed_step} already is")
         with self._writer:
-            rows = self._overlay.row_ids(len(self._overlay))
-            self._check_room_for(np.sort(rows))
+            self._check_decided()
+            if (prepared := self._journal.part.prepared) is not None:
+                raise UsageError(f"{self._folder}: step {prepared} is prepared; settle it before you commit {step}")
+            self._make_room()
             with self._unusable_on_failure(f"the commit of step {step}"):
-                self._seal(step)
-                self._fold(rows)
-            with self._reader:
-                self._overlay.clear()
+                self._journal.seal_decided(step, self._version_max)
+                self._journal.fold()
+
+    def prepare(self, step: int) -> None:
+        """Makes what was written so far durable as the state after `step` steps, without giving up the last commit."""
+        prepare_part(self, step)
+
+    def settle(self, step: int) -> None:
+        """The prepared step is the last commit. It is folded in the background."""
+        settle_part(self, step)
+
+    def open_at(self, step: int) -> None:
+        """Goes to one of the commits that are kept, and gives up everything after it."""
+        open_part(self, step)
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """What a part is told to do; if it fails, the folder has to be opened again."""
+        self._check_usable()
+        with self._writer:
+            if isinstance(instruction, Seal):
+                self._check_decided()
+                self._make_room()
+            with self._unusable_on_failure(_words(instruction)):
+                self._carry_out(instruction)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        journal = self._journal
+        match instruction:
+            case Seal(step):
+                journal.seal(step, self._version_max)
+            case Promote():
+                journal.promote()
+                journal.fold_in_background()
+            case Discard():
+                journal.discard()
+            case ForgetWrites():
+                journal.forget_writes()
+                self._version_max = journal.manifest.version_max
+                if journal.manifest.prepared is not None:
+                    self._version_max = journal.manifest.prepared.version_max
+            case GoBack():
+                journal.go_back()
+        if not isinstance(instruction, Seal | ForgetWrites):
+            self._undecided = False
+        if isinstance(instruction, Discard | GoBack):
+            self._version_max = journal.manifest.version_max
 
     def initialise_all(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Writes every row's initial value now, the same bytes as on first touch; progress(rows done, rows)."""
         self._check_usable()
         with self._writer:
+            self._journal.finish_folding()
             needed, free = self.bytes_when_full, self._files.free_bytes(self._folder)
             taken = (self._folder / ROWS_FILE).stat().st_blocks * 512
             if needed - taken > free:
-                raise StoreError(self._full_disk_sentence(needed - taken - free, "all initial values"))
-            with self._full_disk_as_sentence(needed - taken, "all initial values"):
+                raise StoreError(self._full_disk_sentence("all initial values", needed - taken - free))
+            with self._full_disk_as_sentence("all initial values", needed - taken):
                 self._base.initialise_all(progress)
 
     def forget_pages(self) -> None:
@@ -168,74 +221,40 @@ class DiskStore:
     def close(self) -> None:
         if self._closed:
             return
-        with self._writer, self._reader:
+        with self._writer:
             self._closed = True
-            self._parallel.close()
-            self._base.close()
-            # If a commit may be sealed, its records have to stay.
-            self._overlay.close(keep=self._unusable is not None)
-            os.close(self._lock_descriptor)
+            self._journal.close()
+            with self._reader:
+                self._parallel.close()
+                self._base.close()
+                # If a commit may be sealed, its records have to stay.
+                manifest = self._journal.manifest
+                sealed = manifest.prepared is not None or manifest.journal is not None
+                self._overlay.close(keep=sealed or self._unusable is not None)
+                os.close(self._lock_descriptor)
 
-    def _recover(self) -> None:
-        """Finishes the commit that was interrupted, if there is one, and forgets everything after it."""
-        journal = self._manifest.journal
-        if journal is not None:
-            found = self._overlay.checksum(journal.num_records)
-            if found != journal.crc32:
-                raise StoreError(
-                    f"{self._folder / OVERLAY_FILE} is damaged: the commit of step {self.committed_step} has checksum "
-                    f"{journal.crc32:08x}, the file {found:08x}; restore the folder from a copy"
-                )
-            rows = self._overlay.row_ids(journal.num_records)
-            with self._full_disk_as_sentence(self._base.new_bytes(np.sort(rows)), "the rows of an interrupted commit"):
-                self._fold(rows)
-        self._overlay.discard()
-
-    def _seal(self, step: int) -> None:
-        """After this the commit stands, whatever happens."""
-        num_records = len(self._overlay)
-        self._overlay.sync()
-        journal = Journal(num_records=num_records, crc32=self._overlay.checksum(num_records))
-        self._publish(replace(self._manifest, committed_step=step, version_max=self._version_max, journal=journal))
-
-    def _fold(self, rows: Int64) -> None:
-        """Writes the sealed records into the base, in the order of the file, and says that they are there."""
-        order = np.argsort(rows)
-        ascending = rows[order]
-
-        def write(begin: int, end: int) -> None:
-            for start in range(begin, end, _FOLD_ROWS):
-                stop = min(start + _FOLD_ROWS, end)
-                self._base.write_rows(ascending[start:stop], self._overlay.copy_words(order[start:stop]))
-
-        self._parallel.run_threads(write, 0, len(rows))
-        self._base.mark_written(rows)
-        self._base.sync()
-        self._publish(replace(self._manifest, journal=None))
-
-    def _publish(self, manifest: Manifest) -> None:
-        self._files.publish(self._folder / MANIFEST_FILE, to_json(manifest))
-        self._manifest = manifest
-
-    def _check_room_for(self, rows: Int64) -> None:
-        """A commit that would fill the disk is refused before it begins."""
-        needed, free = self._base.new_bytes(rows), self._files.free_bytes(self._folder)
+    def _make_room(self) -> None:
+        """A commit that would fill the disk is refused before it begins. The one before has to be folded for it."""
+        with self._unusable_on_failure("the fold of the last commit"):
+            self._journal.finish_folding()
+        needed, free = self._journal.bytes_needed(), self._files.free_bytes(self._folder)
         if needed > free:
-            raise StoreError(self._full_disk_sentence(needed - free, "the rows of this commit"))
+            raise StoreError(self._full_disk_sentence("the rows of this commit", needed - free))
 
-    def _full_disk_sentence(self, num_bytes: int, what: str) -> str:
+    def _full_disk_sentence(self, what: str, num_bytes: int | None) -> str:
+        need = "more bytes" if num_bytes is None else f"{num_bytes:,} bytes more"
         return (
-            f"the disk of {self._folder} is full: {what} need {num_bytes:,} bytes more; free some space and resume "
+            f"the disk of {self._folder} is full: {what} need {need}; free some space and resume "
             f"from the commit of step {self.committed_step}"
         )
 
     @contextmanager
-    def _full_disk_as_sentence(self, num_bytes: int, what: str) -> Iterator[None]:
+    def _full_disk_as_sentence(self, what: str, num_bytes: int | None = None) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StoreError(self._full_disk_sentence(num_bytes, what)) from error
+                raise StoreError(self._full_disk_sentence(what, num_bytes)) from error
             raise StoreError(f"{self._folder} cannot be written: {error.strerror}; check the disk") from error
 
     @contextmanager
@@ -255,5 +274,26 @@ class DiskStore:
     def _check_usable(self) -> None:
         if self._closed:
             raise UsageError(f"the store of {self._folder} is closed; open it again to use it")
+        if self._journal.failure is not None and self._unusable is None:
+            with self._unusable_on_failure("the fold of the last commit"):
+                raise self._journal.failure
         if self._unusable is not None:
             raise StoreError(self._unusable)
+
+    def _check_decided(self) -> None:
+        if self._undecided:
+            raise StoreError(
+                f"{self._folder} was interrupted in the commit of step {self._journal.part.prepared}, and whether that "
+                "stands is known to its run alone; go on with that run (foresee train --resume)"
+            )
+
+
+def _words(instruction: Instruction) -> str:
+    match instruction:
+        case Seal(step) | Promote(step):
+            return f"the commit of step {step}"
+        case Discard(step):
+            return f"giving up the commit of step {step}"
+        case GoBack(step):
+            return f"going back to step {step}"
+    return "forgetting what was written since the last commit"
