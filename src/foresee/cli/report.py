@@ -1,0 +1,84 @@
+"""`foresee report`: one HTML page of a run, or of a comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from foresee.data.click_log import ClickLog
+    from foresee.report.run_records import RunRecords
+    from foresee.report.skew import Skew
+
+SKEW_SAMPLES = 200_000
+BATCH_SIZE = 8192
+
+
+def report(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run, as `run` in its run file names it; finished or not.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.HTML", help="Where the page goes. Left out: RUN/report.html.")
+    ] = None,
+) -> None:
+    """Make one HTML page of a run, with everything in it.
+
+    Loss and AUC; where the time of a step goes, beside the ideal; what every
+    thread did in some steps, one under the other; the cache, the window, bytes
+    by link, hit rate by table, and how unequal the log's rows are. The page
+    needs no network, follows a light or dark setting, fits a phone, and prints.
+
+    [bold]Examples[/]
+
+      foresee report demo/run
+      foresee report demo/run --out run.html
+    """
+    from foresee.report.page import write_page
+    from foresee.report.run_page import introduction_of, run_sections, title_of
+    from foresee.report.run_records import read_run
+
+    records = read_run(source)
+    log = _log_of(records)
+    best = log.best_auc.get("valid") if log is not None else None
+    sections = run_sections(records, skew=_skew_of(log) if log is not None else None, best_auc=best)
+    target = out if out is not None else source / "report.html"
+    write_page(target, title_of(records), sections, introduction_of(records))
+    print(f"{target}: {target.stat().st_size / 1e6:.1f} MB, open it in a browser")
+
+
+def _log_of(records: RunRecords) -> ClickLog | None:
+    """The log that the run was trained on, if it is still where it was."""
+    from foresee.data.click_log import ClickLog
+    from foresee.errors import DataError
+
+    if "log" not in records.config:
+        return None
+    try:
+        return ClickLog.open(records.folder / records.config["log"])
+    except DataError:
+        return None
+
+
+def _skew_of(log: ClickLog) -> Skew | None:
+    """From the first samples of a shuffled pass, which are a fair draw of all."""
+    import numpy as np
+
+    from foresee.errors import DataError
+    from foresee.report.skew import skew_of
+
+    try:
+        num_samples = log.split_sizes["train"]
+        stream = log.batches(batch_size=min(BATCH_SIZE, num_samples), seed=0)
+        seen, parts = 0, []
+        for batch in stream.batches():
+            parts.append(batch.rows)
+            seen += batch.num_samples
+            if seen >= SKEW_SAMPLES:
+                break
+    except (DataError, KeyError):
+        return None
+    _, counts = np.unique(np.concatenate(parts), return_counts=True)
+    return skew_of(counts.astype(np.int64), num_rows=log.num_rows, num_samples=seen)

@@ -1,0 +1,202 @@
+"""The charts of a run's page, one function each: records in, a figure out.
+
+Every number in them stands in the records or is a mean over them. Units are in the titles of the axes. Few colours: a
+thing has the same one wherever it appears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from foresee.report.page import PALETTE, styled
+from foresee.report.run_breakdown import COLOURS, IDEAL_PARTS, Breakdown, breakdown
+from foresee.report.run_links import LINK_COLOURS, LinkTraffic
+from foresee.report.run_records import Line, Point, WorkerRecords
+from foresee.report.skew import Skew
+
+BLUE, ORANGE, GREEN, GREY = PALETTE[0], PALETTE[1], PALETTE[2], PALETTE[7]
+TABLES_MAX = 40
+MILLISECONDS, MEGABYTE = 1e3, 1e6
+
+
+def loss_figure(train: Sequence[Line], valid: Sequence[Line]) -> go.Figure:
+    figure = go.Figure()
+    _curve(figure, "training loss", [(line["step"], line.get("loss")) for line in train], BLUE, len(train) < 40)
+    judged = [(line["step"], line.get("log_loss")) for line in valid]
+    _curve(figure, "log loss on the valid split", judged, ORANGE, True)
+    return styled(figure, x="step", y="loss (nats)", height_pixels=320)
+
+
+def auc_figure(train: Sequence[Line], valid: Sequence[Line], best_auc: float | None) -> go.Figure:
+    figure = go.Figure()
+    latest = [(line["step"], line.get("auc")) for line in train]
+    _curve(figure, "training, before learning from the sample", latest, BLUE, len(train) < 40)
+    _curve(figure, "valid split", [(line["step"], line.get("auc")) for line in valid], ORANGE, True)
+    if best_auc is not None:
+        last = max((line["step"] for line in [*train, *valid]), default=0)
+        _curve(figure, f"best reachable: {best_auc:.4f}", [(0, best_auc), (last, best_auc)], GREY, False, "dot")
+    return styled(figure, x="step", y="AUC", height_pixels=320)
+
+
+def breakdown_figure(of_workers: dict[str, Breakdown]) -> go.Figure:
+    """One bar for each worker, and the ideal above them."""
+    figure, names = go.Figure(), list(of_workers)
+    mean_ideal = {
+        part: sum(one.parts[part] for one in of_workers.values()) / len(of_workers) for part in IDEAL_PARTS
+    }
+    longest = max(one.step_seconds for one in of_workers.values())
+    for part, colour in COLOURS.items():
+        if not any(part in one.visible_parts for one in of_workers.values()):
+            continue
+        values = [mean_ideal.get(part, 0.0), *(of_workers[name].parts[part] for name in names)]
+        figure.add_bar(
+            orientation="h", name=part, y=["ideal", *names], x=_milliseconds(values), marker_color=colour,
+            text=[_duration(value) if value > 0.06 * longest else "" for value in values], textposition="inside",
+            insidetextanchor="middle", textangle=0, textfont={"color": "#10151c"},
+            hovertemplate="%{y}, " + part + ": %{x:.3f} ms a step<extra></extra>",
+        )  # fmt: skip
+    totals = [sum(mean_ideal.values()), *(of_workers[name].step_seconds for name in names)]
+    figure.add_scatter(
+        mode="text", y=["ideal", *names], x=_milliseconds(totals), text=[f" {_duration(total)}" for total in totals],
+        textposition="middle right", showlegend=False, hoverinfo="skip", name="step", cliponaxis=False,
+    )  # fmt: skip
+    styled(figure, x="milliseconds a step", y="", height_pixels=170 + 44 * (len(names) + 1))
+    figure.update_layout(barmode="stack", bargap=0.3, margin={"r": 70}, legend={"traceorder": "normal"})
+    return figure
+
+
+def breakdown_over_run_figure(points: Sequence[Point]) -> go.Figure:
+    """The same parts, point by point, one on top of the other."""
+    figure, parts = go.Figure(), [breakdown([point]).parts for point in points]
+    visible = breakdown(points).visible_parts
+    for part, colour in COLOURS.items():
+        if part in visible:
+            figure.add_scatter(
+                x=[point.step for point in points], y=_milliseconds(one[part] for one in parts), name=part,
+                mode="lines", line={"width": 0.5, "color": colour}, fillcolor=colour, stackgroup="step",
+                hovertemplate=part + ": %{y:.3f} ms<extra></extra>",
+            )  # fmt: skip
+    styled(figure, x="step", y="milliseconds a step", height_pixels=340)
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+def occupancy_figure(workers: Sequence[WorkerRecords]) -> go.Figure:
+    figure = go.Figure()
+    for number, worker in enumerate(workers):
+        name = f"worker {worker.worker}" if len(workers) > 1 else "rows in the cache"
+        _curve(figure, name, [(point.step, point.occupied) for point in worker.points], PALETTE[number % 7], False)
+    capacity = max(worker.start["capacity_rows"] for worker in workers)
+    steps = [point.step for worker in workers for point in worker.points]
+    ends = [(min(steps), capacity), (max(steps), capacity)]
+    _curve(figure, f"slots: {capacity:,}", ends, GREY, False, "dot")
+    styled(figure, x="step", y="rows", height_pixels=300)
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+AHEAD = {"looked_at": "batches the planner has read", "planned": "steps planned", "fetched": "steps with rows here"}
+
+
+def window_figure(points: Sequence[Point]) -> go.Figure:
+    """How far ahead of training everybody is. On a logarithmic axis: the window is much longer than the rest."""
+    figure = go.Figure()
+    for number, (key, name) in enumerate(AHEAD.items()):
+        there = [(point.step, point.ahead[key]) for point in points if key in point.ahead]
+        if there:
+            _curve(figure, name, there, PALETTE[number], False)
+    styled(figure, x="step", y="steps ahead of training", height_pixels=300)
+    figure.update_yaxes(type="log", dtick=1)
+    return figure
+
+
+def links_figure(links: Sequence[LinkTraffic]) -> go.Figure:
+    """Bytes a step on every link."""
+    figure, names = go.Figure(), [link.name for link in links][::-1]
+    for kind, colour in LINK_COLOURS.items():
+        of_kind = {link.name: link.bytes_a_step[kind] for link in links if kind in link.bytes_a_step}
+        if any(of_kind.values()):
+            figure.add_bar(
+                orientation="h", name=kind, y=names, x=[of_kind.get(name, 0.0) / MEGABYTE for name in names],
+                marker_color=colour, hovertemplate="%{y}, " + kind + ": %{x:.4f} MB a step<extra></extra>",
+            )  # fmt: skip
+    styled(figure, x="megabytes a step", y="", height_pixels=150 + 30 * len(names))
+    figure.update_layout(barmode="stack", bargap=0.3, legend={"traceorder": "normal"})
+    return figure
+
+
+def traffic_figure(series: dict[str, list[tuple[int, float]]]) -> go.Figure:
+    """Bytes a step over the run, all links together."""
+    figure = go.Figure()
+    for kind, points in series.items():
+        if any(value for _, value in points):
+            _curve(figure, kind, [(step, value / MEGABYTE) for step, value in points], LINK_COLOURS[kind], False)
+    styled(figure, x="step", y="megabytes a step", height_pixels=300)
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+def hit_rate_figure(points: Sequence[Point]) -> go.Figure:
+    """The share of a step's rows that were not fetched, over the run."""
+    figure = go.Figure()
+    _curve(figure, "hit rate", [(point.step, 100 * point.hit_rate) for point in points], GREEN, False)
+    styled(figure, x="step", y="percent of a step's rows", height_pixels=280)
+    figure.update_layout(showlegend=False)
+    return figure
+
+
+def tables_figure(names: Sequence[str], sizes: Sequence[int], rates: Sequence[float]) -> go.Figure:
+    """Hit rate of each table, the largest at the top."""
+    labels = [f"{name} · {size:,} rows" for name, size in zip(names, sizes, strict=True)]
+    figure = go.Figure()
+    figure.add_bar(
+        orientation="h", y=labels[::-1], x=[100 * rate for rate in rates][::-1], marker_color=GREEN, name="hit rate",
+        text=[f"{rate:.1%}" for rate in rates][::-1], textposition="outside", cliponaxis=False,
+        hovertemplate="%{y}: %{x:.2f} %<extra></extra>",
+    )  # fmt: skip
+    styled(figure, x="percent of the distinct rows of a step", y="", height_pixels=90 + 24 * len(labels))
+    figure.update_xaxes(range=[0, 112], tickvals=[0, 25, 50, 75, 100])
+    figure.update_yaxes(type="category", dtick=1, tickfont={"size": 11})
+    figure.update_layout(bargap=0.25, margin={"r": 20})
+    return figure
+
+
+def skew_figure(skew: Skew, cache_share: float | None) -> go.Figure:
+    figure = go.Figure()
+    shares = [(100 * rows, 100 * accesses) for rows, accesses in zip(skew.row_shares, skew.access_shares, strict=True)]
+    _curve(figure, "accesses", shares, BLUE, False)
+    marks = sorted({0.001, 0.01, 0.1} | ({round(cache_share, 6)} if cache_share else set()))
+    marks = [share for share in marks if skew.row_shares[0] <= share <= 1]
+    figure.add_scatter(
+        mode="markers+text", x=[100 * share for share in marks], y=[100 * skew.of_hottest(share) for share in marks],
+        text=[f"{100 * share:.3g} % of rows: {skew.of_hottest(share):.0%}" for share in marks],
+        textposition="bottom right", marker={"color": ORANGE, "size": 8}, name="marks", showlegend=False,
+        hoverinfo="skip",
+    )  # fmt: skip
+    styled(figure, x="hottest rows, percent of all rows", y="percent of all accesses", height_pixels=340)
+    figure.update_xaxes(type="log", dtick=1, range=[None, 2.25])
+    figure.update_yaxes(range=[0, 106])
+    figure.update_layout(showlegend=False)
+    return figure
+
+
+def _curve(
+    figure: go.Figure, name: str, points: Iterable[tuple[float, Any]], colour: str, markers: bool, dash: str = "solid"
+) -> None:
+    there = [(x, y) for x, y in points if y is not None]
+    if there:
+        figure.add_scatter(
+            x=[x for x, _ in there], y=[y for _, y in there], name=name, mode="lines+markers" if markers else "lines",
+            line={"color": colour, "width": 2, "dash": dash},
+        )  # fmt: skip
+
+
+def _milliseconds(seconds: Iterable[float]) -> list[float]:
+    return [round(one * MILLISECONDS, 6) for one in seconds]
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * MILLISECONDS:.3g} ms"

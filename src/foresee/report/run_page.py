@@ -1,0 +1,293 @@
+"""The page of a run: what was learned, where the time went, what the cache did, what travelled.
+
+In: the records of a run; if its log is at hand, how unequal its rows are and the best AUC that anyone could reach. Out:
+the sections of one HTML page. What a run did not record is said in a sentence where its chart would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from foresee.report import run_figures as figures
+from foresee.report.page import Section, Table
+from foresee.report.run_breakdown import Breakdown, breakdown
+from foresee.report.run_links import links_of, traffic_over_run
+from foresee.report.run_records import Point, RunRecords, WorkerRecords
+from foresee.report.run_timeline import timeline_figure, windows
+from foresee.report.skew import Skew
+
+NO_SERIES = (
+    "This run recorded no curves of itself. Runs do unless report.series_points is 0; train it again to see this."
+)
+NO_TIMELINE = (
+    "This run recorded no timeline. Runs do for some of their steps unless report.timeline_steps is 0; train it again "
+    "to see this."
+)
+NO_SKEW = "The log of this run is not where the run folder says, so its rows cannot be counted."
+SAID_HIDDEN_SECONDS = 1e-6
+
+
+def title_of(records: RunRecords) -> str:
+    model = records.config.get("model", {}).get("name", "a loop of your own")
+    return f"Run {records.folder.resolve().name}: {model}"
+
+
+def introduction_of(records: RunRecords) -> str:
+    done = f"{records.steps_done:,}" + (f" of {records.num_steps:,}" if records.num_steps else "")
+    sentence = f"{done} steps"
+    if "train" in records.config:
+        sentence += f" of {records.config['train']['batch_size']:,} samples"
+    workers = max(1, len(records.workers))
+    sentence += f", {workers} worker{'s' * (workers > 1)}"
+    if records.workers:
+        start = records.workers[0].start
+        sentence += (
+            f", {start['capacity_rows']:,} slots a worker for {sum(start['table_rows']):,} rows of "
+            f"{start['row_bytes']} bytes, planner {start['planner']}"
+        )
+    return sentence + "."
+
+
+def run_sections(
+    records: RunRecords, *, skew: Skew | None = None, best_auc: float | None = None
+) -> list[Section]:
+    """In the order in which a person asks: is it right, is it fast, and why."""
+    workers = [worker for worker in records.workers if worker.points]
+    return [
+        _summary(records, workers),
+        *_learning(records, best_auc),
+        *_time(workers),
+        _timeline(records.workers),
+        *_cache(workers),
+        *_traffic(workers),
+        *_hits(workers),
+        _skew(skew, records),
+    ]
+
+
+def _summary(records: RunRecords, workers: Sequence[WorkerRecords]) -> Section:
+    rows: list[tuple[str, str, str]] = []
+    valid, train = records.of_kind("valid"), records.of_kind("train")
+    if valid and valid[-1].get("auc") is not None:
+        rows.append(("AUC on the valid split", f"{valid[-1]['auc']:.4f}", f"after {valid[-1]['step']:,} steps"))
+        rows.append(("log loss on the valid split", f"{valid[-1]['log_loss']:.4f}", ""))
+    elif train:
+        rows.append(("training loss", f"{train[-1]['loss']:.4f}", f"after {train[-1]['step']:,} steps"))
+    if workers:
+        rows += _speed_rows(workers)
+    sentence = "In figures." if rows else "This run has not written any figures yet."
+    table = Table(columns=("", "", ""), rows=rows) if rows else None
+    return Section(heading="Summary", sentence=sentence, content=table)
+
+
+def _speed_rows(workers: Sequence[WorkerRecords]) -> list[tuple[str, str, str]]:
+    mean = breakdown([point for worker in workers for point in worker.steady])
+    over = mean.step_seconds / mean.ideal_seconds if mean.ideal_seconds else 0.0
+    points = [point for worker in workers for point in worker.points]
+    unique, fetched = sum(point.unique for point in points), sum(point.fetched for point in points)
+    said = "forward and backward with all rows at hand take"
+    return [
+        ("a step", f"{1e3 * mean.step_seconds:.2f} ms", f"{over:.2f} times the ideal: {said} "
+         f"{1e3 * mean.ideal_seconds:.2f} ms" if over else ""),
+        ("waited for rows", f"{mean.waited / mean.step_seconds:.1%}" if mean.step_seconds else "-", "of a step"),
+        ("hit rate", f"{1 - fetched / unique:.1%}" if unique else "-", "of a step's rows were not fetched"),
+        ("lookups a step", f"{sum(p.lookups for p in points) / max(1, sum(p.steps for p in points)):,.0f}",
+         "by each worker"),
+    ]  # fmt: skip
+
+
+def _learning(records: RunRecords, best_auc: float | None) -> list[Section]:
+    train, valid = records.of_kind("train"), records.of_kind("valid")
+    if not train and not valid:
+        reason = (
+            "This run has written no metrics yet."
+            if records.config
+            else 'A loop of your own writes its loss if it wants to: lines such as {"kind": "train", "step": 100, '
+            '"loss": 0.5, "auc": 0.7} in metrics.jsonl beside the folder timeline.'
+        )
+        return [Section(heading="Loss and AUC", sentence=reason)]
+    return [
+        Section(
+            heading="Loss",
+            sentence="Lower is better. The training loss is the mean over the steps since the last point.",
+            content=figures.loss_figure(train, valid),
+        ),
+        Section(
+            heading="AUC",
+            sentence="How often a click is ranked above a non-click; 0.5 is guessing.",
+            content=figures.auc_figure(train, valid, best_auc),
+        ),
+    ]
+
+
+def _time(workers: Sequence[WorkerRecords]) -> list[Section]:
+    heading = "Where the time of a step goes"
+    if not workers:
+        return [Section(heading=heading, sentence=NO_SERIES)]
+    of_workers = {_name(worker, workers): breakdown(worker.steady) for worker in workers}
+    return [
+        Section(
+            heading=heading,
+            sentence=_time_sentence(list(of_workers.values())),
+            content=figures.breakdown_figure(of_workers),
+            notes=[
+                "Embedding access: waiting for rows, putting them into slots, gathering them for the model, handing "
+                "evicted ones over. Cache sync: rows and gradients that other workers need at once. Start-up, "
+                "evaluations and commits are left out."
+            ],
+        ),
+        Section(
+            heading="The same over the run",
+            sentence=f"Each point is the mean over an interval of steps{_of_first(workers)}.",
+            content=figures.breakdown_over_run_figure(workers[0].steady),
+        ),
+    ]
+
+
+def _time_sentence(found: Sequence[Breakdown]) -> str:
+    step = sum(one.step_seconds for one in found) / len(found)
+    ideal = sum(one.ideal_seconds for one in found) / len(found)
+    if ideal <= 0:
+        return "Of the training thread, mean over all steps after the first points."
+    return (
+        f"The ideal has every row at hand and does nothing but forward and backward. This run takes {step / ideal:.2f} "
+        "times as long."
+    )
+
+
+def _timeline(workers: Sequence[WorkerRecords]) -> Section:
+    heading = "What happens at the same time"
+    found = windows([worker for worker in workers if worker.spans])
+    if not found:
+        return Section(heading=heading, sentence=NO_TIMELINE)
+    there = [worker for worker in workers if worker.spans]
+    content: go.Figure = timeline_figure(there, found)
+    return Section(heading=heading, sentence=_hidden_sentence(there), content=content)
+
+
+def _hidden_sentence(workers: Sequence[WorkerRecords]) -> str:
+    """How much of what other threads did cost the training thread anything."""
+    beside = {"fetch", "write_back", "plan", "background"}
+    spans = [span for worker in workers for span in worker.spans]
+    work = sum(span.seconds for span in spans if span.lane != "train" and span.what in beside)
+    waits = ("wait_rows", "background_wait")
+    waited = sum(span.seconds for span in spans if span.lane == "train" and span.what in waits)
+    start = "Each line is a thread; what lies under training is hidden behind it. "
+    if work < SAID_HIDDEN_SECONDS:
+        return start
+    return start + (
+        f"In the steps recorded, planning, fetching, writing back and background exchange took {1e3 * work:,.1f} ms; "
+        f"training waited {1e3 * waited:,.1f} ms for them."
+    )
+
+
+def _cache(workers: Sequence[WorkerRecords]) -> list[Section]:
+    if not workers:
+        return [Section(heading="Cache and window", sentence=NO_SERIES)]
+    looked = any("looked_at" in point.ahead for point in workers[0].points)
+    far = "" if looked else " What the planner has read is known to its own process and not recorded here."
+    return [
+        Section(
+            heading="Rows in the cache",
+            sentence="At the end of each interval. The row whose next use is farthest away gives up its slot first.",
+            content=figures.occupancy_figure(workers),
+        ),
+        Section(
+            heading="How far ahead",
+            sentence=f"Steps beyond the one in training{_of_first(workers)}.{far}",
+            content=figures.window_figure(workers[0].points),
+        ),
+    ]
+
+
+def _traffic(workers: Sequence[WorkerRecords]) -> list[Section]:
+    if not workers:
+        return [Section(heading="Bytes by link", sentence=NO_SERIES)]
+    return [
+        Section(
+            heading="Bytes by link",
+            sentence="Rows and gradients, mean over all steps; what a wire adds is not counted.",
+            content=figures.links_figure(links_of(workers)),
+        ),
+        Section(
+            heading="Bytes over the run",
+            sentence="All links together. The first steps fill the cache.",
+            content=figures.traffic_figure(traffic_over_run(workers)),
+        ),
+    ]
+
+
+def _hits(workers: Sequence[WorkerRecords]) -> list[Section]:
+    if not workers:
+        return [Section(heading="Hit rate", sentence=NO_SERIES)]
+    over_run = Section(
+        heading="Hit rate",
+        sentence="The share of a step's distinct rows that did not have to be fetched from the store.",
+        content=figures.hit_rate_figure(_summed(workers)),
+    )
+    return [over_run, _tables(workers)]
+
+
+def _tables(workers: Sequence[WorkerRecords]) -> Section:
+    heading = "Hit rate by table"
+    names, sizes = workers[0].start["tables"], workers[0].start["table_rows"]
+    unique = [sum(column) for column in zip(*(worker.unique_by_table for worker in workers), strict=True)]
+    fetched = [sum(column) for column in zip(*(worker.fetched_by_table for worker in workers), strict=True)]
+    touched = [number for number in range(len(names)) if unique[number]]
+    if not touched:
+        return Section(heading=heading, sentence="No step has been counted by table yet.")
+    largest = sorted(touched, key=lambda number: -sizes[number])[: figures.TABLES_MAX]
+    sentence = "Counted at the last step of each interval; the largest table first."
+    if len(largest) < len(touched):
+        sentence += f" Shown are the {len(largest)} largest of {len(touched)} tables."
+    return Section(
+        heading=heading,
+        sentence=sentence,
+        content=figures.tables_figure(
+            [names[number] for number in largest],
+            [sizes[number] for number in largest],
+            [1 - fetched[number] / unique[number] for number in largest],
+        ),
+    )
+
+
+def _summed(workers: Sequence[WorkerRecords]) -> list[Point]:
+    """Points of all workers as if they were one; only of the counts."""
+    by_step: dict[int, list[Point]] = {}
+    for worker in workers:
+        for point in worker.points:
+            by_step.setdefault(point.step, []).append(point)
+    return [
+        Point(
+            step=step, steps=some[0].steps, seconds=some[0].seconds, lanes={}, ahead={}, store_bytes=[], peer_bytes=[],
+            lookups=sum(point.lookups for point in some), unique=sum(point.unique for point in some),
+            fetched=sum(point.fetched for point in some), evicted=sum(point.evicted for point in some),
+            received=sum(point.received for point in some), occupied=sum(point.occupied for point in some),
+        )
+        for step, some in sorted(by_step.items())
+    ]  # fmt: skip
+
+
+def _skew(skew: Skew | None, records: RunRecords) -> Section:
+    heading = "How unequal rows are"
+    if skew is None:
+        return Section(heading=heading, sentence=NO_SKEW if records.config else "A loop of your own names no log here.")
+    share = None
+    if records.workers:
+        share = min(1.0, records.workers[0].start["capacity_rows"] / skew.num_rows)
+    return Section(
+        heading=heading,
+        sentence=f"The hottest 1 % of all rows take {skew.of_hottest(0.01):.1%} of the accesses. Counted over "
+        f"{skew.num_samples:,} samples of the train split.",
+        content=figures.skew_figure(skew, share),
+    )
+
+
+def _name(worker: WorkerRecords, workers: Sequence[WorkerRecords]) -> str:
+    return f"worker {worker.worker}" if len(workers) > 1 else "this run"
+
+
+def _of_first(workers: Sequence[WorkerRecords]) -> str:
+    return f", at worker {workers[0].worker}" if len(workers) > 1 else ""
