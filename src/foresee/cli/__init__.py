@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from foresee.cli import (
+    compare,
     demo,
     evaluate,
     explain,
@@ -37,6 +38,7 @@ COMMANDS: dict[str, ModuleType] = {
     "demo": demo,
     "prepare": prepare,
     "plan": plan,
+    "compare": compare,
     "train": train,
     "evaluate": evaluate,
     "verify": verify,

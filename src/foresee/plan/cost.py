@@ -39,14 +39,6 @@ PLANNER, READER, WRITER, TRAINER_LINK, SERVER_LINK, SERVERS, CORES, DEPENDENCY =
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """A wire with two directions."""
-
-    bytes_per_second: float = inf
-    latency_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RowBytes:
     """Bytes of a row on a wire."""
 
@@ -69,8 +61,11 @@ class Speeds:
     """Planning one step for all workers; 0: the plan was made before."""
     planner_cores_here: float = 0.0
     """How many planners run on the cores of a trainer: 1 if every trainer plans for itself."""
-    trainer_link: Link = Link()
-    server_link: Link = Link()
+    trainer_bytes_per_second: float = inf
+    """Each way."""
+    server_bytes_per_second: float = inf
+    latency_seconds: float = 0.0
+    """One way between any two machines."""
     num_servers: int = 1
     server_rows_per_second: float = inf
     """What one server reads or writes."""
@@ -122,14 +117,11 @@ def predict(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds, *, first_step
 
 def dense_seconds(num_workers: int, speeds: Speeds) -> float:
     """A ring all-reduce of the dense gradients."""
-    return _ring_seconds(speeds.dense_bytes, num_workers, speeds.trainer_link)
-
-
-def _ring_seconds(num_bytes: float, num_workers: int, link: Link) -> float:
-    if num_workers == 1 or num_bytes == 0:
+    if num_workers == 1 or speeds.dense_bytes == 0:
         return 0.0
     around = 2 * (num_workers - 1)
-    return around / num_workers * num_bytes / link.bytes_per_second + around * link.latency_seconds
+    sent = around / num_workers * speeds.dense_bytes
+    return sent / speeds.trainer_bytes_per_second + around * speeds.latency_seconds
 
 
 def _play(
@@ -178,10 +170,9 @@ def _write_seconds(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> Flo
 
 
 def _store_seconds(rows: Int64, num_bytes: Int64, row_seconds: float, speeds: Speeds) -> Float64:
-    latency = speeds.trainer_link.latency_seconds + speeds.server_link.latency_seconds
-    asked = np.where(rows > 0, speeds.request_seconds + 2 * latency, 0.0)
-    of_all_servers = speeds.num_servers * speeds.server_link.bytes_per_second
-    bytes_per_second = min(speeds.trainer_link.bytes_per_second, of_all_servers)
+    asked = np.where(rows > 0, speeds.request_seconds + 2 * speeds.latency_seconds, 0.0)
+    of_all_servers = speeds.num_servers * speeds.server_bytes_per_second
+    bytes_per_second = min(speeds.trainer_bytes_per_second, of_all_servers)
     seconds: Float64 = asked + rows * row_seconds + num_bytes / bytes_per_second
     return seconds
 
@@ -193,19 +184,19 @@ def _cache_seconds(volumes: Volumes, speeds: Speeds) -> Float64:
 
 def exchange_seconds(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> Float64:
     """[steps, urgencies]: all-to-alls of gradients and rows, and sums over all workers; the slowest worker's."""
-    workers, link = volumes.num_workers, speeds.trainer_link
+    workers, bytes_per_second = volumes.num_workers, speeds.trainer_bytes_per_second
     if workers == 1:
         return np.zeros((volumes.num_steps, 2))
     rows = volumes.transfers.sum(axis=3)  # [steps, workers, directions, urgencies]
     slower = transfer_bytes(volumes, row_bytes).max(axis=2)  # [steps, workers, urgencies]
     reduced = volumes.reduced.astype(np.float64)
     ring = 2 * (workers - 1)
-    seconds = slower / link.bytes_per_second + rows.sum(axis=2) * speeds.exchange_row_seconds
-    seconds += reduced * (ring / workers * row_bytes.value / link.bytes_per_second + speeds.exchange_row_seconds)
-    each = speeds.exchange_seconds * (workers - 1) + link.latency_seconds
+    seconds = slower / bytes_per_second + rows.sum(axis=2) * speeds.exchange_row_seconds
+    seconds += reduced * (ring / workers * row_bytes.value / bytes_per_second + speeds.exchange_row_seconds)
+    each = speeds.exchange_seconds * (workers - 1) + speeds.latency_seconds
     # Two all-to-alls are due at the next step, gradients and rows; one is in the background. They run also if empty.
     transfers = np.array([2.0 * each, each]) if volumes.transfers.any() else np.zeros(2)
-    summed = (reduced.max(axis=1) > 0) * ring * link.latency_seconds
+    summed = (reduced.max(axis=1) > 0) * ring * speeds.latency_seconds
     slowest: Float64 = seconds.max(axis=1) + transfers + summed
     return slowest
 
@@ -230,8 +221,8 @@ def _lanes(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> dict[str, f
         PLANNER: speeds.planner_seconds,
         READER: float(read.mean(axis=0).max()),
         WRITER: float(write.mean(axis=0).max()),
-        TRAINER_LINK: float(directions.mean(axis=1).max()) / speeds.trainer_link.bytes_per_second,
-        SERVER_LINK: at_servers / speeds.num_servers / speeds.server_link.bytes_per_second,
+        TRAINER_LINK: float(directions.mean(axis=1).max()) / speeds.trainer_bytes_per_second,
+        SERVER_LINK: at_servers / speeds.num_servers / speeds.server_bytes_per_second,
         SERVERS: served / speeds.num_servers / speeds.server_rows_per_second,
         CORES: float(_processor_seconds(volumes, speeds).mean(axis=0).max()) / speeds.cores,
     }

@@ -53,6 +53,10 @@ class Volumes:
         num_unique = int(self.unique.sum())
         return 1.0 - int(self.missed.sum()) / num_unique if num_unique else 0.0
 
+    def until_step(self, step: int) -> Volumes:
+        """Without this step and those after it."""
+        return Volumes(**{name: getattr(self, name)[:step] for name in self.__slots__})
+
     def from_step(self, step: int) -> Volumes:
         """Without the steps before; fetches that wait for one of those wait for nothing."""
         parts = {name: getattr(self, name)[step:] for name in self.__slots__}

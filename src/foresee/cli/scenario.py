@@ -1,0 +1,115 @@
+"""What `compare` and `simulate` ask alike: numbers and sizes in lists, how rows look, how fast a cluster is.
+
+In: options as a person types them. Out: values, or a sentence that names the option.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from foresee.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from foresee.engine.comparison import CacheSize
+    from foresee.engine.tables import HasTables
+    from foresee.plan.cost import Speeds
+    from foresee.store.contract import Layout
+
+MICROSECOND, MILLISECOND, MEGABIT = 1e-6, 1e-3, 1e6 / 8
+
+
+def words(text: str) -> list[str]:
+    """`a, b` as a and b."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def numbers(text: str, option: str, *, least: int = 1) -> list[int]:
+    """`2,4,8` as numbers, ascending and each once."""
+    found = words(text)
+    if not found or not all(word.isdecimal() and int(word) >= least for word in found):
+        raise typer.BadParameter(f"{option} {text}: give whole numbers from {least} up, such as 2,4,8")
+    return sorted({int(word) for word in found})
+
+
+def number_of_steps(text: str) -> int | None:
+    """A number, or None for all."""
+    if text == "all":
+        return None
+    if text.isdecimal() and int(text) > 1:
+        return int(text)
+    raise typer.BadParameter(f"--steps {text}: give a whole number from 2 up, or all")
+
+
+def cache_sizes(text: str) -> list[CacheSize]:
+    """`0.1,50000`: shares up to 1, rows above."""
+    from foresee.engine.comparison import CacheSize
+
+    try:
+        sizes = sorted({float(word) for word in words(text)})
+    except ValueError:
+        sizes = []
+    if not sizes or not 0 < sizes[0] <= sizes[-1] < 1 << 40:
+        raise typer.BadParameter(f"--cache {text}: give rows, or shares up to 1, such as 0.05,0.1 or 50000")
+    return [CacheSize(size) for size in sizes]
+
+
+def row_layout(log: HasTables, dim: int, optimizer: str) -> Layout:
+    """How a row looks: its width and the state of its optimiser."""
+    from foresee.engine.optimizers import OPTIMIZERS
+    from foresee.engine.tables import layout_for
+
+    if optimizer not in OPTIMIZERS:
+        raise ConfigError(f"--optimizer: there is no {optimizer!r}; choose one of {', '.join(OPTIMIZERS)}")
+    return layout_for(log, dim, OPTIMIZERS[optimizer](lr=0.01), 0, 0.01)
+
+
+def positive(value: float, option: str) -> float:
+    if not 0 < value < float("inf"):
+        raise typer.BadParameter(f"{option} {value}: give a number above 0")
+    return value
+
+
+def network_speeds(
+    *, compute_ms: float, link_mbit: float, latency_us: float, servers: int | None
+) -> Callable[[int], Speeds]:
+    """A cluster of so many trainers that only its links and its arithmetic hold back."""
+    from foresee.plan.cost import Speeds
+
+    compute_seconds = positive(compute_ms, "--compute-ms") * MILLISECOND
+    bytes_per_second = positive(link_mbit, "--link-mbit") * MEGABIT
+
+    def speeds(num_trainers: int) -> Speeds:
+        return Speeds(
+            compute_seconds=compute_seconds,
+            trainer_bytes_per_second=bytes_per_second,
+            server_bytes_per_second=bytes_per_second,
+            latency_seconds=latency_us * MICROSECOND,
+            num_servers=servers or num_trainers,
+        )
+
+    return speeds
+
+
+def network_words(*, compute_ms: float, link_mbit: float, latency_us: float, servers: int | None) -> str:
+    """The assumptions of a prediction."""
+    many = "as many servers as trainers" if servers is None else f"{servers} servers" if servers > 1 else "1 server"
+    return (
+        f"Predicted for {compute_ms:g} ms of compute a step, links of {link_mbit:g} Mbit/s each way and "
+        f"{latency_us:g} µs, {many}; nothing else is slow."
+    )
+
+
+def write_text(path: Path, text: str) -> None:
+    """The whole file or nothing."""
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        temporary.write_text(text, "utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"{path}: the figures cannot be written ({error.strerror}); give another path") from None

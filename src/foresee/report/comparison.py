@@ -1,0 +1,198 @@
+"""A comparison of policies as CSV and as a page: curves over cache size and trainers, bars for each policy, a table.
+
+In: the records of `foresee compare`, one mapping for each policy, number of trainers and cache. Out: text, or a file. A
+figure that does not exist is None in a record, empty in the CSV, missing in a chart and a dash in the table.
+Never: numbers that are not in the records.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from foresee.report.page import PALETTE, Section, Table, styled, write_page
+
+Record = Mapping[str, str | int | float | None]
+COLUMNS = (
+    "policy", "trainers", "cache", "cache_rows", "steps", "batch_size", "hit_rate", "rows_per_step",
+    "critical_rows_per_step", "bytes_per_step", "critical_bytes_per_step", "stale_reads", "step_ms", "bottleneck",
+    "why_missing",
+)  # fmt: skip
+OURS, BOUND = "lookahead", "belady"
+GREY = "#8a8f98"
+
+
+def as_csv(records: Sequence[Record]) -> str:
+    """One line for each record."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def write_comparison_page(
+    path: Path, title: str, records: Sequence[Record], *, introduction: str, setting: str
+) -> None:
+    """`introduction` says what was compared, `setting` the speeds that the predicted steps assume."""
+    write_page(path, title, sections(records, setting), introduction)
+
+
+def sections(records: Sequence[Record], setting: str) -> list[Section]:
+    """What there is to show: curves only over what varies."""
+    many_caches, many_trainers = _varies(records, "cache"), _varies(records, "trainers")
+    most = max(_numbers(records, "trainers"))
+    main_cache = _middle(records)
+    widest = [record for record in records if record["trainers"] == most]
+    at_main = [record for record in records if record["cache"] == main_cache]
+    found = [_step_bars(widest, main_cache, setting), _rows_bars(widest, main_cache)]
+    if many_caches:
+        found.append(_over_cache(widest, "step_ms", "predicted ms a step", setting))
+        found.append(_over_cache(widest, "rows_per_step", "rows moved a step", "All trainers together."))
+    if many_trainers:
+        found.append(_over_trainers(at_main, "step_ms", "predicted ms a step", setting))
+        found.append(_over_trainers(at_main, "critical_bytes_per_step", "critical bytes a step", "All together."))
+    return [*found, _table(records)]
+
+
+def _step_bars(records: Sequence[Record], cache: object, setting: str) -> Section:
+    there = [r for r in records if r["cache"] == cache and r["step_ms"] is not None]
+    figure = go.Figure()
+    figure.add_bar(
+        x=[r["policy"] for r in there],
+        y=[r["step_ms"] for r in there],
+        marker_color=[_colour(str(r["policy"]), records) for r in there],
+        customdata=[r["bottleneck"] for r in there],
+        hovertemplate="%{x}: %{y:.2f} ms, limited by %{customdata}<extra></extra>",
+    )
+    return Section(
+        heading=f"Predicted step, {_of(records)}",
+        sentence=f"Milliseconds a step, lower is better; cache of {_cache_words(there)} each. {setting}",
+        content=styled(figure, x="policy", y="predicted ms a step"),
+    )
+
+
+def _rows_bars(records: Sequence[Record], cache: object) -> Section:
+    there = [r for r in records if r["cache"] == cache and r["rows_per_step"] is not None]
+    figure = go.Figure()
+    names = [r["policy"] for r in there]
+    critical = [_number(r, "critical_rows_per_step") for r in there]
+    rest = [_number(r, "rows_per_step") - urgent for r, urgent in zip(there, critical, strict=True)]
+    figure.add_bar(x=names, y=critical, name="on the critical path", marker_color=PALETTE[4])
+    figure.add_bar(x=names, y=rest, name="hidden behind earlier steps", marker_color=PALETTE[0])
+    figure.update_layout(barmode="stack")
+    return Section(
+        heading=f"Rows moved a step, {_of(records)}",
+        sentence="Rows over a wire, each way counted once; what is on the critical path has to be waited for.",
+        content=styled(figure, x="policy", y="rows a step"),
+    )
+
+
+def _over_cache(records: Sequence[Record], what: str, title: str, note: str) -> Section:
+    figure = go.Figure()
+    for policy in _policies(records):
+        _add_line(figure, policy, "cache_rows", what, records)
+    figure = styled(figure, x="rows in the cache of each trainer", y=title)
+    figure.update_xaxes(type="log")
+    figure.update_yaxes(rangemode="tozero")
+    return Section(heading=f"Over cache size: {title}, {_of(records)}", sentence=note, content=figure)
+
+
+def _over_trainers(records: Sequence[Record], what: str, title: str, note: str) -> Section:
+    figure = go.Figure()
+    for policy in _policies(records):
+        _add_line(figure, policy, "trainers", what, records)
+    figure = styled(figure, x="trainers", y=title)
+    figure.update_xaxes(type="log", tickvals=sorted(set(_numbers(records, "trainers"))))
+    figure.update_yaxes(rangemode="tozero")
+    return Section(heading=f"Over trainers: {title}", sentence=note, content=figure)
+
+
+def _add_line(figure: go.Figure, policy: str, along: str, what: str, records: Sequence[Record]) -> None:
+    own = [r for r in records if r["policy"] == policy and r[what] is not None]
+    own.sort(key=lambda record: _number(record, along))
+    if not own:
+        return
+    line = {
+        "color": _colour(policy, records),
+        "dash": "dot" if policy == BOUND else "solid",
+        "width": 4 if policy == OURS else 2,
+    }
+    points = [r[along] for r in own], [r[what] for r in own]
+    figure.add_scatter(x=points[0], y=points[1], name=policy, mode="lines+markers", line=line)
+
+
+def _table(records: Sequence[Record]) -> Section:
+    head = ("policy", "trainers", "cache", "hit rate", "rows", "critical", "MB", "critical MB", "stale", "ms", "limit")
+    rows = [_cells(record) for record in records]
+    marked = frozenset(number for number, record in enumerate(records) if record["policy"] == OURS)
+    notes = sorted({f"{r['policy']}, {r['trainers']}: {r['why_missing']}." for r in records if r["why_missing"]})
+    return Section(
+        heading="All figures",
+        sentence="Rows and megabytes are those of a step and all trainers together; stale is the share of reads that "
+        "miss an update; ms is predicted, and limit is what most of it is spent on.",
+        content=Table(columns=head, rows=rows, marked=marked),
+        notes=notes,
+    )
+
+
+def _cells(record: Record) -> list[str]:
+    def shown(name: str, form: str, scale: float = 1.0) -> str:
+        return "–" if record[name] is None else format(_number(record, name) * scale, form)
+
+    return [
+        str(record["policy"]),
+        str(record["trainers"]),
+        shown("cache_rows", ",.0f"),
+        shown("hit_rate", ".1%"),
+        shown("rows_per_step", ",.0f"),
+        shown("critical_rows_per_step", ",.0f"),
+        shown("bytes_per_step", ",.2f", 1e-6),
+        shown("critical_bytes_per_step", ",.2f", 1e-6),
+        shown("stale_reads", ".1%"),
+        shown("step_ms", ",.2f"),
+        str(record["bottleneck"] or "–"),
+    ]
+
+
+def _of(records: Sequence[Record]) -> str:
+    trainers = records[0]["trainers"]
+    return "1 trainer" if trainers == 1 else f"{trainers} trainers"
+
+
+def _cache_words(records: Sequence[Record]) -> str:
+    return f"{_number(records[0], 'cache_rows'):,.0f} rows" if records else "no rows"
+
+
+def _colour(policy: str, records: Sequence[Record]) -> str:
+    if policy == BOUND:
+        return GREY
+    others = [name for name in _policies(records) if name not in (OURS, BOUND)]
+    return PALETTE[0] if policy == OURS else PALETTE[1 + others.index(policy) % (len(PALETTE) - 1)]
+
+
+def _policies(records: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(str(record["policy"]) for record in records))
+
+
+def _middle(records: Sequence[Record]) -> object:
+    caches = list(dict.fromkeys(record["cache"] for record in records))
+    return caches[(len(caches) - 1) // 2]
+
+
+def _varies(records: Sequence[Record], name: str) -> bool:
+    return len({record[name] for record in records}) > 1
+
+
+def _numbers(records: Sequence[Record], name: str) -> list[float]:
+    return [_number(record, name) for record in records]
+
+
+def _number(record: Record, name: str) -> float:
+    value = record[name]
+    assert isinstance(value, int | float), f"{name} is a number wherever it is not None"
+    return float(value)
