@@ -16,6 +16,7 @@ from foresee.errors import ConfigError
 
 TOKEN_VARIABLE = "FORESEE_TOKEN"
 TOKEN_CHARACTERS_MIN = 16
+TOKEN_FILE_BYTES_MAX = 4096
 AUTHORIZATION = "authorization"
 """The header of every call that carries the token."""
 
@@ -49,6 +50,17 @@ def _read_token_file(path: Path) -> str:
         mode = path.stat().st_mode
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise ConfigError(f"{path} can be read by others (mode {stat.S_IMODE(mode):04o}); run: chmod 600 {path}")
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the token file {path} cannot be read ({error}); check its name and owner") from error
+        if not stat.S_ISREG(mode):
+            raise ConfigError(f"the token file {path} is no ordinary file; give one of mode 600 with a token in it")
+        with open(path, "rb") as file:
+            content = file.read(TOKEN_FILE_BYTES_MAX + 1)
+        if len(content) > TOKEN_FILE_BYTES_MAX:
+            raise ConfigError(f"the token file {path} has more than {TOKEN_FILE_BYTES_MAX} bytes; give the right file")
+        return content.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        # Without the error itself: it would show a part of the token.
+        raise ConfigError(f"the token file {path} cannot be read as text; make one with openssl rand -hex 32") from None
+    except OSError as error:
+        raise ConfigError(
+            f"the token file {path} cannot be read ({error.strerror}); check its name and owner"
+        ) from error

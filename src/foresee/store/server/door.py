@@ -30,6 +30,8 @@ CALL_OVERHEAD_BYTES = 1024
 """Allowed for the headers of a call or message."""
 FRAMING_SHARE = 0.05
 """Allowed on top of a message for frames and TLS records."""
+HONEST_SECONDS = 1.0
+"""Until a client that means well has made its first call, even on a busy machine."""
 WINDOW_UPDATE_SHARE = 1 / 64
 """A client that receives sends small frames about it."""
 
@@ -44,7 +46,10 @@ class Rules:
     unread_total_bytes_max: int
     """Of all connections."""
     stranger_seconds: float = 10.0
-    stranger_bytes_max: int = 1 << 16
+    stranger_bytes_max: int = 1 << 14
+    """A first call has a few hundred, a TLS handshake a few thousand; each may begin a call, which costs far more."""
+    strangers_max: int = 64
+    """Of those that have been here for longer than `HONEST_SECONDS`."""
     reply_seconds: float = 60.0
     """For one piece of a reply."""
 
@@ -81,19 +86,21 @@ def broken_rule(visitor: Visitor, rules: Rules, now: float) -> str | None:
     return None
 
 
-def too_many(visitors: dict[int, Visitor], rules: Rules) -> list[int]:
-    """Whom to cut so that numbers and bytes of all together are in bounds: strangers first, then the idle, then the
-    largest. A connection with a call under way is never cut for the number of connections."""
-    surplus = len(visitors) - rules.connections_max
+def too_many(visitors: dict[int, Visitor], rules: Rules, now: float) -> set[int]:
+    """Whom to cut so that all together are in bounds. For numbers: the strangers that came first, who would have made
+    a call by now if they meant well, then the idle; never a connection with a call under way. For bytes: the largest.
+    """
     idle = [inode for inode, it in visitors.items() if not it.num_calls]
-    idle.sort(key=lambda inode: (visitors[inode].admitted, visitors[inode].used_at, -visitors[inode].since))
-    cut = idle[: max(0, surplus)]
+    idle.sort(key=lambda inode: (visitors[inode].admitted, visitors[inode].used_at or visitors[inode].since))
+    cut = set(idle[: max(0, len(visitors) - rules.connections_max)])
+    lingering = [i for i in idle if not visitors[i].admitted and now - visitors[i].since > HONEST_SECONDS]
+    cut.update(lingering[: max(0, len(lingering) - rules.strangers_max)])
     total = sum(it.unread_bytes for it in visitors.values())
     for inode in sorted(visitors, key=lambda inode: -visitors[inode].unread_bytes):
         if total <= rules.unread_total_bytes_max:
             break
         total -= visitors[inode].unread_bytes
-        cut.append(inode)
+        cut.add(inode)
     return cut
 
 
@@ -157,7 +164,8 @@ class Door:
         with self._lock:
             new = self._update(found, now)
             cut = {inode for inode, it in self._visitors.items() if broken_rule(it, self.rules, now) is not None}
-            cut.update(too_many({inode: it for inode, it in self._visitors.items() if inode not in cut}, self.rules))
+            others = {inode: it for inode, it in self._visitors.items() if inode not in cut}
+            cut |= too_many(others, self.rules, now)
         self._sockets.watch_for_death(new)
         if cut:
             self.num_cut += len(cut)

@@ -39,6 +39,8 @@ class Limits:
     bytes_in_flight_max: int = 1 << 30
     """Request and reply bytes held for all requests that are being served, parked ones included."""
     rows_per_request_max: int = 1 << 20
+    stranger_seconds: float = 10.0
+    """Until a new connection has to have brought a call with the right token."""
 
     def check_rows(self, num_rows: int) -> None:
         if num_rows > self.rows_per_request_max:
@@ -59,6 +61,7 @@ class Limits:
             connections_max=self.connections_max + SPARE_CONNECTIONS,
             unread_bytes_max=unread,
             unread_total_bytes_max=max(unread, self.bytes_in_flight_max),
+            stranger_seconds=self.stranger_seconds,
         )
 
 

@@ -62,7 +62,7 @@ def check_address(host: str, security: Security) -> None:
 
 def _is_ip(host: str) -> bool:
     try:
-        ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
     except ValueError:
         return False
     return True
