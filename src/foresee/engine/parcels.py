@@ -15,10 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresee.plan.record import Int32, Int64, Kind, Transfers
+from foresee.plan.record import Int32, Int64, Kind, Transfers, empty_int32
 from foresee.store.contract import Layout, Rows
 
 Float32 = NDArray[np.float32]
+KINDS = tuple(int(kind) for kind in Kind)
+GRAD, VALUE, MOVE = int(Kind.GRAD), int(Kind.VALUE), int(Kind.MOVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,19 @@ def move_width(layout: Layout) -> int:
 def parcels_of(transfers: Transfers, chosen: NDArray[np.bool_], num_workers: int) -> list[Parcel]:
     """The chosen transfers as one parcel for each worker."""
 
-    def slots_of(peer: int, kind: Kind) -> Int32:
-        slots: Int32 = transfers.slot[chosen & (transfers.peer == peer) & (transfers.kind == kind)]
-        return slots
+    if not chosen.any():
+        return [Parcel(peer, *[empty_int32()] * 3) for peer in range(num_workers)]
+    slots = transfers.slot[chosen]
+    piles = transfers.peer[chosen] * len(KINDS) + transfers.kind[chosen]
+    order = np.argsort(piles, kind="stable")
+    bounds = np.searchsorted(piles[order], np.arange(num_workers * len(KINDS) + 1))
+    slots = slots[order]
 
-    return [
-        Parcel(peer, slots_of(peer, Kind.GRAD), slots_of(peer, Kind.VALUE), slots_of(peer, Kind.MOVE))
-        for peer in range(num_workers)
-    ]
+    def pile(peer: int, kind: int) -> Int32:
+        at = peer * len(KINDS) + kind
+        return slots[bounds[at] : bounds[at + 1]]
+
+    return [Parcel(peer, pile(peer, GRAD), pile(peer, VALUE), pile(peer, MOVE)) for peer in range(num_workers)]
 
 
 def pack(contents: list[Contents], parcels: list[Parcel], layout: Layout) -> tuple[Tensor, list[int]]:
