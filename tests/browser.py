@@ -81,7 +81,9 @@ class Browser:
             self._process.wait()
         self._profile.cleanup()
 
-    def open(self, file: Path, *, width: int = 1280, height: int = 900, dark: bool = False, phone: bool = False) -> Page:
+    def open(
+        self, file: Path, *, width: int = 1280, height: int = 900, dark: bool = False, phone: bool = False
+    ) -> Page:
         """A page in a tab of its own, loaded and drawn."""
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -149,7 +151,7 @@ class Page:
         self.evaluate("1")  # what was said before is received with the answer
         found = []
         for event in self.events:
-            content = event["params"] if "params" in event else {}
+            content = event.get("params", {})
             if event["method"] == "Runtime.exceptionThrown":
                 details = content["exceptionDetails"]
                 found.append(details.get("exception", {}).get("description") or details["text"])
@@ -183,8 +185,11 @@ class Page:
         """Until a change of size or colour is drawn."""
         self.evaluate(QUIET)
 
-    def screenshot(self, file: Path, *, whole: bool = True) -> None:
-        shot = self.send("Page.captureScreenshot", captureBeyondViewport=whole, format="png")
+    def screenshot(self, file: Path, *, top: int = 0, height: int | None = None) -> None:
+        """Of the whole page, or of a strip of it."""
+        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": top, "width": size["width"], "height": height or size["height"] - top, "scale": 1}
+        shot = self.send("Page.captureScreenshot", captureBeyondViewport=True, format="png", clip=clip)
         file.write_bytes(base64.b64decode(shot["data"]))
 
     def pdf(self) -> bytes:

@@ -16,8 +16,11 @@ from foresee.report.page import styled
 from foresee.report.run_breakdown import COLOURS
 from foresee.report.run_records import Span, WorkerRecords
 
-LANES = {"train": "training", "reader": "fetch", "planner": "plan", "writer": "write back", "exchange": "exchange"}
-"""From top to bottom; the last one is the exchange with other workers in the background."""
+LANES = {
+    "train": "training", "update": "row update", "exchange": "exchange", "reader": "fetch", "planner": "plan",
+    "writer": "write back",
+}  # fmt: skip
+"""From top to bottom. Row update: of workers that update during backward; exchange: in the background, with others."""
 SHOWN_STEPS = 6
 WINDOWS_MAX = 8
 LANE_PIXELS = 34
@@ -50,6 +53,7 @@ LOOKS = {
     "commit": _Look("evaluation, commit", "#5b6472"),
 }
 OTHER_LOOK = _Look("other", "#b9bfc8")
+BETWEEN_STEPS = ("other", "evaluate", "commit")
 BLANK = ("ahead", "idle", "wait_plan", "wait_writes")
 
 
@@ -102,8 +106,8 @@ def _steps(spans: Sequence[Span]) -> dict[int, tuple[float, float]]:
             continue
         if span.what == "wait_rows":
             begun[span.step] = span.begin
-        if span.what == "evict" or (span.what == "exchange" and span.step in ended):
-            ended[span.step] = span.end
+        elif span.what not in BETWEEN_STEPS:
+            ended[span.step] = max(span.end, ended.get(span.step, 0.0))
     return {step: (begun[step], ended[step]) for step in begun if step in ended}
 
 
