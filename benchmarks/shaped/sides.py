@@ -113,6 +113,7 @@ def planned_side(
 
         def steps() -> Iterator[None]:
             for step in run:
+                step.update_during_backward()
                 trainee.step(step.dense, step.embeddings, step.labels)
                 step.update()
                 yield

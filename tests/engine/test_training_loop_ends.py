@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from foresee import SGD, ClickLog, Step, Tables, lookahead
 from foresee.data import tiny
+from foresee.errors import UsageError
 
 
 @pytest.fixture
@@ -65,3 +66,41 @@ def test_a_break_before_the_update_leaves_the_step_out(log: ClickLog) -> None:
         _train(step)
     assert tables.store.committed_step == 3
     assert torch.is_tensor(step.embeddings)
+
+
+@pytest.mark.parametrize("stop_after", [5, 25])
+def test_updates_during_backward_end_with_the_same_bytes(log: ClickLog, stop_after: int) -> None:
+    after, during = _tables(log), _tables(log)
+    for tables in (after, during):
+        weight = torch.ones(4, requires_grad=True)
+        for step in lookahead(log, tables, batch_size=32, cache_rows=150):
+            if tables is during:
+                step.update_during_backward()
+            (step.embeddings * weight).square().sum().backward()  # type: ignore[no-untyped-call]
+            step.update()
+            if step.index + 1 == stop_after:
+                break
+    assert after.store.committed_step == during.store.committed_step == stop_after
+    for ours, theirs in zip(_bytes(during), _bytes(after), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_second_backward_after_the_update_began_is_refused(log: ClickLog) -> None:
+    step = next(iter(lookahead(log, _tables(log), batch_size=32, cache_rows=150)))
+    step.update_during_backward()
+    step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
+    with pytest.raises(UsageError, match=r"step 0: its update began with the first backward\(\)"):
+        step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
+
+
+def test_a_loop_left_between_backward_and_update_commits_no_half_step(log: ClickLog) -> None:
+    tables = _tables(log)
+    for step in lookahead(log, tables, batch_size=32, cache_rows=150):
+        step.update_during_backward()
+        step.embeddings.square().sum().backward()  # type: ignore[no-untyped-call]
+        if step.index == 3:
+            break
+        step.update()
+    assert step.began
+    assert not step.updated
+    assert tables.store.committed_step == 0

@@ -6,6 +6,9 @@
         adam.step(); adam.zero_grad()
         step.update()
 
+With `step.update_during_backward()` before `loss.backward()`, rows are updated and exchanged on a thread of their own
+as soon as their gradient is there; `step.update()` then waits for the rest.
+
 The model, the loss and the dense optimiser stay the caller's. When the loop ends, by itself or by `break`, the rows
 still cached are written back and the store is committed as the state after the last updated step.
 """
@@ -13,8 +16,10 @@ still cached are written back and the store is committed as the state after the 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from weakref import WeakMethod
 
 import torch
 
@@ -25,7 +30,7 @@ from foresee.engine.exchange import Alone, Exchange
 from foresee.engine.kernels import Threads
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
 from foresee.engine.tables import Tables
-from foresee.engine.timeline import NOT_RECORDED, TRAIN, Lane, Timeline
+from foresee.engine.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Lane, Timeline
 from foresee.engine.torch_cache import TorchCache
 from foresee.engine.work import Pooling, Work, planned, replayed
 from foresee.errors import PlanError, UsageError
@@ -39,8 +44,9 @@ class Step:
     """One step: its samples, its rows, and the update that ends it."""
 
     def __init__(
-        self, ready: Ready, cache: Cache, device: torch.device, finish: Callable[[Work, torch.Tensor], None], lane: Lane
-    ) -> None:
+        self, ready: Ready, cache: Cache, device: torch.device, finish: Callable[[Work, torch.Tensor], None],
+        start: Callable[[Work, torch.Tensor], Future[None]], lane: Lane,
+    ) -> None:  # fmt: skip
         batch = ready.work.batch
         self.index = batch.step
         self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
@@ -49,8 +55,14 @@ class Step:
         """[samples, features, width], a leaf that collects the gradient. Valid until the step is updated."""
         self.updated = False
         self._work = ready.work
-        self._finish = finish
+        self._finish, self._start = finish, start
+        self._started: Future[None] | None = None
         self._lane = lane
+
+    @property
+    def began(self) -> bool:
+        """The update has begun, or is done."""
+        return self.updated or self._started is not None
 
     def lap(self, what: str) -> None:
         """For the timeline of a recorded run: what was done since the last lap, such as "forward" or "backward"."""
@@ -62,8 +74,37 @@ class Step:
             raise UsageError(f"step {self.index} was updated already; call step.update() once for each step")
         if self.embeddings.grad is None:
             raise UsageError(f"step {self.index}: its embeddings have no gradient; call loss.backward() first")
-        self._finish(self._work, self.embeddings.grad)
+        if self._started is None:
+            self._finish(self._work, self.embeddings.grad)
+        else:
+            self._lane.lap("compute", self.index)
+            self._started.result()
+            self._lane.lap("exchange", self.index)
         self.updated = True
+
+    def update_during_backward(self) -> None:
+        """Lets the update begin once backward has the gradient of `embeddings`, beside the rest of backward.
+
+        Call it before backward, if that is called once and nobody changes the gradient afterwards. The step still ends
+        with `update()`, and the result is the same.
+        """
+        # Weak, as the collector does not see through a tensor's hooks: step, embeddings and hook would stay for ever.
+        start = WeakMethod(self._start_update)
+
+        def begin(embeddings: torch.Tensor) -> None:
+            if (method := start()) is not None:
+                method(embeddings)
+
+        self.embeddings.register_post_accumulate_grad_hook(begin)  # type: ignore[no-untyped-call]
+
+    def _start_update(self, embeddings: torch.Tensor) -> None:
+        if self._started is not None:
+            raise UsageError(
+                f"step {self.index}: its update began with the first backward(), a second one comes too late; call "
+                "backward() once, or leave update_during_backward() out"
+            )
+        assert embeddings.grad is not None
+        self._started = self._start(self._work, embeddings.grad)
 
 
 @dataclass
@@ -92,6 +133,8 @@ class Run:
         self.times = PipelineTimes()
         self._counting = Counting()
         self._active: tuple[Pipeline, Cache] | None = None
+        self._updates: ThreadPoolExecutor | None = None
+        """The thread of updates that begin during backward."""
         self._failed = False
 
     @property
@@ -114,6 +157,8 @@ class Run:
             try:
                 yield from self._steps(pipeline, cache)
             finally:
+                if self._updates is not None:
+                    self._updates.shutdown()
                 # Also after `break`: the rows are those of the last updated step, and that is a state worth keeping.
                 try:
                     if self.commit_at_end and not self._failed:
@@ -153,19 +198,26 @@ class Run:
             lane.lap("fill", record.step)
             self.timeline.arrived(ready.work, cache)
             lane.lap("other", record.step)
-            step = Step(ready, cache, self.device, self._finish, lane)
+            step = Step(ready, cache, self.device, self._finish, self._start, lane)
             lane.lap("gather", record.step)
-            yield step
+            with self._never_committed_in_mid_step(step):
+                yield step
             if not step.updated:
                 raise UsageError(f"step {step.index} was not updated; call step.update() before the next step")
 
-    def _finish(self, work: Work, gradient: torch.Tensor) -> None:
+    def _start(self, work: Work, gradient: torch.Tensor) -> Future[None]:
+        """The same as `_finish`, on a thread of its own."""
+        if self._updates is None:
+            self._updates = ThreadPoolExecutor(1, UPDATE_THREAD)
+        return self._updates.submit(self._finish, work, gradient, UPDATE)
+
+    def _finish(self, work: Work, gradient: torch.Tensor, lane_name: str = TRAIN) -> None:
         """Updates the step's rows and frees its slots; a commit or a `break` right after it includes the step."""
         if self._active is None:
             raise UsageError(f"step {work.record.step} belongs to a loop that has ended; update it inside the loop")
-        (pipeline, cache), record, lane = self._active, work.record, self.timeline.lane(TRAIN)
+        (pipeline, cache), record, lane = self._active, work.record, self.timeline.lane(lane_name)
         with self._whole_or_never_committed():
-            lane.lap("compute", record.step)
+            lane.lap("compute" if lane_name == TRAIN else "other", record.step)
             self.exchange.update(work, gradient, cache)
             lane.lap("update", record.step)
             self.steps_done = record.step + 1
@@ -175,6 +227,14 @@ class Run:
             self.exchange.depart(record, cache)
             lane.lap("exchange", record.step)
         self.timeline.done(work, cache)
+
+    @contextmanager
+    def _never_committed_in_mid_step(self, step: Step) -> Iterator[None]:
+        """A loop that is left between backward and update may have updated rows without their dense half."""
+        try:
+            yield
+        finally:
+            self._failed = self._failed or (step.began and not step.updated)
 
     @contextmanager
     def _whole_or_never_committed(self) -> Iterator[None]:

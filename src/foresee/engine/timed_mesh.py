@@ -6,10 +6,12 @@ back, so that nothing stands between it and its peers.
 
 from __future__ import annotations
 
+import threading
+
 from torch import Tensor
 
 from foresee.engine.mesh import Lane, Mesh
-from foresee.engine.timeline import EXCHANGE, NOT_RECORDED, TRAIN, Timeline
+from foresee.engine.timeline import EXCHANGE, NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Timeline
 
 
 def timed(mesh: Mesh, timeline: Timeline) -> Mesh:
@@ -17,7 +19,7 @@ def timed(mesh: Mesh, timeline: Timeline) -> Mesh:
 
 
 class TimedMesh:
-    """Swaps on the critical lane are laps of the training thread, those in the background of a thread of their own."""
+    """Swaps on the critical lane are laps of the thread that updates, those in the background of one of their own."""
 
     def __init__(self, mesh: Mesh, timeline: Timeline) -> None:
         self._mesh, self._timeline = mesh, timeline
@@ -25,7 +27,8 @@ class TimedMesh:
 
     def swap(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
         critical = lane is Lane.CRITICAL
-        line = self._timeline.lane(TRAIN if critical else EXCHANGE)
+        during_backward = threading.current_thread().name.startswith(UPDATE_THREAD)
+        line = self._timeline.lane((UPDATE if during_backward else TRAIN) if critical else EXCHANGE)
         step = self._timeline.step
         line.lap("update" if critical else "idle", step)
         received = self._mesh.swap(lane, sent, sizes, expected)

@@ -29,6 +29,9 @@ WINDOW_STEPS = 12
 SPANS_PER_STEP_MAX = 40
 TRAIN = "train"
 """The lane of the thread that trains."""
+UPDATE = "update"
+"""The lane of the thread of updates that begin during backward."""
+UPDATE_THREAD = "foresee-update"
 EXCHANGE = "exchange"
 """The lane of the thread that swaps rows with peers in the background."""
 

@@ -220,6 +220,7 @@ def _learn(model: nn.Module, step: Step, optimizer: torch.optim.Optimizer) -> tu
     logits: torch.Tensor = model(step.dense, step.embeddings)
     loss = loss_of(logits, step)
     step.lap("forward")
+    step.update_during_backward()
     loss.backward()  # type: ignore[no-untyped-call]
     step.lap("backward")
     optimizer.step()
