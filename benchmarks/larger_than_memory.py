@@ -26,9 +26,7 @@ import hashlib
 import json
 import os
 import resource
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -39,6 +37,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+
+from sides.process import Process, serve
 
 MEGABYTE = 1_000_000
 BATCH_SIZE, DIM, THREADS = 2048, 64, 2
@@ -80,8 +80,8 @@ def compare(arguments: argparse.Namespace) -> None:
     """Makes the log, lets the sides train in turns, and prints what came of it."""
     row_bytes, num_rows = make_log(arguments)
     limit = arguments.limit_mb * MEGABYTE
-    with memory_limit(limit) as limited, Process(arguments, "ours", limited) as ours:
-        with Process(arguments, "in_memory", None) as in_memory:
+    with memory_limit(limit) as limited, side(arguments, "ours", limited) as ours:
+        with side(arguments, "in_memory", None) as in_memory:
             turns = []
             for _ in range(arguments.turns + 1):
                 turns.append({"ours": ours.ask("train"), "in_memory": in_memory.ask("train")})
@@ -113,6 +113,15 @@ def compare(arguments: argparse.Namespace) -> None:
         "same_bytes": True,
     }
     print(json.dumps(figures))
+
+
+def side(arguments: argparse.Namespace, name: str, limit: Limit | None) -> Process:
+    """The process of one side."""
+    command = [sys.executable, __file__, "--folder", str(arguments.folder)]
+    for option in ("limit_mb", "cache_rows", "steps"):
+        command += [f"--{option.replace('_', '-')}", str(getattr(arguments, option))]
+    command += ["--enforced-by", limit.name if limit else "nobody", "--side", name]
+    return Process(command, environment=FRUGAL, before=limit.enter if limit else None)
 
 
 def make_log(arguments: argparse.Namespace) -> tuple[int, int]:
@@ -179,11 +188,8 @@ class Side:
         self.warden = Warden(files, self.tables.store, limit)
 
     def serve(self) -> None:
-        """Answers each line of the standard input with a line of JSON."""
         with self.warden:
-            for line in sys.stdin:
-                answer = self.train() if line.strip() == "train" else self.end()
-                print(json.dumps(answer), flush=True)
+            serve({"train": self.train, "end": self.end})
 
     def train(self) -> dict[str, float]:
         begun = time.perf_counter()
@@ -296,7 +302,11 @@ class Limit:
         resource.setrlimit(resource.RLIMIT_DATA, (self.num_bytes, self.num_bytes))
 
     def peak_bytes(self) -> int:
+        """As far as the system counts it."""
         return 0
+
+    def leave(self) -> None:
+        """Called when all processes under the limit have ended."""
 
 
 class Cgroup(Limit):
@@ -317,21 +327,36 @@ class Cgroup(Limit):
     def peak_bytes(self) -> int:
         return int((self.path / "memory.peak").read_text())
 
+    def leave(self) -> None:
+        self.path.rmdir()
+
 
 @contextmanager
 def memory_limit(num_bytes: int) -> Iterator[Limit]:
     """A cgroup v2 below our own if one may be made there, else a resource limit."""
-    path = own_cgroup()
-    if path is not None and "memory" in (path / "cgroup.subtree_control").read_text().split():
-        path = path / f"foresee-{os.getpid()}"
-        with suppress(OSError):
-            path.mkdir()
-            try:
-                yield Cgroup(num_bytes, path)
-            finally:
-                path.rmdir()
-            return
-    yield Limit(num_bytes)
+    limit = make_cgroup(own_cgroup(), num_bytes) or Limit(num_bytes)
+    try:
+        yield limit
+    finally:
+        limit.leave()
+
+
+def make_cgroup(parent: Path | None, num_bytes: int) -> Cgroup | None:
+    """None where there is no cgroup v2, it does not count memory, or this process may not make one."""
+    if parent is None:
+        return None
+    try:
+        if "memory" not in (parent / "cgroup.subtree_control").read_text().split():
+            return None
+        path = parent / f"foresee-{os.getpid()}"
+        path.mkdir()
+    except OSError:
+        return None
+    try:
+        return Cgroup(num_bytes, path)
+    except OSError:
+        path.rmdir()
+        return None
 
 
 def own_cgroup() -> Path | None:
@@ -340,44 +365,6 @@ def own_cgroup() -> Path | None:
     roots = [Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"]
     ours = [line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")]
     return roots[0] / ours[0].lstrip("/") if roots and ours else None
-
-
-class Process:
-    """A side's process, stopped except while it answers: neither side works while the other is timed."""
-
-    def __init__(self, arguments: argparse.Namespace, side: str, limit: Limit | None) -> None:
-        command = [sys.executable, __file__, "--side", side, "--folder", str(arguments.folder)]
-        for name in ("limit_mb", "cache_rows", "steps"):
-            command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-        command += ["--enforced-by", limit.name if limit else "nobody"]
-        environment = {**os.environ, **FRUGAL}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-            preexec_fn=limit.enter if limit else None,
-        )  # fmt: skip
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.send_signal(signal.SIGCONT)
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        if self.process.wait(timeout=60) != 0:
-            sys.exit("a side ended with an error")
-
-    def ask(self, what: str) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.send_signal(signal.SIGCONT)
-        print(what, file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
-        self.process.send_signal(signal.SIGSTOP)
-        if not line:
-            self.process.send_signal(signal.SIGCONT)
-            sys.exit(f"a side ended before it could {what}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
 
 
 if __name__ == "__main__":

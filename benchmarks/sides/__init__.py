@@ -1,0 +1,1 @@
+"""Sides of a comparison as processes that take turns."""
