@@ -45,7 +45,7 @@ class Step:
 
     def __init__(
         self, ready: Ready, cache: Cache, device: torch.device, finish: Callable[[Work, torch.Tensor], None],
-        start: Callable[[Work, torch.Tensor], Future[None]], lane: Lane,
+        start: Callable[[Work, torch.Tensor], Future[None]], lane: Lane, timeline: Timeline,
     ) -> None:  # fmt: skip
         batch = ready.work.batch
         self.index = batch.step
@@ -57,7 +57,7 @@ class Step:
         self._work = ready.work
         self._finish, self._start = finish, start
         self._started: Future[None] | None = None
-        self._lane = lane
+        self._lane, self._timeline = lane, timeline
 
     @property
     def began(self) -> bool:
@@ -67,6 +67,10 @@ class Step:
     def lap(self, what: str) -> None:
         """For the timeline of a recorded run: what was done since the last lap, such as "forward" or "backward"."""
         self._lane.lap(what, self.index)
+
+    def learned(self, loss: float) -> None:
+        """For the curve of a recorded run: the loss of this step. Say it before the update."""
+        self._timeline.learned(loss)
 
     def update(self) -> None:
         """Applies the gradient of `embeddings` to the step's rows. Call it once, after backward."""
@@ -198,7 +202,7 @@ class Run:
             lane.lap("fill", record.step)
             self.timeline.arrived(ready.work, cache)
             lane.lap("other", record.step)
-            step = Step(ready, cache, self.device, self._finish, self._start, lane)
+            step = Step(ready, cache, self.device, self._finish, self._start, lane, self.timeline)
             lane.lap("gather", record.step)
             with self._never_committed_in_mid_step(step):
                 yield step

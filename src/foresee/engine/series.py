@@ -40,6 +40,7 @@ class Series:
     def start(self, step: int, now: float, lanes: LaneSeconds) -> None:
         """An interval begins."""
         self._step, self._now, self._lanes = step, now, lanes
+        self._loss, self._losses = 0.0, 0
         self._lookups, self._unique, self._fetched, self._evicted, self._received = 0, 0, 0, 0, 0
         self._store = np.zeros((self._num_links, 2), np.int64)
         self._peers = np.zeros((self._num_workers, 4), np.int64)
@@ -60,6 +61,10 @@ class Series:
         for column, numbers in ((0, sent), (1, received)):
             for peer, num_bytes in numbers.items():
                 self._peers[peer, column + 2 * (not critical)] += num_bytes
+
+    def learned(self, loss: float) -> None:
+        self._loss += loss
+        self._losses += 1
 
     def done(self, work: Work) -> None:
         record = work.record
@@ -85,10 +90,15 @@ class Series:
             "lookups": self._lookups, "unique": self._unique, "fetched": self._fetched, "evicted": self._evicted,
             "received": self._received, "occupied": int(np.count_nonzero(cache.table.row != EMPTY)), "ahead": ahead,
             "store_bytes": (self._store * self._row_bytes).tolist(), "peer_bytes": self._peers.tolist(),
+            "loss": self._loss / self._losses if self._losses else None,
         }  # fmt: skip
         self.start(steps_done, now, lanes)
         last = steps_done == self._num_steps
         return [line, *([self._tables_line(steps_done)] if last or self._tables_due(steps_done) else [])]
+
+    def rest(self, steps_done: int) -> list[dict[str, Any]]:
+        """What was counted by table since the last line of it."""
+        return [self._tables_line(steps_done)] if self._counted_steps else []
 
     def _tables_due(self, steps_done: int) -> bool:
         return steps_done // self.every_steps % TABLES_EVERY_POINTS == 0

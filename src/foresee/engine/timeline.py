@@ -66,6 +66,10 @@ class Timeline(Protocol):
         """Bytes that went to and came from each peer."""
         ...
 
+    def learned(self, loss: float) -> None:
+        """The loss of the step that is carried out."""
+        ...
+
     def done(self, work: Work, cache: Cache) -> None:
         """A step was carried out."""
         ...
@@ -97,6 +101,9 @@ class NoTimeline:
         pass
 
     def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
+        pass
+
+    def learned(self, loss: float) -> None:
         pass
 
     def done(self, work: Work, cache: Cache) -> None:
@@ -181,6 +188,9 @@ class Recording:
     def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
         self._series.swapped(sent, received, critical=critical)
 
+    def learned(self, loss: float) -> None:
+        self._series.learned(loss)
+
     def done(self, work: Work, cache: Cache) -> None:
         self._series.done(work)
         if self._series.due(work.record.step):
@@ -190,6 +200,7 @@ class Recording:
     def end(self) -> None:
         self.spans_until = float("-inf")
         self._write_spans()
+        self._file.append(self._series.rest(self.step + 1))
 
     def _open_or_close(self, next_step: int) -> None:
         if next_step in self._windows:

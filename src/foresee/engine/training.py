@@ -189,6 +189,7 @@ def loss_of(logits: torch.Tensor, step: Step) -> torch.Tensor:
     loss = binary_cross_entropy_with_logits(logits, step.labels)
     if not math.isfinite(loss.item()):
         raise checkpoint.diverged(step.index, f"the loss is {loss.item()}")
+    step.learned(loss.item())
     return loss
 
 
