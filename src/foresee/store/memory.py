@@ -1,7 +1,8 @@
 """A store in memory: one array of rows, nothing durable.
 
 In: a layout. Rows nobody has written take no memory on systems that hand out zeroed pages lazily, and their initial
-values are made when they are read. `commit` only remembers the step: a process that ends takes its rows with it.
+values are made when they are read. `commit` only remembers the step: a process that ends takes its rows with it. With
+`undoable`, as servers have it, rows are kept as they were before they changed, and the last commits can be opened.
 """
 
 from __future__ import annotations
@@ -12,16 +13,22 @@ import numpy as np
 
 from foresee.errors import StoreError, UsageError
 from foresee.store.check import check_request
+from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Int64, Layout, Rows
 from foresee.store.initial import initial_key, initial_unit
 from foresee.store.kernels import assign_in_base, gather, locate_in_base, read_only
+from foresee.store.part_store import open_part, prepare_part, settle_part
+from foresee.store.pre_images import PreImages
 
 
 class MemoryStore:
     """Rows in RAM."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, undoable: bool = False) -> None:
         self._layout = layout
+        self._part = Part()
+        self._undo: list[PreImages] | None = [PreImages(layout.num_rows)] if undoable else None
+        """What rows were before: the previous commit's, the last one's if one is prepared, and since the newest."""
         self._key, self._unit = initial_key(layout), initial_unit(layout)
         row_words = layout.row_bytes // 4
         try:
@@ -34,7 +41,6 @@ class MemoryStore:
             ) from error
         self._no_overlay = read_only(np.zeros((0, row_words), np.float32))
         self._writer = threading.Lock()
-        self._committed_step = 0
         self._closed = False
 
     @property
@@ -43,7 +49,11 @@ class MemoryStore:
 
     @property
     def committed_step(self) -> int:
-        return self._committed_step
+        return self._part.committed
+
+    @property
+    def parts(self) -> tuple[Part]:
+        return (self._part,)
 
     def read(self, rows: Int64, out: Rows) -> None:
         self._check_open()
@@ -59,13 +69,63 @@ class MemoryStore:
         self._check_open()
         check_request(self._layout, rows, source)
         with self._writer:
+            if self._undo is not None:
+                self._undo[-1].keep(rows, self._base, self._written)
             assign_in_base(rows, source.values, source.state, source.versions, self._base, self._written)
 
     def commit(self, step: int) -> None:
         self._check_open()
-        if step < self._committed_step:
-            raise UsageError(f"step {step} cannot be committed: step {self._committed_step} already is")
-        self._committed_step = step
+        if step < self.committed_step:
+            raise UsageError(f"step {step} cannot be committed: step {self.committed_step} already is")
+        if step > self.committed_step:
+            self.prepare(step)
+            self.settle(step)
+
+    def prepare(self, step: int) -> None:
+        prepare_part(self, step)
+
+    def settle(self, step: int) -> None:
+        settle_part(self, step)
+
+    def open_at(self, step: int) -> None:
+        open_part(self, step)
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """What a part is told to do; without `undoable` there is no way back from anything."""
+        self._check_open()
+        with self._writer:
+            self._carry_out(instruction, self._part)
+
+    def _carry_out(self, instruction: Instruction, part: Part) -> None:
+        match instruction:
+            case Seal(step):
+                self._part = Part(committed=part.committed, previous=part.previous, prepared=step)
+                if self._undo is not None:
+                    self._undo.append(PreImages(self._layout.num_rows))
+            case Promote(step):
+                if self._undo is not None and part.previous is not None:
+                    del self._undo[0]
+                self._part = Part(committed=step, previous=None if self._undo is None else part.committed)
+            case ForgetWrites():
+                self._undo_last()
+            case Discard():
+                self._part = Part(committed=part.committed, previous=part.previous)
+                self._undo_two()
+            case GoBack(step):
+                self._part = Part(committed=step)
+                self._undo_two()
+
+    def _undo_last(self) -> None:
+        if self._undo is None:
+            raise StoreError("these rows are in memory and nothing was kept of what they were; start anew")
+        self._undo.pop().restore(self._base, self._written)
+        self._undo.append(PreImages(self._layout.num_rows))
+
+    def _undo_two(self) -> None:
+        """Nothing was written since the newest commit; now that one is undone, too."""
+        assert self._undo is not None, "writes were forgotten before, which needs it"
+        self._undo.pop()
+        self._undo_last()
 
     def close(self) -> None:
         self._closed = True

@@ -14,7 +14,12 @@ from foresee.store.remote.protocol import PROTOCOL_VERSION, layout_from_dict
 
 
 def check_agreement(descriptions: dict[str, dict[str, Any]], wanted: Layout | None) -> tuple[Layout, int]:
-    """Each description by its server's address."""
+    """Layout and step. Each description by its server's address."""
+    return check_belonging(descriptions, wanted), _check_steps(descriptions)
+
+
+def check_belonging(descriptions: dict[str, dict[str, Any]], wanted: Layout | None) -> Layout:
+    """All shards of the same tables, each once, whatever step they are at."""
     for address, description in descriptions.items():
         if description.get("protocol") != PROTOCOL_VERSION:
             raise StoreError(
@@ -28,7 +33,7 @@ def check_agreement(descriptions: dict[str, dict[str, Any]], wanted: Layout | No
         _check_layout(address, layout, layouts[first], f"server {first} has")
         if wanted is not None:
             _check_layout(address, layout, wanted, "this run wants")
-    return layouts[first], _check_steps(descriptions)
+    return layouts[first]
 
 
 def _check_shards(descriptions: dict[str, dict[str, Any]]) -> None:
@@ -65,6 +70,6 @@ def _check_steps(descriptions: dict[str, dict[str, Any]]) -> int:
         listed = ", ".join(f"{address}: {step}" for address, step in steps.items())
         raise StoreError(
             f"the servers have committed different steps ({listed}): a commit was interrupted between them; "
-            "restore their folders to one step"
+            "resume the run, which brings all of them to one step"
         )
     return next(iter(steps.values()))

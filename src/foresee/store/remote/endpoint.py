@@ -22,6 +22,9 @@ from foresee.store.remote.access import AUTHORIZATION, is_loopback
 TRANSPORT_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
 """What a broken connection looks like from here."""
 
+RETRIES_MAX = 3
+PAUSE_SECONDS = 0.2
+
 _OPTIONS = [
     # Each connection of ours is a connection of the system, so that reads do not queue behind writes.
     ("grpc.use_local_subchannel_pool", 1),
@@ -88,6 +91,25 @@ class Endpoint:
 
 def is_refused_token(error: BaseException) -> bool:
     return isinstance(error, (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError))
+
+
+def ask_patiently(
+    endpoint: Endpoint, action: str, content: dict[str, Any], timeout_seconds: float, what: str
+) -> dict[str, Any]:
+    """The answer to a question that may be asked more than once: again, after a pause, if the connection breaks."""
+    begun, failures = time.monotonic(), 0
+    while True:
+        client = endpoint.client()
+        try:
+            return endpoint.ask(client, action, content, begun + timeout_seconds)
+        except TRANSPORT_ERRORS as error:
+            failures += 1
+            waited = time.monotonic() - begun
+            if failures > RETRIES_MAX or waited + PAUSE_SECONDS > timeout_seconds or is_refused_token(error):
+                raise endpoint.sentence(error, what, waited) from error
+        finally:
+            client.close()
+        time.sleep(PAUSE_SECONDS)
 
 
 def ask_once(endpoint: Endpoint, action: str, content: dict[str, Any], deadline: float) -> dict[str, Any]:

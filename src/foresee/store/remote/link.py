@@ -11,13 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from threading import BoundedSemaphore, Lock
 from typing import Any
 
 from foresee.errors import StoreError
+from foresee.store.commits import Prepare, Settle
 from foresee.store.contract import Int32, Int64, Layout
 from foresee.store.remote import protocol
-from foresee.store.remote.endpoint import TRANSPORT_ERRORS, Endpoint, is_refused_token
+from foresee.store.remote.endpoint import TRANSPORT_ERRORS, Endpoint, ask_patiently, is_refused_token
 from foresee.store.remote.exchange import Deliver, Exchange, open_exchange
 from foresee.store.remote.protocol import BusyError, Opening
 from foresee.store.remote.watchdog import Watchdog
@@ -70,18 +72,15 @@ class Link:
         what = "a write" if step is None else f"the write-backs of step {step}"
         self._attempt(protocol.WRITE, what, lambda exchange, deadline: exchange.write(batches(exchange.schema), step))
 
-    def commit(self, step: int, timeout_seconds: float) -> int:
-        """Not sent twice: a commit that did not answer may still be under way."""
-        client, begun = self.endpoint.client(), time.monotonic()
-        try:
-            content = {"step": step, "run": self._run}
-            answer = self.endpoint.ask(client, protocol.COMMIT, content, begun + timeout_seconds)
-        except TRANSPORT_ERRORS as error:
-            what = f"the commit of step {step}"
-            raise self.endpoint.sentence(error, what, time.monotonic() - begun) from error
-        finally:
-            client.close()
-        return int(answer["committed_step"])
+    def commit(self, step: int, timeout_seconds: float) -> None:
+        """A commit of this server alone; harmless where it is at this step already."""
+        content = {"step": step, "run": self._run}
+        ask_patiently(self.endpoint, protocol.COMMIT, content, timeout_seconds, f"the commit of step {step}")
+
+    def tell(self, message: Prepare | Settle, timeout_seconds: float) -> None:
+        """A phase of a commit. Sent again if the answer is lost: a server that has done it already says so."""
+        action = protocol.PREPARE if isinstance(message, Prepare) else protocol.SETTLE
+        ask_patiently(self.endpoint, action, asdict(message), timeout_seconds, f"the commit of step {message.step}")
 
     def close(self) -> None:
         """Ends what is under way and closes all connections."""

@@ -22,9 +22,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from foresee.errors import ConsistencyError, ForeseeError, StaleReadError, StoreError, UsageError
+from foresee.store.commits import Part
 from foresee.store.contract import Int32, Int64, Layout, Rows, Table
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 CHUNKS = 4
 CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 1 << 19, 1 << 22
 """A request travels in about four chunks: while one is on its way the next is gathered. More of them would overlap a
@@ -33,6 +34,7 @@ little better and cost more wake-ups of both processes than that is worth."""
 READ, GUARDED, WRITE = "read", "guarded", "write"
 
 DESCRIBE, JOIN, COMMIT, STATUS = "describe", "join", "commit", "status"
+OPEN_AT, PREPARE, SETTLE = "open_at", "prepare", "settle"
 """Flight actions: JSON in, JSON out."""
 
 _ERRORS: dict[str, type[ForeseeError]] = {
@@ -62,6 +64,29 @@ class Opening:
 
 class BusyError(Exception):
     """The server is at one of its limits right now."""
+
+
+def part_to_dict(part: Part) -> dict[str, Any]:
+    """What a server says of its commits."""
+    return {
+        "committed_step": part.committed,
+        "previous_step": part.previous,
+        "prepared_step": part.prepared,
+        "incarnation": part.incarnation,
+        "epoch": part.epoch,
+    }
+
+
+def part_from_dict(content: dict[str, Any]) -> Part:
+    """Raises KeyError, TypeError or ValueError for what is not one."""
+    previous, prepared = content["previous_step"], content["prepared_step"]
+    return Part(
+        committed=int(content["committed_step"]),
+        previous=None if previous is None else int(previous),
+        prepared=None if prepared is None else int(prepared),
+        incarnation=str(content["incarnation"]),
+        epoch=int(content["epoch"]),
+    )
 
 
 def to_json(content: dict[str, Any]) -> bytes:

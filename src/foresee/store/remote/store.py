@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from foresee.errors import ConfigError, StoreError, UsageError
+from foresee.errors import ConfigError, UsageError
 from foresee.store.check import check_request
+from foresee.store.commits import Commit
 from foresee.store.contract import Int32, Int64, Layout, Rows
 from foresee.store.remote import protocol
 from foresee.store.remote.access import read_token
@@ -43,6 +44,7 @@ class RemoteStore:
         num_workers: int | None = None,
         run: str | None = None,
         first_step: int | None = None,
+        opened: bool = False,
         token: str | None = None,
         tls_root_certificate: bytes | None = None,
         deadline_seconds: float = 60.0,
@@ -52,10 +54,12 @@ class RemoteStore:
 
         `worker` and `num_workers` make this a trainer of a run, which the guarded forms need. `run` is one name for all
         trainers that are started together, and a new one each time; a single worker may leave it out. `first_step` is
-        the step the run begins with: the committed one, if not given. The token comes from FORESEE_TOKEN by default.
+        the step the run begins with: the committed one, if not given. `opened`: the run was begun by `open_run`, and
+        if another has begun since, this trainer is too late. The token comes from FORESEE_TOKEN by default.
         """
         self._check_arguments(addresses, worker, num_workers, run)
         self._closed = False
+        self._commit: Commit | None = None
         self._writing = threading.Lock()
         token = read_token(None) if token is None else token
         endpoints = [Endpoint.parse(address, token, tls_root_certificate) for address in addresses]
@@ -66,7 +70,10 @@ class RemoteStore:
         )
         self.run = run or (uuid.uuid4().hex if worker is not None else None)
         if worker is not None:
-            join = {"run": self.run, "worker": worker, "num_workers": num_workers, "first_step": first_step}
+            join = {
+                "run": self.run, "worker": worker, "num_workers": num_workers, "first_step": first_step,
+                "opened": opened,
+            }  # fmt: skip
             for endpoint in endpoints:
                 ask_once(endpoint, protocol.JOIN, join, deadline)
         self._watchdog = Watchdog()
@@ -128,18 +135,39 @@ class RemoteStore:
         self._write_all(rows, source, step=step)
 
     def commit(self, step: int) -> None:
-        """Commits on all servers. If one of them fails, the sentence says so and they may differ until the next one."""
+        """Commits on all servers or on none: every one of them prepares before the first one settles."""
+        if step == self._committed_step:
+            # The same state again, with what was written since: no server can be at another step for it.
+            self._check_open()
+            self._on_all([partial(link.commit, step, COMMIT_SECONDS) for link in self._links])
+            return
+        self.prepare(step)
+        self.settle(step)
+
+    def prepare(self, step: int) -> None:
+        """On return the step is durable on all servers, and the last commit still is, too."""
         self._check_open()
         if step < self._committed_step:
             raise UsageError(f"step {step} cannot be committed: step {self._committed_step} already is")
-        committed = self._on_all([partial(link.commit, step, COMMIT_SECONDS) for link in self._links])
-        for link, found in zip(self._links, committed, strict=True):
-            if found != step:
-                raise StoreError(
-                    f"server {link.endpoint.address} has committed step {found} where step {step} was asked for; "
-                    "another client commits to the same servers: end it"
-                )
-        self._committed_step = step
+        self._commit = self._tell_all(
+            Commit(run=self.run, step=step, on=self._committed_step, num_parts=len(self._links))
+        )
+
+    def settle(self, step: int) -> None:
+        """The prepared step is the last commit on all servers. Call it when nothing can take it back any more."""
+        self._check_open()
+        if self._commit is None or self._commit.step != step or not self._commit.may_decide:
+            raise UsageError(f"step {step} is not prepared; prepare it first")
+        self._tell_all(self._commit.after_manifest())
+        self._commit, self._committed_step = None, step
+
+    def _tell_all(self, commit: Commit) -> Commit:
+        """Tells every server what it still has to be told, all at once, and waits for all answers."""
+        messages = commit.outstanding()
+        self._on_all([partial(self._links[part].tell, it, COMMIT_SECONDS) for part, it in messages.items()])
+        for part, message in messages.items():
+            commit = commit.consented(part, message)
+        return commit
 
     def close(self) -> None:
         """Ends all connections; the servers go on and keep what was written."""

@@ -5,15 +5,16 @@ found are the ones it may see. A row whose version the plan knows is ready when 
 plan has forgotten is ready when every worker has applied its write-backs up to the step the read names. There is no
 barrier: a read waits for its own rows, and nobody else waits for it.
 
-A run is one start of all trainers. Its number of workers and first step come with the first trainer; who still writes
-for an older run is refused, so a trainer that was given up cannot disturb the next run.
+A run is one start of all trainers. It begins when worker 0 opens it at a commit, or, for who has nothing to go back
+to, when its first trainer joins. Who still writes for an older run is refused, so a trainer that was given up cannot
+disturb the next run.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from threading import Condition
+from threading import Condition, RLock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +45,15 @@ class Applied:
     """The steps each worker has applied. Every method may be called from any thread."""
 
     def __init__(self, committed_step: int) -> None:
-        self._changed = Condition()
+        self._changed = Condition(RLock())
         self._generation = 0
         self._stopping = False
         self._committed_step = committed_step
         self.run: str | None = None
+        self.epoch = 0
+        """Rises with every run."""
+        self.opened_at: int | None = None
+        """Where the run was opened; None if it began by joining."""
         self.watermarks: list[int] = []
         """For each worker the last step whose write-backs are all applied."""
 
@@ -57,15 +62,29 @@ class Applied:
         """Rises with everything that is applied."""
         return self._generation
 
-    def join(self, run: str, worker: int, num_workers: int, first_step: int | None) -> None:
-        """A worker of a run is here. The first one of a new run begins it."""
+    def begin(self, run: str, num_workers: int, step: int, *, opened: bool) -> None:
+        """A new run; whoever waits for an older one is told so."""
+        with self._changed:
+            self.run, self.watermarks = run, [step - 1] * num_workers
+            self.epoch += 1
+            self.opened_at = step if opened else None
+            if opened:
+                self._committed_step = step
+            self._generation += 1
+            self._changed.notify_all()
+
+    def join(
+        self, run: str, worker: int, num_workers: int, first_step: int | None, *, opened: bool = False
+    ) -> None:
+        """A worker of a run is here. The first one of a new run begins it, unless it says that it was opened."""
         if not 0 <= worker < num_workers:
             raise UsageError(f"worker {worker} of {num_workers} workers cannot be: workers count from 0")
         with self._changed:
+            if opened:
+                self.check_run(run)
             if run != self.run:
                 first = self._committed_step if first_step is None else first_step
-                self.run, self.watermarks = run, [first - 1] * num_workers
-                self._changed.notify_all()
+                self.begin(run, num_workers, first, opened=False)
             elif num_workers != len(self.watermarks):
                 raise UsageError(
                     f"run {run!r} has {len(self.watermarks)} workers here, worker {worker} says {num_workers}; "

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from foresee import documents
 from foresee.errors import StoreError
+from foresee.store.commits import OpenAt, Prepare, Settle
 from foresee.store.contract import Int32, Int64, Layout, Rows
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import Opening
@@ -37,6 +38,8 @@ class Joining:
     worker: int
     num_workers: int
     first_step: int | None
+    opened: bool
+    """The run was begun by `open_at`, and this worker belongs to no other."""
 
 
 def parse_content(body: bytes) -> dict[str, Any]:
@@ -70,7 +73,30 @@ def parse_joining(content: dict[str, Any]) -> Joining:
             worker=documents.whole(content, "worker", -WORKERS_MAX, WORKERS_MAX),
             num_workers=num_workers,
             first_step=None if content.get("first_step") is None else documents.whole(content, "first_step"),
+            opened=content.get("opened") is True,
         )
+
+
+def parse_open_at(content: dict[str, Any]) -> tuple[OpenAt, int]:
+    """At which commit a run begins, and how many workers it has."""
+    with _refused("this opening of a run"):
+        message = OpenAt(
+            run=documents.text_of(content, "run", RUN_CHARACTERS_MAX),
+            incarnation=documents.text_of(content, "incarnation", RUN_CHARACTERS_MAX),
+            epoch=documents.whole(content, "epoch"),
+            step=documents.whole(content, "step"),
+        )
+        return message, documents.whole(content, "num_workers", 1, WORKERS_MAX)
+
+
+def parse_prepare(content: dict[str, Any]) -> Prepare:
+    with _refused("this commit"):
+        return Prepare(run=_run(content), step=documents.whole(content, "step"), on=documents.whole(content, "on"))
+
+
+def parse_settle(content: dict[str, Any]) -> Settle:
+    with _refused("this commit"):
+        return Settle(run=_run(content), step=documents.whole(content, "step"))
 
 
 def parse_commit(content: dict[str, Any]) -> tuple[int, str | None]:

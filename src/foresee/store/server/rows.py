@@ -9,13 +9,17 @@ its row is complete, and a parked read holds no lock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
 
 import numpy as np
 
-from foresee.errors import UsageError
+from foresee.errors import StoreError, UsageError
+from foresee.store import points
+from foresee.store.commits import Instruction, Message, OpenAt, Part, decide
 from foresee.store.contract import Int32, Int64, Rows
+from foresee.store.points import reach
 from foresee.store.remote.shards import scatter
 from foresee.store.server.applied import Applied, not_ready
 from foresee.store.server.counters import Counters
@@ -35,14 +39,17 @@ class Guard:
     """time.monotonic() at which the waiting ends with an error."""
     is_gone: Callable[[], bool] = lambda: False
     """Whether nobody waits for the answer any more."""
+    run: str | None = None
+    """Which run reads."""
 
 
 class RowService:
     """One shard, read and written by many threads."""
 
-    def __init__(self, shard: Shard, applied: Applied, counters: Counters) -> None:
+    def __init__(self, shard: Shard, applied: Applied, counters: Counters, *, incarnation: str = "") -> None:
         self.shard, self.applied, self.counters = shard, applied, counters
-        self._lock = SharedLock()
+        self.incarnation = incarnation
+        self._lock, self._deciding = SharedLock(), Lock()
 
     def read(self, rows: Int64, out: Rows) -> None:
         with self._lock.shared():
@@ -57,19 +64,59 @@ class RowService:
                 self._wait_for(rows, waiting, generation, guard, out)
         self._count_read(len(rows))
 
-    def write(self, rows: Int64, source: Rows) -> None:
-        """On return the rows are applied and may be read."""
+    def write(self, rows: Int64, source: Rows, *, run: str | None = None) -> None:
+        """On return the rows are applied and may be read. `run`: who writes, if only this run may."""
         with self._lock.exclusive():
+            # Here and not before: another run may begin while this write waits.
+            if run is not None:
+                self.applied.check_run(run)
             self.shard.write(rows, source)
+            reach(points.ROWS_APPLIED)
         self.applied.rows_written()
         self.counters.add(rows_written=len(rows), bytes_written=len(rows) * self.shard.layout.row_bytes)
 
     def commit(self, step: int) -> int:
         if step < self.shard.committed_step:
             raise UsageError(f"step {step} cannot be committed: step {self.shard.committed_step} already is")
-        self.shard.commit(step)
-        self.applied.committed(step)
+        with self._deciding:
+            self.shard.commit(step)
+            self.applied.committed(step)
         return self.shard.committed_step
+
+    @property
+    def part(self) -> Part:
+        """What this server is, as the decisions of commits see it."""
+        applied = self.applied
+        return replace(
+            self.shard.parts[0], incarnation=self.incarnation, run=applied.run, epoch=applied.epoch,
+            opened_at=applied.opened_at,
+        )  # fmt: skip
+
+    def obey(self, message: Message, *, num_workers: int = 1) -> Part:
+        """Carries out what is decided about a message; what it refuses is a StoreError. Returns what came of it."""
+        with self._deciding:
+            decision = decide(self.part, message)
+            if decision.refusal is not None:
+                raise StoreError(decision.refusal)
+            if isinstance(message, OpenAt):
+                self._open(decision.instructions, message, num_workers)
+            else:
+                self._carry_out(decision.instructions)
+            return self.part
+
+    def _open(self, instructions: Sequence[Instruction], message: OpenAt, num_workers: int) -> None:
+        """Nobody reads or writes meanwhile, and from then on only the new run does."""
+        if message.run == self.applied.run:
+            return
+        with self._lock.exclusive():
+            self._carry_out(instructions)
+            self.applied.begin(message.run, num_workers, message.step, opened=True)
+        reach(points.RUN_OPENED)
+
+    def _carry_out(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            self.shard.carry_out(instruction)
+        self.applied.committed(self.shard.committed_step)
 
     def _attempt(self, rows: Int64, guard: Guard, out: Rows) -> tuple[int, Int64]:
         """Reads, and says which positions are not ready. Both watermarks are taken before the rows: what is applied
@@ -77,6 +124,8 @@ class RowService:
         generation = self.applied.generation
         all_applied = self.applied.all_reached(guard.not_before)
         with self._lock.shared():
+            if guard.run is not None:
+                self.applied.check_run(guard.run)
             self.shard.read(rows, out)
         return generation, np.flatnonzero(not_ready(rows, guard.expected, out.versions, all_applied))
 
@@ -96,10 +145,7 @@ class RowService:
 
             self.applied.wait_for_change(generation, guard.deadline, is_gone=guard.is_gone, waiting_for=sentence)
             some = Rows.empty(len(waiting), self.shard.layout)
-            part = Guard(
-                expected=guard.expected[waiting], not_before=guard.not_before,
-                deadline=guard.deadline, is_gone=guard.is_gone,
-            )  # fmt: skip
+            part = replace(guard, expected=guard.expected[waiting])
             generation, still = self._attempt(rows[waiting], part, some)
             scatter(some, waiting, out)
             waiting = waiting[still]

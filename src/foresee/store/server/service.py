@@ -13,13 +13,14 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
 from foresee.errors import ForeseeError, StoreError
+from foresee.store.commits import Message
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import BusyError, Opening
 from foresee.store.server import requests
@@ -52,9 +53,9 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
         check_address(host, security)
         self._shard = shard
         self._applied, self._counters = Applied(shard.committed_step), Counters()
-        self._rows = RowService(shard, self._applied, self._counters)
-        self._admission = Admission(limits or Limits())
         self._incarnation, self._started = uuid.uuid4().hex, time.monotonic()
+        self._rows = RowService(shard, self._applied, self._counters, incarnation=self._incarnation)
+        self._admission = Admission(limits or Limits())
         self._reply_schema = protocol.rows_schema(shard.layout)
         super().__init__(
             location(host, port, security),
@@ -85,6 +86,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
         actions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             protocol.DESCRIBE: self._describe, protocol.JOIN: self._join,
             protocol.COMMIT: self._commit, protocol.STATUS: self._status,
+            protocol.OPEN_AT: self._open_at, protocol.PREPARE: self._prepare, protocol.SETTLE: self._settle,
         }  # fmt: skip
         with self._door.call(context.peer(), action.body.size):
             try:
@@ -101,6 +103,9 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             (protocol.DESCRIBE, "layout, shard and committed step"),
             (protocol.JOIN, "a worker joins a run"),
             (protocol.COMMIT, "make everything written so far durable as the state after a number of steps"),
+            (protocol.OPEN_AT, "a run begins at a commit; everything after it is given up"),
+            (protocol.PREPARE, "the first phase of a commit of several servers: seal, and keep the commit before"),
+            (protocol.SETTLE, "the second phase: the prepared commit stands"),
             (protocol.STATUS, "health and counters"),
         ]
 
@@ -144,6 +149,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                             not_before=not_before,
                             deadline=time.monotonic() + park_seconds,
                             is_gone=context.is_cancelled,
+                            run=opening.run,
                         )
                     self._reply(rows, guard, writer, visitor)
             except flight.FlightError:
@@ -161,10 +167,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                 self._rows.read(piece, out)
             else:
                 expected = guard.expected[begin : begin + chunk]
-                part = Guard(
-                    expected=expected, not_before=guard.not_before, deadline=guard.deadline, is_gone=guard.is_gone
-                )
-                self._rows.read_guarded(piece, part, out)
+                self._rows.read_guarded(piece, replace(guard, expected=expected), out)
             with self._door.sending(visitor):
                 writer.write_batch(batch)
 
@@ -195,7 +198,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             self._applied.check_run(opening.run)
         rows, source = requests.rows_of(batch, self._shard.layout)
         if len(rows):
-            self._rows.write(rows, source)
+            self._rows.write(rows, source, run=None if step is None else opening.run)
         if last and step is not None:
             # Only now, when every row of the step is in the store.
             self._applied.raise_to(opening.run, opening.worker or 0, step)
@@ -221,14 +224,30 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             "layout": protocol.layout_to_dict(self._shard.layout),
             "shard": self._shard.share.shard,
             "num_shards": self._shard.share.num_shards,
-            "committed_step": self._shard.committed_step,
+            **protocol.part_to_dict(self._rows.part),
             "rows_per_request_max": self._admission.limits.rows_per_request_max,
         }
 
     def _join(self, content: dict[str, Any]) -> dict[str, Any]:
         joining = requests.parse_joining(content)
-        self._applied.join(joining.run, joining.worker, joining.num_workers, joining.first_step)
+        self._applied.join(
+            joining.run, joining.worker, joining.num_workers, joining.first_step, opened=joining.opened
+        )
         return {"joined": True}
+
+    def _open_at(self, content: dict[str, Any]) -> dict[str, Any]:
+        message, num_workers = requests.parse_open_at(content)
+        return self._obey(message, num_workers)
+
+    def _prepare(self, content: dict[str, Any]) -> dict[str, Any]:
+        return self._obey(requests.parse_prepare(content))
+
+    def _settle(self, content: dict[str, Any]) -> dict[str, Any]:
+        return self._obey(requests.parse_settle(content))
+
+    def _obey(self, message: Message, num_workers: int = 1) -> dict[str, Any]:
+        with self._admission.request(0):
+            return protocol.part_to_dict(self._rows.obey(message, num_workers=num_workers))
 
     def _commit(self, content: dict[str, Any]) -> dict[str, Any]:
         step, run = requests.parse_commit(content)

@@ -17,7 +17,8 @@ import numba
 import numpy as np
 
 from foresee.errors import StoreError
-from foresee.store.contract import Float32, Int32, Int64, Layout, Rows, Store, Table
+from foresee.store.commits import Instruction, Part
+from foresee.store.contract import Float32, Int32, Int64, Layout, Rows, Table
 from foresee.store.disk import DiskStore
 from foresee.store.initial import fill_initial_row, initial_key, initial_unit
 from foresee.store.memory import MemoryStore
@@ -45,7 +46,7 @@ class Share:
 class Shard:
     """The contract of a store for the rows of one share; other rows are refused."""
 
-    def __init__(self, store: Store, layout: Layout, share: Share) -> None:
+    def __init__(self, store: DiskStore | MemoryStore, layout: Layout, share: Share) -> None:
         self._store, self._layout, self.share = store, layout, share
         self._key, self._unit = initial_key(layout), initial_unit(layout)
 
@@ -81,6 +82,14 @@ class Shard:
 
     def commit(self, step: int) -> None:
         self._store.commit(step)
+
+    @property
+    def parts(self) -> tuple[Part]:
+        """The commits that this shard can be opened at."""
+        return self._store.parts
+
+    def carry_out(self, instruction: Instruction) -> None:
+        self._store.carry_out(instruction)
 
     def close(self) -> None:
         self._store.close()
@@ -121,7 +130,7 @@ def _settle_versions(key: np.uint64, unit: np.float32, rows: Int64, values: Floa
 def memory_shard(layout: Layout, share: Share) -> Shard:
     """A shard in memory; gone with its process."""
     share.check(layout)
-    return Shard(MemoryStore(_inner_layout(layout, share)), layout, share)
+    return Shard(MemoryStore(_inner_layout(layout, share), undoable=True), layout, share)
 
 
 def disk_shard(folder: Path, layout: Layout | None, share: Share) -> Shard:
