@@ -138,7 +138,8 @@ def styled(figure: go.Figure, *, x: str, y: str, height_pixels: int = 380) -> go
 def _section(section: Section, chart_id: str) -> str:
     return (
         f"<section><h2>{html.escape(section.heading)}</h2>{_paragraph(section.sentence)}"
-        f"{_legend(section.legend)}{_content(section.content, chart_id)}{''.join(map(_paragraph, section.notes))}</section>"
+        f"{_legend(section.legend)}{_content(section.content, chart_id)}"
+        f"{''.join(map(_paragraph, section.notes))}</section>"
     )
 
 

@@ -30,7 +30,7 @@ COLOURS = {
     "embedding access": "#3fa66b", "forward": "#7fb2e5", "backward + dense sync": "#3b82c4",
     "forward + backward": "#5b9bd5", "row update": "#c9a227", "cache sync": "#e07b39", "other": "#9aa1ab",
 }  # fmt: skip
-VISIBLE_SHARE = 0.0005
+VISIBLE_SHARE = 0.002
 """A part below this share of a step is not there."""
 
 

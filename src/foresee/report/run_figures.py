@@ -1,7 +1,7 @@
 """The charts of a run's page, one function each: records in, a figure out.
 
 Every number in them stands in the records or is a mean over them. Units are in the titles of the axes. Few colours: a
-thing has the same one wherever it appears.
+thing has the same one wherever it appears. `colours_of` gives the legend, which the page writes in words.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from foresee.report.page import PALETTE, styled
+from foresee.report.page import PALETTE
+from foresee.report.page import styled as styled_with_legend
 from foresee.report.run_breakdown import COLOURS, IDEAL_PARTS, Breakdown, breakdown
 from foresee.report.run_links import LINK_COLOURS, LinkTraffic
 from foresee.report.run_records import Line, Point, WorkerRecords
@@ -19,12 +20,33 @@ from foresee.report.skew import Skew
 
 BLUE, ORANGE, GREEN, GREY = PALETTE[0], PALETTE[1], PALETTE[2], PALETTE[7]
 TABLES_MAX = 40
+MARKED_POINTS_MAX = 40
 MILLISECONDS, MEGABYTE = 1e3, 1e6
 
 
-def loss_figure(train: Sequence[Line], valid: Sequence[Line]) -> go.Figure:
+def styled(figure: go.Figure, *, x: str, y: str, height_pixels: int) -> go.Figure:
+    """In the look of our pages; the legend is the page's."""
+    styled_with_legend(figure, x=x, y=y, height_pixels=height_pixels)
+    figure.update_layout(showlegend=False)
+    return figure
+
+
+def colours_of(figure: go.Figure) -> dict[str, str]:
+    """What the colours of a figure stand for; nothing if there is only one thing to see."""
+    found = {}
+    for trace in figure.data:
+        if trace.visible is not False and trace.showlegend is not False:
+            line = trace.line.color if trace.type == "scatter" else None
+            found[trace.name] = line or trace.marker.color
+    return found if len(found) > 1 else {}
+
+
+def loss_figure(points: Sequence[Point], train: Sequence[Line], valid: Sequence[Line]) -> go.Figure:
+    """The points have it more often than the metrics; an older run has only those."""
     figure = go.Figure()
-    _curve(figure, "training loss", [(line["step"], line.get("loss")) for line in train], BLUE, len(train) < 40)
+    losses: list[tuple[int, Any]] = [(point.step, point.loss) for point in points if point.loss is not None]
+    losses = losses or [(line["step"], line.get("loss")) for line in train]
+    _curve(figure, "training loss", losses, BLUE, len(losses) < MARKED_POINTS_MAX)
     judged = [(line["step"], line.get("log_loss")) for line in valid]
     _curve(figure, "log loss on the valid split", judged, ORANGE, True)
     return styled(figure, x="step", y="loss (nats)", height_pixels=320)
@@ -33,7 +55,7 @@ def loss_figure(train: Sequence[Line], valid: Sequence[Line]) -> go.Figure:
 def auc_figure(train: Sequence[Line], valid: Sequence[Line], best_auc: float | None) -> go.Figure:
     figure = go.Figure()
     latest = [(line["step"], line.get("auc")) for line in train]
-    _curve(figure, "training, before learning from the sample", latest, BLUE, len(train) < 40)
+    _curve(figure, "training, before learning from the sample", latest, BLUE, len(train) < MARKED_POINTS_MAX)
     _curve(figure, "valid split", [(line["step"], line.get("auc")) for line in valid], ORANGE, True)
     if best_auc is not None:
         last = max((line["step"] for line in [*train, *valid]), default=0)
@@ -42,7 +64,7 @@ def auc_figure(train: Sequence[Line], valid: Sequence[Line], best_auc: float | N
 
 
 def breakdown_figure(of_workers: dict[str, Breakdown]) -> go.Figure:
-    """One bar for each worker, and the ideal above them."""
+    """The ideal, and below it one bar for each worker."""
     figure, names = go.Figure(), list(of_workers)
     mean_ideal = {
         part: sum(one.parts[part] for one in of_workers.values()) / len(of_workers) for part in IDEAL_PARTS
@@ -63,8 +85,9 @@ def breakdown_figure(of_workers: dict[str, Breakdown]) -> go.Figure:
         mode="text", y=["ideal", *names], x=_milliseconds(totals), text=[f" {_duration(total)}" for total in totals],
         textposition="middle right", showlegend=False, hoverinfo="skip", name="step", cliponaxis=False,
     )  # fmt: skip
-    styled(figure, x="milliseconds a step", y="", height_pixels=170 + 44 * (len(names) + 1))
-    figure.update_layout(barmode="stack", bargap=0.3, margin={"r": 70}, legend={"traceorder": "normal"})
+    styled(figure, x="milliseconds a step", y="", height_pixels=90 + 46 * (len(names) + 1))
+    figure.update_layout(barmode="stack", bargap=0.3, margin={"r": 70}, uniformtext={"mode": "hide", "minsize": 9})
+    figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure
 
 
@@ -123,8 +146,9 @@ def links_figure(links: Sequence[LinkTraffic]) -> go.Figure:
                 orientation="h", name=kind, y=names, x=[of_kind.get(name, 0.0) / MEGABYTE for name in names],
                 marker_color=colour, hovertemplate="%{y}, " + kind + ": %{x:.4f} MB a step<extra></extra>",
             )  # fmt: skip
-    styled(figure, x="megabytes a step", y="", height_pixels=150 + 30 * len(names))
-    figure.update_layout(barmode="stack", bargap=0.3, legend={"traceorder": "normal"})
+    styled(figure, x="megabytes a step", y="", height_pixels=90 + 34 * len(names))
+    figure.update_layout(barmode="stack", bargap=0.3)
+    figure.update_yaxes(showgrid=False)
     return figure
 
 
@@ -144,7 +168,6 @@ def hit_rate_figure(points: Sequence[Point]) -> go.Figure:
     figure = go.Figure()
     _curve(figure, "hit rate", [(point.step, 100 * point.hit_rate) for point in points], GREEN, False)
     styled(figure, x="step", y="percent of a step's rows", height_pixels=280)
-    figure.update_layout(showlegend=False)
     return figure
 
 
@@ -159,7 +182,7 @@ def tables_figure(names: Sequence[str], sizes: Sequence[int], rates: Sequence[fl
     )  # fmt: skip
     styled(figure, x="percent of the distinct rows of a step", y="", height_pixels=90 + 24 * len(labels))
     figure.update_xaxes(range=[0, 112], tickvals=[0, 25, 50, 75, 100])
-    figure.update_yaxes(type="category", dtick=1, tickfont={"size": 11})
+    figure.update_yaxes(type="category", dtick=1, tickfont={"size": 11}, showgrid=False)
     figure.update_layout(bargap=0.25, margin={"r": 20})
     return figure
 
@@ -168,7 +191,7 @@ def skew_figure(skew: Skew, cache_share: float | None) -> go.Figure:
     figure = go.Figure()
     shares = [(100 * rows, 100 * accesses) for rows, accesses in zip(skew.row_shares, skew.access_shares, strict=True)]
     _curve(figure, "accesses", shares, BLUE, False)
-    marks = sorted({0.001, 0.01, 0.1} | ({round(cache_share, 6)} if cache_share else set()))
+    marks = sorted({0.001, 0.01, 0.1} | ({float(f"{cache_share:.2g}")} if cache_share else set()))
     marks = [share for share in marks if skew.row_shares[0] <= share <= 1]
     figure.add_scatter(
         mode="markers+text", x=[100 * share for share in marks], y=[100 * skew.of_hottest(share) for share in marks],
@@ -179,7 +202,6 @@ def skew_figure(skew: Skew, cache_share: float | None) -> go.Figure:
     styled(figure, x="hottest rows, percent of all rows", y="percent of all accesses", height_pixels=340)
     figure.update_xaxes(type="log", dtick=1, range=[None, 2.25])
     figure.update_yaxes(range=[0, 106])
-    figure.update_layout(showlegend=False)
     return figure
 
 

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from foresee.report import run_figures as figures
 from foresee.report.page import Section, Table
 from foresee.report.run_breakdown import Breakdown, breakdown
+from foresee.report.run_figures import colours_of
 from foresee.report.run_links import links_of, traffic_over_run
 from foresee.report.run_records import Point, RunRecords, WorkerRecords
 from foresee.report.run_timeline import timeline_figure, windows
@@ -26,12 +27,12 @@ NO_TIMELINE = (
     "to see this."
 )
 NO_SKEW = "The log of this run is not where the run folder says, so its rows cannot be counted."
-SAID_HIDDEN_SECONDS = 1e-6
+BESIDE = (("planner", "plan"), ("reader", "fetch"), ("writer", "write_back"), ("exchange", "background"))
 
 
 def title_of(records: RunRecords) -> str:
     model = records.config.get("model", {}).get("name", "a loop of your own")
-    return f"Run {records.folder.resolve().name}: {model}"
+    return f"{records.folder} · {model}"
 
 
 def introduction_of(records: RunRecords) -> str:
@@ -57,7 +58,7 @@ def run_sections(
     workers = [worker for worker in records.workers if worker.points]
     return [
         _summary(records, workers),
-        *_learning(records, best_auc),
+        *_learning(records, workers, best_auc),
         *_time(workers),
         _timeline(records.workers),
         *_cache(workers),
@@ -77,8 +78,8 @@ def _summary(records: RunRecords, workers: Sequence[WorkerRecords]) -> Section:
         rows.append(("training loss", f"{train[-1]['loss']:.4f}", f"after {train[-1]['step']:,} steps"))
     if workers:
         rows += _speed_rows(workers)
-    sentence = "In figures." if rows else "This run has not written any figures yet."
-    table = Table(columns=("", "", ""), rows=rows) if rows else None
+    sentence = "" if rows else "This run has not written any figures yet."
+    table = Table(columns=("", "", ""), rows=rows, words=frozenset({2})) if rows else None
     return Section(heading="Summary", sentence=sentence, content=table)
 
 
@@ -98,28 +99,30 @@ def _speed_rows(workers: Sequence[WorkerRecords]) -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def _learning(records: RunRecords, best_auc: float | None) -> list[Section]:
+def _learning(records: RunRecords, workers: Sequence[WorkerRecords], best_auc: float | None) -> list[Section]:
     train, valid = records.of_kind("train"), records.of_kind("valid")
-    if not train and not valid:
+    points = _summed(workers)
+    if not train and not valid and not any(point.loss is not None for point in points):
         reason = (
             "This run has written no metrics yet."
             if records.config
-            else 'A loop of your own writes its loss if it wants to: lines such as {"kind": "train", "step": 100, '
-            '"loss": 0.5, "auc": 0.7} in metrics.jsonl beside the folder timeline.'
+            else "A loop of your own says its loss with step.learned(loss); this one did not."
         )
         return [Section(heading="Loss and AUC", sentence=reason)]
-    return [
+    loss = figures.loss_figure(points, train, valid)
+    found = [
         Section(
             heading="Loss",
-            sentence="Lower is better. The training loss is the mean over the steps since the last point.",
-            content=figures.loss_figure(train, valid),
-        ),
-        Section(
-            heading="AUC",
-            sentence="How often a click is ranked above a non-click; 0.5 is guessing.",
-            content=figures.auc_figure(train, valid, best_auc),
-        ),
+            sentence="Lower is better. The training loss is the mean over the steps since the point before.",
+            content=loss,
+            legend=colours_of(loss),
+        )
     ]
+    if any(line.get("auc") is not None for line in [*train, *valid]):
+        auc = figures.auc_figure(train, valid, best_auc)
+        sentence = "How often a click is ranked above a non-click; 0.5 is guessing."
+        found.append(Section(heading="AUC", sentence=sentence, content=auc, legend=colours_of(auc)))
+    return found
 
 
 def _time(workers: Sequence[WorkerRecords]) -> list[Section]:
@@ -127,11 +130,13 @@ def _time(workers: Sequence[WorkerRecords]) -> list[Section]:
     if not workers:
         return [Section(heading=heading, sentence=NO_SERIES)]
     of_workers = {_name(worker, workers): breakdown(worker.steady) for worker in workers}
+    bars, over_run = figures.breakdown_figure(of_workers), figures.breakdown_over_run_figure(workers[0].steady)
     return [
         Section(
             heading=heading,
             sentence=_time_sentence(list(of_workers.values())),
-            content=figures.breakdown_figure(of_workers),
+            content=bars,
+            legend=colours_of(bars),
             notes=[
                 "Embedding access: waiting for rows, putting them into slots, gathering them for the model, handing "
                 "evicted ones over. Cache sync: rows and gradients that other workers need at once. Start-up, "
@@ -141,7 +146,8 @@ def _time(workers: Sequence[WorkerRecords]) -> list[Section]:
         Section(
             heading="The same over the run",
             sentence=f"Each point is the mean over an interval of steps{_of_first(workers)}.",
-            content=figures.breakdown_over_run_figure(workers[0].steady),
+            content=over_run,
+            legend=colours_of(over_run),
         ),
     ]
 
@@ -163,41 +169,47 @@ def _timeline(workers: Sequence[WorkerRecords]) -> Section:
     if not found:
         return Section(heading=heading, sentence=NO_TIMELINE)
     there = [worker for worker in workers if worker.spans]
-    content: go.Figure = timeline_figure(there, found)
-    return Section(heading=heading, sentence=_hidden_sentence(there), content=content)
+    chart: go.Figure = timeline_figure(there, found)
+    return Section(heading=heading, sentence=_hidden_sentence(there), content=chart, legend=colours_of(chart))
 
 
 def _hidden_sentence(workers: Sequence[WorkerRecords]) -> str:
     """How much of what other threads did cost the training thread anything."""
-    beside = {"fetch", "write_back", "plan", "background"}
-    spans = [span for worker in workers for span in worker.spans]
-    work = sum(span.seconds for span in spans if span.lane != "train" and span.what in beside)
-    waits = ("wait_rows", "background_wait")
-    waited = sum(span.seconds for span in spans if span.lane == "train" and span.what in waits)
-    start = "Each line is a thread; what lies under training is hidden behind it. "
-    if work < SAID_HIDDEN_SECONDS:
-        return start
-    return start + (
-        f"In the steps recorded, planning, fetching, writing back and background exchange took {1e3 * work:,.1f} ms; "
-        f"training waited {1e3 * waited:,.1f} ms for them."
+    sentence = (
+        "Each line is a thread, each number marks the begin of a step. What lies under training is hidden behind it; "
+        "only red costs time."
+    )
+    points = [point for worker in workers for point in worker.steady]
+    num_steps = sum(point.steps for point in points)
+    if not num_steps:
+        return sentence
+    beside = sum(point.lanes.get(lane, {}).get(what, 0.0) for point in points for lane, what in BESIDE)
+    waited = sum(point.train_seconds("wait_rows", "background_wait") for point in points)
+    return (
+        f"{sentence} Over the whole run, planning, fetching, writing back and background exchange took "
+        f"{1e3 * beside / num_steps:.2f} ms a step, and training waited {1e3 * waited / num_steps:.2f} ms for them."
     )
 
 
 def _cache(workers: Sequence[WorkerRecords]) -> list[Section]:
     if not workers:
         return [Section(heading="Cache and window", sentence=NO_SERIES)]
+    occupancy, window = figures.occupancy_figure(workers), figures.window_figure(workers[0].points)
     looked = any("looked_at" in point.ahead for point in workers[0].points)
     far = "" if looked else " What the planner has read is known to its own process and not recorded here."
     return [
         Section(
             heading="Rows in the cache",
-            sentence="At the end of each interval. The row whose next use is farthest away gives up its slot first.",
-            content=figures.occupancy_figure(workers),
+            sentence="At the end of each interval. The row whose next use is farthest away gives up its slot first; "
+            "the last step of a run writes everything back.",
+            content=occupancy,
+            legend=colours_of(occupancy),
         ),
         Section(
             heading="How far ahead",
             sentence=f"Steps beyond the one in training{_of_first(workers)}.{far}",
-            content=figures.window_figure(workers[0].points),
+            content=window,
+            legend=colours_of(window),
         ),
     ]
 
@@ -205,16 +217,19 @@ def _cache(workers: Sequence[WorkerRecords]) -> list[Section]:
 def _traffic(workers: Sequence[WorkerRecords]) -> list[Section]:
     if not workers:
         return [Section(heading="Bytes by link", sentence=NO_SERIES)]
+    links, traffic = figures.links_figure(links_of(workers)), figures.traffic_figure(traffic_over_run(workers))
     return [
         Section(
             heading="Bytes by link",
             sentence="Rows and gradients, mean over all steps; what a wire adds is not counted.",
-            content=figures.links_figure(links_of(workers)),
+            content=links,
+            legend=colours_of(links),
         ),
         Section(
             heading="Bytes over the run",
-            sentence="All links together. The first steps fill the cache.",
-            content=figures.traffic_figure(traffic_over_run(workers)),
+            sentence="All links together. The first steps fill the cache, the last one empties it.",
+            content=traffic,
+            legend=colours_of(traffic),
         ),
     ]
 
@@ -254,7 +269,7 @@ def _tables(workers: Sequence[WorkerRecords]) -> Section:
 
 
 def _summed(workers: Sequence[WorkerRecords]) -> list[Point]:
-    """Points of all workers as if they were one; only of the counts."""
+    """Points of all workers as if they were one; only of counts and loss."""
     by_step: dict[int, list[Point]] = {}
     for worker in workers:
         for point in worker.points:
@@ -265,9 +280,14 @@ def _summed(workers: Sequence[WorkerRecords]) -> list[Point]:
             lookups=sum(point.lookups for point in some), unique=sum(point.unique for point in some),
             fetched=sum(point.fetched for point in some), evicted=sum(point.evicted for point in some),
             received=sum(point.received for point in some), occupied=sum(point.occupied for point in some),
+            loss=_mean([point.loss for point in some if point.loss is not None]),
         )
         for step, some in sorted(by_step.items())
     ]  # fmt: skip
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _skew(skew: Skew | None, records: RunRecords) -> Section:

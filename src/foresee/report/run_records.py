@@ -59,6 +59,8 @@ class Point:
     """For each server: read, written."""
     peer_bytes: list[list[int]]
     """For each worker: sent and received on the critical path, sent and received in the background."""
+    loss: float | None = None
+    """Mean over the interval, if the loop said it."""
     first: bool = False
     """The first of a start of the run: it contains compiling, reading ahead and planning the first window."""
 

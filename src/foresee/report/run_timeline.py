@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from foresee.report.page import styled
 from foresee.report.run_breakdown import COLOURS
+from foresee.report.run_figures import styled
 from foresee.report.run_records import Span, WorkerRecords
 
 LANES = {
@@ -24,6 +24,10 @@ LANES = {
 SHOWN_STEPS = 6
 WINDOWS_MAX = 8
 LANE_PIXELS = 34
+HEADER = 0.9
+"""How far above its first lane a worker is named."""
+SEEN_SHARE = 0.001
+"""What takes less of a window is not seen and not in the legend."""
 MILLISECONDS = 1e3
 
 
@@ -127,16 +131,15 @@ def timeline_figure(workers: Sequence[WorkerRecords], found: Sequence[Window]) -
             trace.visible = number == shown
         figure.add_traces(traces)
         owner += [number] * len(traces)
-    titles = {place: LANES[lane] for (_, lane), place in places.items()}
-    height = 150 + int(LANE_PIXELS * (max(places.values()) + 1))
+    titles = {place: LANES[lane] for (_, lane), place in places.items()} | _headers(workers, places)
+    height = 120 + int(LANE_PIXELS * (max(places.values()) + 1))
     styled(figure, x="milliseconds", y="", height_pixels=height)
-    figure.update_layout(barmode="overlay", bargap=0.2, legend={"y": -0.12 - 30 / height, "traceorder": "normal"})
+    figure.update_layout(barmode="overlay", bargap=0.2)
     figure.update_xaxes(rangemode="tozero", showgrid=False, zeroline=False)
     figure.update_yaxes(
-        tickvals=list(titles), ticktext=list(titles.values()), range=[max(places.values()) + 0.6, -1.2],
+        tickvals=list(titles), ticktext=list(titles.values()), range=[max(places.values()) + 0.6, -1.4],
         showgrid=False, zeroline=False,
     )  # fmt: skip
-    _name_workers(figure, workers, places)
     if len(found) > 1:
         _offer(figure, found, owner, shown)
     return figure
@@ -152,7 +155,7 @@ def _places(workers: Sequence[WorkerRecords]) -> dict[tuple[int, str], float]:
             if lane in there:
                 places[worker.worker, lane] = place
                 place += 1.0
-        place += 0.8
+        place += 1.0
     return places
 
 
@@ -160,12 +163,19 @@ def _bars(window: Window, workers: Sequence[WorkerRecords], places: dict[tuple[i
     by_look: dict[str, list[tuple[float, Span, _Look]]] = {}
     for worker in workers:
         for span in worker.spans:
-            if span.what in BLANK or span.end <= window.begin or span.begin >= window.end or span.lane not in LANES:
+            if _is_blank(span) or span.end <= window.begin or span.begin >= window.end or span.lane not in LANES:
                 continue
             look = LOOKS.get(span.what, OTHER_LOOK)
             by_look.setdefault(look.name, []).append((places[worker.worker, span.lane], span, look))
     order = [look.name for look in [*LOOKS.values(), OTHER_LOOK]]
-    return [_bar(window, by_look[name]) for name in sorted(by_look, key=order.index)]
+    least = SEEN_SHARE * (window.end - window.begin)
+    seen = [name for name, drawn in by_look.items() if sum(span.seconds for _, span, _ in drawn) > least]
+    return [_bar(window, by_look[name]) for name in sorted(seen, key=order.index)]
+
+
+def _is_blank(span: Span) -> bool:
+    """What no thread but the training one calls "other" is waiting for work."""
+    return span.what in BLANK or (span.what == "other" and span.lane != "train")
 
 
 def _bar(window: Window, drawn: list[tuple[float, Span, _Look]]) -> go.Bar:
@@ -193,23 +203,20 @@ def _steps_of(window: Window, workers: Sequence[WorkerRecords], places: dict[tup
     steps = _steps(workers[0].spans)
     numbers = range(window.first_step, window.last_step + 1)
     return go.Scatter(
-        x=[round((steps[step][0] - window.begin) * MILLISECONDS, 3) for step in numbers], y=[-0.75] * len(numbers),
-        text=[f"▏step {step:,}" if step == window.first_step else f"▏{step:,}" for step in numbers],
+        x=[round((steps[step][0] - window.begin) * MILLISECONDS, 3) for step in numbers], y=[-HEADER] * len(numbers),
+        text=[f"▏{step:,}" for step in numbers],
         mode="text", textposition="middle right", name="steps", showlegend=False, hoverinfo="skip", cliponaxis=False,
     )  # fmt: skip
 
 
-def _name_workers(
-    figure: go.Figure, workers: Sequence[WorkerRecords], places: dict[tuple[int, str], float]
-) -> None:
-    if len(workers) < 2:
-        return
-    for worker in workers:
-        top = min(place for (number, _), place in places.items() if number == worker.worker)
-        figure.add_annotation(
-            x=1, xref="paper", xanchor="right", y=top - 0.42, yanchor="bottom", showarrow=False,
-            text=f"worker {worker.worker}", font={"size": 12},
-        )  # fmt: skip
+def _headers(workers: Sequence[WorkerRecords], places: dict[tuple[int, str], float]) -> dict[float, str]:
+    """The line above a worker's lanes says which worker it is; above a single one, what the numbers are."""
+    if len(workers) == 1:
+        return {-HEADER: "step"}
+    tops: dict[int, float] = {}
+    for (worker, _), place in places.items():
+        tops[worker] = min(place, tops.get(worker, place))
+    return {top - HEADER: f"<b>worker {worker}</b>" for worker, top in tops.items()}
 
 
 def _offer(figure: go.Figure, found: Sequence[Window], owner: list[int], shown: int) -> None:
