@@ -13,6 +13,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -28,6 +29,17 @@ FLAGS = (
 )  # fmt: skip
 QUIET = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 300))))"
 """Two frames and a moment: responsive charts redraw after a change of size."""
+
+
+# Chromium reads descriptor 3 and writes descriptor 4. Not by a shell: some know no descriptors of two digits.
+WITH_PIPES = """
+import fcntl, os, sys
+pipes = [fcntl.fcntl(int(pipe), fcntl.F_DUPFD, 10) for pipe in sys.argv[1:3]]
+for place, pipe in enumerate(pipes, start=3):
+    os.dup2(pipe, place)
+    os.close(pipe)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class BrowserError(Exception):
@@ -53,11 +65,10 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(prefix="foresee-browser-", ignore_cleanup_errors=True)
         to_browser, self._to = os.pipe()
         self._from, from_browser = os.pipe()
-        # Chromium reads descriptor 3 and writes descriptor 4; a shell puts the pipes there.
-        line = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
+        pipes = str(to_browser), str(from_browser)
         profile = f"--user-data-dir={self._profile.name}"
         self._process = subprocess.Popen(
-            ["sh", "-c", line, self._executable, *FLAGS, profile, "about:blank"],
+            [sys.executable, "-S", "-c", WITH_PIPES, *pipes, self._executable, *FLAGS, profile, "about:blank"],
             pass_fds=(to_browser, from_browser), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
