@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foresee.engine.comparison import Question, Sample
 
 STEPS = 30
-CURVE = "0.02,0.05,0.1,0.2,0.4"
+CURVE = "1x,1.5x,2.5x,4x"
 """Cache sizes for a page, where nobody names others."""
 
 
@@ -29,8 +29,8 @@ def compare(
         str | None,
         typer.Option(
             metavar="SIZE,SIZE",
-            help="Slots of each trainer: rows, or up to 1 a share of the rows that the steps touch. "
-            f"Default 0.1; with --page {CURVE}.",
+            help="Slots of each trainer: rows (50000), a share of the rows that the steps touch (0.1), or a multiple "
+            f"of what two steps need (2x). Default 0.1; with --page {CURVE}.",
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples a step of each trainer.")] = 256,

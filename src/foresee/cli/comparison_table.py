@@ -60,7 +60,7 @@ def introduction(log: str, samples: Sequence[Sample], batch_size: int) -> str:
     whole = all(len(sample.steps) == sample.num_steps_all for sample in samples)
     which = "all" if whole else "the first"
     return (
-        f"{log}: {which} {len(steps.steps):,} steps of {batch_size:,} samples a trainer, order of a run with seed 0; "
+        f"{log}: {which} {len(steps.steps):,} steps of {batch_size:,} samples a trainer, in a run's order; "
         f"the log has {steps.num_steps_all:,} such steps for {_trainers(steps.num_workers)}."
     )
 
@@ -79,12 +79,12 @@ def as_text(log: str, samples: Sequence[Sample], records: Sequence[Record], batc
 
 def _one_table(sample: Sample, records: Sequence[Record]) -> list[RenderableType]:
     cache_rows = int(str(records[0]["cache_rows"]))
-    raised = float(str(records[0]["cache"])) <= 1 and cache_rows == sample.two_steps_rows
+    raised = cache_rows == sample.two_steps_rows
     title = (
         f"{_trainers(sample.num_workers)}, cache of {cache_rows:,} of {sample.num_touched:,} touched rows each"
         f"{' (what two steps need)' if raised else ''}, {sample.num_unique:,.0f} distinct rows a step"
     )
-    table = Table(*HEAD, title=title, title_justify="left")
+    table = Table(*HEAD)
     for column in table.columns[1:-1]:
         column.justify = "right"
     reasons = list(dict.fromkeys(str(record["why_missing"]) for record in records if record["why_missing"]))
@@ -92,7 +92,7 @@ def _one_table(sample: Sample, records: Sequence[Record]) -> list[RenderableType
         note = record["why_missing"]
         cells = [f"– [{reasons.index(str(note)) + 1}]"] if note else _cells(record)
         table.add_row(str(record["policy"]), *cells, style="bold" if record["policy"] == OURS else None)
-    return [table, *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))]
+    return ["", title, table, *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))]
 
 
 def _cells(record: Record) -> list[str]:

@@ -46,16 +46,19 @@ def number_of_steps(text: str) -> int | None:
 
 
 def cache_sizes(text: str) -> list[CacheSize]:
-    """`0.1,50000`: shares up to 1, rows above."""
+    """`0.1,2x,50000`, smallest first as far as they can be told apart."""
     from foresee.engine.comparison import CacheSize
 
     try:
-        sizes = sorted({float(word) for word in words(text)})
+        sizes = {CacheSize.parse(word) for word in words(text)}
     except ValueError:
-        sizes = []
-    if not sizes or not 0 < sizes[0] <= sizes[-1] < 1 << 40:
-        raise typer.BadParameter(f"--cache {text}: give rows, or shares up to 1, such as 0.05,0.1 or 50000")
-    return [CacheSize(size) for size in sizes]
+        sizes = set()
+    if not sizes:
+        raise typer.BadParameter(
+            f"--cache {text}: give rows (50000), shares of the touched rows (0.1) or multiples of what two steps need "
+            "(2x)"
+        )
+    return sorted(sizes, key=lambda cache: (cache.is_raised, cache.in_two_steps, cache.size))
 
 
 def row_layout(log: HasTables, dim: int, optimizer: str) -> Layout:

@@ -34,7 +34,7 @@ COMPUTE, WAITED, EXCHANGE, DENSE, BEHIND = "compute", "waiting for rows", "excha
 PARTS = (COMPUTE, WAITED, EXCHANGE, DENSE, BEHIND)
 PLANNER, READER, WRITER, TRAINER_LINK, SERVER_LINK, SERVERS, CORES, DEPENDENCY = (
     "planner", "reading rows", "writing rows", "trainer link", "server link", "servers", "processor cores",
-    "rows written and read again at once",
+    "write, then read",
 )  # fmt: skip
 
 
@@ -250,11 +250,12 @@ def _processor_seconds(volumes: Volumes, speeds: Speeds) -> Float64:
 
 
 def _bottleneck(seconds: float, parts: dict[str, float], lanes: dict[str, float]) -> str:
-    """The largest part of a step; if that is waiting, the resource that was waited for."""
+    """A resource that is busy all the time, or else the largest part of a step."""
     busiest = max(lanes, key=lambda name: lanes[name])
+    if lanes[busiest] >= 0.98 * seconds and lanes[busiest] > 1.1 * parts[COMPUTE]:
+        return busiest
     named = {name: spent for name, spent in parts.items() if name not in (WAITED, BEHIND)}
-    hidden = seconds - sum(named.values())
     largest = max(named, key=lambda name: named[name])
-    if named[largest] >= hidden:
+    if named[largest] >= seconds - sum(named.values()):
         return largest
     return busiest if lanes[busiest] >= 0.8 * seconds else DEPENDENCY

@@ -19,16 +19,27 @@ from foresee.plan.record import Touches
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """Slots of each trainer: so many rows, or a share of the rows that the steps touch."""
+    """Slots of each trainer as a person says it: `50000` rows, `0.1` of the rows touched, `2x` what two steps need."""
 
     size: float
+    in_two_steps: bool = False
+
+    @classmethod
+    def parse(cls, word: str) -> CacheSize:
+        """Raises ValueError for anything else."""
+        in_two_steps = word.endswith("x")
+        size = float(word.removesuffix("x"))
+        if not (1 if in_two_steps else 0) <= size < 1 << 40 or size == 0:
+            raise ValueError(word)
+        return cls(size, in_two_steps)
 
     @property
-    def is_share(self) -> bool:
-        return self.size <= 1
+    def is_raised(self) -> bool:
+        """Whether it is made as large as two steps need; a number of rows is taken at its word."""
+        return self.in_two_steps or self.size <= 1
 
     def __str__(self) -> str:
-        return f"{self.size:.3g}" if self.is_share else f"{self.size:.0f}"
+        return f"{self.size:g}x" if self.in_two_steps else f"{self.size:g}" if self.size <= 1 else f"{self.size:.0f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +64,11 @@ class Sample:
         return map(touches_of, islice(self.stream.batches(), num_steps))
 
     def rows_of(self, cache: CacheSize) -> int:
-        """Slots; a share is raised to what two steps need, a number of rows is taken at its word."""
-        if not cache.is_share:
+        """Slots of each trainer."""
+        if not cache.is_raised:
             return int(cache.size)
-        return max(self.two_steps_rows, int(cache.size * self.num_touched))
+        whole = self.two_steps_rows if cache.in_two_steps else self.num_touched
+        return max(self.two_steps_rows, int(cache.size * whole))
 
 
 def take_sample(
