@@ -29,6 +29,7 @@ from foresee.cli import (
     status,
     train,
     verify,
+    watch,
     worker,
 )
 from foresee.cluster import commands as cluster
@@ -41,6 +42,7 @@ COMMANDS: dict[str, ModuleType] = {
     "plan": plan,
     "compare": compare,
     "train": train,
+    "watch": watch,
     "evaluate": evaluate,
     "verify": verify,
     "explain": explain,

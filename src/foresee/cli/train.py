@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from foresee.cli.options import RunFile, Set
+from foresee.cli.watch import WatchDisplay
 from foresee.config import load_run
 
 
@@ -41,6 +43,10 @@ def train(
         int | None,
         typer.Option("--servers", min=1, metavar="NUM", help="Keep the rows on so many embedding servers."),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Show time by activity, cache and links while training, in a terminal."),
+    ] = False,
 ) -> None:
     """Train a model whose tables may be far larger than memory.
 
@@ -56,6 +62,7 @@ def train(
       foresee train run.yaml --set cache.share=0.05 --set train.epochs=2
       foresee train run.yaml --resume
       foresee train run.yaml --workers 2 --servers 2
+      foresee train run.yaml --watch
 
     [bold]Several processes[/] are started, watched and taken down together on this
     machine; docs/cluster.md starts the same parts on many.
@@ -79,7 +86,9 @@ def train(
     config = load_run(run_file, [*(overrides or ()), *given])
     if resume and replace:
         raise typer.BadParameter("--resume goes on and --replace starts anew; give one of them")
+    console = Console()
+    display = WatchDisplay(console, config.run) if watch and console.is_terminal else None
     if config.num_servers:
-        raise typer.Exit(launch(config, resume=resume, replace=replace, stop_after=stop_after))
-    outcome = run_training(config, resume=resume, replace=replace, stop_after=stop_after)
+        raise typer.Exit(launch(config, resume=resume, replace=replace, stop_after=stop_after, display=display))
+    outcome = run_training(config, resume=resume, replace=replace, stop_after=stop_after, display=display)
     raise typer.Exit(outcome.exit_code)

@@ -57,6 +57,7 @@ def launch(
     replace: bool = False,
     stop_after: int | None = None,
     console: Console | None = None,
+    display: Display | None = None,
 ) -> int:
     """Runs to the end; returns the exit code. What is wrong with the input is an InputError, before or during."""
     console = console or Console()
@@ -71,7 +72,7 @@ def launch(
         tempfile.TemporaryDirectory(prefix="foresee-") as scratch,
         StopSignals() as stop,
         Processes(logs) as processes,
-        make_display(console) as display,
+        display or make_display(console) as display,
     ):
         write_layout(Path(scratch) / "layout.json", layout)
         launcher = _Launcher(config, processes, Path(scratch), display, stop)

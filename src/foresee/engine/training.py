@@ -46,7 +46,7 @@ from foresee.engine.parts import (
     table_layout,
     train_stream,
 )
-from foresee.engine.progress import make_display
+from foresee.engine.progress import Display, make_display
 from foresee.engine.run_folder import RunFolder
 from foresee.engine.stopping import StopSignals
 from foresee.engine.timeline import NOT_RECORDED, Recording, Timeline
@@ -89,10 +89,12 @@ def train(
     replace: bool = False,
     stop_after: int | None = None,
     console: Console | None = None,
+    display: Display | None = None,
 ) -> Outcome:
     """Trains to the end of the last epoch, until a signal, or until `stop_after` steps of the run are done.
 
-    resume: go on from the last commit of the run folder. replace: start anew over a run that is there.
+    resume: go on from the last commit of the run folder. replace: start anew over a run that is there. display: where
+    progress goes instead of the console's own.
     """
     console = console or Console()
     log = open_log(config)
@@ -106,7 +108,7 @@ def train(
         open_tables(config, log) as tables,
         StopSignals() as stop,
         sinks_of(config, folder) as sinks,
-        make_display(console) as display,
+        display or make_display(console) as display,
     ):
         first_step = _restore(folder, tables.store.committed_step, model, optimizer)
         run = make_run(config, log, stream, tables, num_threads=num_threads)

@@ -18,6 +18,7 @@ import yaml
 from foresee.errors import InputError
 
 Line = dict[str, Any]
+SPAN_MARK = '{"kind": "span"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +116,20 @@ class RunRecords:
         said += [line["num_steps"] for line in self.of_kind("train") if "num_steps" in line]
         return max(said, default=0)
 
+    @property
+    def finished(self) -> bool:
+        """All steps are done, and what follows the last of them is written."""
+        commits = [line["step"] for line in self.of_kind("commit")]
+        return 0 < self.num_steps <= (max(commits, default=0) if self.config else self.steps_done)
+
     @cached_property
     def steps_done(self) -> int:
         points = [worker.points[-1].step for worker in self.workers if worker.points]
         return max([*points, *(line["step"] for line in self.metrics)], default=0)
 
 
-def read_run(folder: Path) -> RunRecords:
-    """Refuses a folder in which no run has written anything."""
+def read_run(folder: Path, *, spans: bool = True) -> RunRecords:
+    """Refuses a folder in which no run has written anything. Without spans it is quick enough to do every second."""
     config_file, files = folder / "config.yaml", sorted(folder.glob("timeline/worker-*.jsonl"))
     metrics = tuple(line for line in _lines(folder / "metrics.jsonl") if "kind" in line and "step" in line)
     if not config_file.is_file() and not files and not metrics:
@@ -131,7 +138,7 @@ def read_run(folder: Path) -> RunRecords:
         config = yaml.safe_load(config_file.read_text("utf-8")) if config_file.is_file() else {}
     except (OSError, yaml.YAMLError) as error:
         raise InputError(f"{config_file} cannot be read ({error}); restore the file of that run") from None
-    recorded = [_current(list(_lines(file))) for file in files]
+    recorded = [_current(list(_lines(file, spans=spans))) for file in files]
     recorded = sorted((lines for lines in recorded if lines), key=lambda lines: int(lines[0]["worker"]))
     begun = min((lines[0]["wall_seconds"] for lines in recorded), default=0.0)
     return RunRecords(
@@ -142,11 +149,13 @@ def read_run(folder: Path) -> RunRecords:
     )
 
 
-def _lines(file: Path) -> Iterator[Line]:
+def _lines(file: Path, *, spans: bool = True) -> Iterator[Line]:
     """Whole lines: a process that was killed, or that is writing now, may have left half of one."""
     if not file.is_file():
         return
     for text in file.read_text("utf-8", errors="replace").splitlines():
+        if not spans and text.startswith(SPAN_MARK):
+            continue
         try:
             line = json.loads(text)
         except json.JSONDecodeError:
