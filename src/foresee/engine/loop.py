@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from weakref import WeakMethod
 
 import torch
@@ -30,7 +31,7 @@ from foresee.engine.exchange import Alone, Exchange
 from foresee.engine.kernels import Threads
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
 from foresee.engine.tables import Tables
-from foresee.engine.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Lane, Timeline
+from foresee.engine.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Lane, Recording, Timeline
 from foresee.engine.torch_cache import TorchCache
 from foresee.engine.work import Pooling, Work, planned, replayed
 from foresee.errors import PlanError, UsageError
@@ -273,12 +274,14 @@ def lookahead(
     window_steps: int | None = None,
     device: str | torch.device = "cpu",
     num_threads: int = 1,
+    record: str | Path | None = None,
 ) -> Run:
     """Steps over the log's train split, from the step after the tables' last commit.
 
     cache_rows: slots of the cache; at least the distinct rows of the largest batch.
     planner: any of `foresee.plan.PLANNERS`; all give the same bytes, with more or fewer rows moved.
     window_steps: a fixed lookahead as in the Bagpipe paper, instead of all that the cache can use.
+    record: a folder into which the run records itself, for `foresee report` and `foresee watch`.
     """
     stream = log.batches(batch_size=batch_size, seed=seed, epochs=epochs)
     first_step = tables.store.committed_step
@@ -286,7 +289,10 @@ def lookahead(
         stream, planner=planner, cache_rows=cache_rows, first_step=first_step, window_steps=window_steps
     )
     pooling = Pooling.of(log.mean_features)
-    return Run(stream, tables, header, pooling, device=torch.device(device), num_threads=num_threads)
+    timeline = NOT_RECORDED if record is None else Recording(Path(record))
+    return Run(
+        stream, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline
+    )
 
 
 def make_header(

@@ -152,7 +152,7 @@ class Recording:
     """A run that is recorded into a folder, in a file for each worker. One thread trains; others may only lap."""
 
     def __init__(
-        self, folder: Path, *, timeline_steps: int, series_points: int, num_servers: int = 0,
+        self, folder: Path, *, timeline_steps: int = 96, series_points: int = 1000, num_servers: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self.clock, self.begun = clock, clock()
