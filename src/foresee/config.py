@@ -120,8 +120,8 @@ class TrainConfig(Section):
     """Samples of an evaluation before the end. Left out: the whole split."""
     commit_every_steps: int | None = Field(default=None, ge=1)
     """Keep the state so often. Left out: by time alone, and at the end."""
-    commit_every_seconds: float = Field(default=300.0, gt=0)
-    """Keep the state at least so often."""
+    commit_every_seconds: float | None = Field(default=None, gt=0)
+    """Keep the state at least so often. Left out: as often as costs about two hundredths of the time."""
     log_every_steps: int = Field(default=100, ge=1)
     """One line of metrics.jsonl so often."""
     num_threads: int | None = Field(default=None, ge=1)
@@ -141,6 +141,8 @@ class DistributedConfig(Section):
     """Embedding servers that `foresee train` starts. Left at 0: one if there are several workers, else none."""
     placement: Literal["contiguous", "herald", "location_aware"] = "location_aware"
     """Which worker trains which sample of a batch; contiguous, herald, or location_aware, which moves fewest rows."""
+    placement_features: list[str] | None = None
+    """Features that location_aware looks at. Left out: all. `foresee plan features` finds those worth their time."""
 
 
 class ReportConfig(Section):
@@ -195,6 +197,7 @@ RESULT_KEYS = (
     "model.name", "model.dim", "model.options", "tables.store", "tables.optimizer", "tables.seed", "tables.init_scale",
     "train.batch_size", "train.seed", "train.shuffle_samples", "train.optimizer", "train.num_threads", "train.device",
     "distributed.workers", "distributed.placement",
+    "distributed.placement_features",
 )  # fmt: skip
 """Keys that change what a run computes. The others say where things are, how often something is shown or kept, how far
 to train, or how rows are cached: a run may be resumed with other values of these and ends with the same bytes."""

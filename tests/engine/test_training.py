@@ -15,16 +15,16 @@ from training_runs import everything, small_run, train_quietly
 
 from foresee.config import RunConfig
 from foresee.data import ClickLog, tiny
-from foresee.engine import checkpoint
+from foresee.engine import checkpoint, duties
 from foresee.engine.evaluation import evaluate
 from foresee.engine.export import trained, trained_model
-from foresee.engine.loop import Run
 from foresee.engine.parts import plan_header, train_stream
 from foresee.engine.plan_file import write_plan
 from foresee.engine.run_folder import RunFolder
 from foresee.engine.work import touches_of
 from foresee.errors import ConfigError, InputError, PlanError, StoreError
 from foresee.plan import make_planner, plan
+from foresee.store import points
 
 
 @pytest.fixture(scope="module")
@@ -133,48 +133,67 @@ def test_a_resumed_run_may_have_another_cache_and_more_epochs(log: ClickLog, tmp
     assert "all 50 steps were done already" in text
 
 
-@pytest.mark.parametrize("where", ["inside the checkpoint", "before the store commits", "after the store commits"])
+@pytest.mark.parametrize(
+    ("point", "goes_on_from"),
+    [
+        (points.FLUSHED, 12),
+        (points.PREPARED, 12),
+        (points.CHECKPOINT_WRITTEN, 12),
+        (points.DECIDED, 18),
+        (points.SETTLED, 18),
+        (points.MARKED, 18),
+    ],
+)
 def test_a_stop_inside_a_commit_leaves_a_pair(
-    log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, goes_on_from: int
 ) -> None:
+    """The manifest of the dense half decides: before it the commit before stands, and after it this one."""
     whole = small_run(log, tmp_path / "whole")
     train_quietly(whole)
     config = small_run(log, tmp_path / "parts", train={"commit_every_steps": 6})
+    reached = []
+
+    def stop_at_third(name: str) -> None:
+        reached.append(name)
+        if name == point and reached.count(point) == 3:
+            raise SystemExit
+
     with monkeypatch.context() as patch:
-        if where == "inside the checkpoint":
-            patch.setattr(checkpoint, "save", _half(checkpoint.save, at=18))
-        else:
-            patch.setattr(Run, "commit", _ending(Run.commit, at=18, before=where.startswith("before")))
+        for module in (checkpoint, duties):
+            patch.setattr(module, "reach", stop_at_third)
         with pytest.raises(SystemExit):
             train_quietly(config)
     outcome, _ = train_quietly(config, resume=True)
-    assert outcome.counters.num_steps == 25 - (18 if where.startswith("after") else 12)
+    assert outcome.counters.num_steps == 25 - goes_on_from
+    assert everything(config) == everything(whole)
+    assert json.loads((config.run / "_SUCCESS").read_text())["step"] == 25
+
+
+@pytest.mark.parametrize("file", [checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE, checkpoint.STATE_FILE, None])
+def test_a_damaged_checkpoint_makes_the_one_before_it_count(log: ClickLog, tmp_path: Path, file: str | None) -> None:
+    whole = small_run(log, tmp_path / "whole")
+    train_quietly(whole)
+    config = small_run(log, tmp_path / "parts", train={"commit_every_steps": 6})
+    train_quietly(config, stop_after=18)
+    newest = config.run / "checkpoints" / "step-000000018"
+    if file is None:
+        (newest / checkpoint.MANIFEST_FILE).unlink()
+    else:
+        content = bytearray((newest / file).read_bytes())
+        content[len(content) // 2] ^= 1
+        (newest / file).write_bytes(content)
+    outcome, _ = train_quietly(config, resume=True)
+    assert outcome.counters.num_steps == 25 - 12
     assert everything(config) == everything(whole)
 
 
-def _ending(commit: Any, *, at: int, before: bool) -> Any:
-    """The process ends right before, or right after, the store's commit of a step."""
-
-    def wrapper(run: Run) -> None:
-        if run.steps_done == at and before:
-            raise SystemExit
-        commit(run)
-        if run.steps_done == at:
-            raise SystemExit
-
-    return wrapper
-
-
-def _half(save: Any, *, at: int) -> Any:
-    """Saves the checkpoint of a step in half: its last file is missing."""
-
-    def wrapper(folder: Path, step: int, *rest: Any) -> None:
-        save(folder, step, *rest)
-        if step == at:
-            (folder / f"step-{step:09d}" / checkpoint.STATE_FILE).unlink()
-            raise SystemExit
-
-    return wrapper
+def test_a_missing_half_is_a_sentence(log: ClickLog, tmp_path: Path) -> None:
+    config = small_run(log, tmp_path / "run", train={"commit_every_steps": 6})
+    train_quietly(config, stop_after=18)
+    for step in (12, 18):
+        (config.run / "checkpoints" / f"step-{step:09d}" / checkpoint.MANIFEST_FILE).unlink()
+    with pytest.raises(StoreError, match=r"no commit is complete: the tables have that of step 12, 18, .* was not"):
+        train_quietly(config, resume=True)
 
 
 def test_beginning_over_a_run_is_refused_unless_asked_for(log: ClickLog, tmp_path: Path) -> None:
@@ -237,7 +256,7 @@ def test_a_lost_checkpoint_is_a_sentence(log: ClickLog, tmp_path: Path) -> None:
     config = small_run(log, tmp_path / "run")
     train_quietly(config, stop_after=3)
     (config.run / "checkpoints" / "step-000000003" / checkpoint.STATE_FILE).unlink()
-    with pytest.raises(StoreError, match=r"the tables are at step 3, but .* is missing or damaged"):
+    with pytest.raises(StoreError, match=r"the tables have that of step 0, 3, the checkpoints .* none \(.*state.json is missing"):
         train_quietly(config, resume=True)
 
 

@@ -1,13 +1,14 @@
 """The dense half of a commit: weights, optimiser state and random state of one step, as safetensors and JSON.
 
-In: a model and its optimiser after `step` steps. Out: a folder `step-N` that counts once its `state.json`, written
-last, is there. The other half is the store's commit of the same step, which follows: a stop between the two leaves the
-store at the step before, whose checkpoint is kept for that reason. So whatever step a store is at, `load` finds its
-other half. Nothing is pickled.
+In: a model and its optimiser after `step` steps, whose rows every store has prepared. Out: a folder `step-N` that
+counts once its `manifest.json`, written last, is there and every file is as long and has the digest that it says. That
+file is the decision (see store.commits): before it is durable a run goes on from the commit before, and afterwards from
+this one, wherever the stores were stopped. The last two are kept. Nothing is pickled.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -19,37 +20,137 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from foresee.errors import InputError, StoreError
+from foresee.store import points
+from foresee.store.commits import loses_everything, step_to_open
 from foresee.store.disk.files import Files
+from foresee.store.part_store import TwoPhaseStore
+from foresee.store.points import reach
 
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 STATE_FILE = "state.json"
+MANIFEST_FILE = "manifest.json"
 RANDOM_STATE = "torch_random_state"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""Version 1 had no manifest: its `state.json` was written last."""
 KEPT = 2
+_FILES = (MODEL_FILE, OPTIMIZER_FILE, STATE_FILE)
 
 
-def save(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Makes the checkpoint of a step durable. Weights that are not finite are refused: nobody could go on from them."""
+def save(
+    folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, *, num_shards: int = 1
+) -> None:
+    """Makes the checkpoint of a step durable: when this returns, the commit stands.
+
+    Weights that are not finite are refused: nobody could go on from them.
+    """
     check_finite(step, model)
-    target = folder / f"step-{step:09d}"
+    target = folder_of(folder, step)
     tensors, numbers = _flatten(optimizer)
     tensors[RANDOM_STATE] = torch.get_rng_state()
     state = {"format_version": FORMAT_VERSION, "step": step, "optimizer": numbers}
-    files = Files()
+    contents = {
+        MODEL_FILE: save_tensors(own_copies(model.state_dict())),
+        OPTIMIZER_FILE: save_tensors(own_copies(tensors)),
+        STATE_FILE: (json.dumps(state, indent=2) + "\n").encode(),
+    }
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "step": step,
+        "num_shards": num_shards,
+        "files": {
+            name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in contents.items()
+        },
+    }
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        files.publish(target / MODEL_FILE, save_tensors(own_copies(model.state_dict())))
-        files.publish(target / OPTIMIZER_FILE, save_tensors(own_copies(tensors)))
-        files.publish(target / STATE_FILE, (json.dumps(state, indent=2) + "\n").encode())
-        files.sync_folder(folder)
+        _write(target, contents, (json.dumps(manifest, indent=2) + "\n").encode())
     except OSError as error:
         raise StoreError(f"{target} cannot be written ({error.strerror}); free some space, then resume") from error
 
 
+def _write(target: Path, contents: dict[str, bytes], manifest: bytes) -> None:
+    """Everything is on the disk, names included, before the manifest is."""
+    files = Files()
+    target.mkdir(parents=True, exist_ok=True)
+    (target / MANIFEST_FILE).unlink(missing_ok=True)
+    for name, content in contents.items():
+        with open(target / name, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            files.sync(stream.fileno())
+    for changed in (target, target.parent, target.parent.parent):
+        files.sync_folder(changed)
+    reach(points.CHECKPOINT_WRITTEN)
+    files.publish(target / MANIFEST_FILE, manifest)
+    reach(points.DECIDED)
+
+
+def folder_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:09d}"
+
+
+def steps_there(folder: Path) -> list[int]:
+    """Steps of which there is something, ascending."""
+    names = [path.name.removeprefix("step-") for path in folder.glob("step-*")]
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def whole_steps(folder: Path) -> list[int]:
+    """Steps whose checkpoint is complete, ascending."""
+    return [step for step in steps_there(folder) if not problems(folder, step)]
+
+
+def problems(folder: Path, step: int) -> list[str]:
+    """What is wrong with a checkpoint, in words; nothing if it is whole."""
+    source = folder_of(folder, step)
+    try:
+        state = json.loads((source / STATE_FILE).read_bytes())
+        if state["format_version"] == 1:
+            return []
+        files = json.loads((source / MANIFEST_FILE).read_bytes())["files"]
+        expected = {str(name): (int(it["bytes"]), str(it["sha256"])) for name, it in files.items()}
+    except FileNotFoundError as error:
+        return [f"{error.filename} is missing: this checkpoint was not finished"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return [f"{source / MANIFEST_FILE} cannot be read ({error})"]
+    missing = [f"{source / MANIFEST_FILE} does not list {name}" for name in _FILES if name not in expected]
+    there = [name for name in _FILES if name in expected]
+    return missing + [sentence for name in there for sentence in _check(source / name, *expected[name])]
+
+
+def _check(path: Path, num_bytes: int, sha256: str) -> list[str]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        return [f"{path} cannot be read ({error.strerror})"]
+    if len(content) != num_bytes:
+        return [f"{path} has {len(content)} bytes where {num_bytes} are expected"]
+    if hashlib.sha256(content).hexdigest() != sha256:
+        return [f"{path} is damaged: its sha256 is not the one in {MANIFEST_FILE}"]
+    return []
+
+
+def open_newest(store: TwoPhaseStore, folder: Path) -> int:
+    """Brings a store to the newest commit whose dense half is whole, and gives up everything after it."""
+    manifests = whole_steps(folder)
+    step = step_to_open(manifests, [part.openable for part in store.parts])
+    if step is None or loses_everything(step, store.parts):
+        kept = "; ".join(", ".join(map(str, sorted(part.openable))) for part in store.parts)
+        reasons = [reason for there in steps_there(folder) for reason in problems(folder, there)]
+        raise StoreError(
+            f"no commit is complete: the tables have that of step {kept}, the checkpoints in {folder} that of "
+            f"{', '.join(map(str, manifests)) or 'none'}{''.join(f' ({reason})' for reason in reasons[:1])}; restore "
+            "the missing half from a copy, or start anew"
+        )
+    store.open_at(step)
+    return step
+
+
 def load(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Brings model, optimiser and torch's generator back to the state after `step` steps."""
-    source = folder / f"step-{step:09d}"
+    source = folder_of(folder, step)
     state = _read_state(source, step)
     load_model(source, model)
     tensors = load_tensors((source / OPTIMIZER_FILE).read_bytes())
@@ -59,7 +160,7 @@ def load(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optim
 
 def load_weights(folder: Path, step: int, model: nn.Module) -> None:
     """The weights alone, to evaluate or export."""
-    source = folder / f"step-{step:09d}"
+    source = folder_of(folder, step)
     _read_state(source, step)
     load_model(source, model)
 
@@ -76,15 +177,21 @@ def load_model(source: Path, model: nn.Module) -> None:
 
 def prune(folder: Path, *, kept: int = KEPT) -> None:
     """Removes all but the newest checkpoints."""
-    for old in sorted(folder.glob("step-*"))[:-kept]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old in steps_there(folder)[:-kept]:
+        _remove(folder_of(folder, old))
 
 
 def forget_after(folder: Path, step: int) -> None:
-    """Removes checkpoints that the store never followed."""
-    for path in folder.glob("step-*"):
-        if int(path.name.removeprefix("step-")) > step:
-            shutil.rmtree(path, ignore_errors=True)
+    """Removes checkpoints that the run did not go on from."""
+    for later in steps_there(folder):
+        if later > step:
+            _remove(folder_of(folder, later))
+
+
+def _remove(path: Path) -> None:
+    """The manifest first: what is half removed is none."""
+    (path / MANIFEST_FILE).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def own_copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -113,7 +220,7 @@ def _read_state(source: Path, step: int) -> dict[str, Any]:
         raise StoreError(
             f"the tables are at step {step}, but {source} is missing or damaged; restore it from a copy, or start anew"
         ) from None
-    if state.get("format_version") != FORMAT_VERSION:
+    if state.get("format_version") not in READABLE_VERSIONS:
         raise StoreError(
             f"{source} has format version {state.get('format_version')!r}, this release reads {FORMAT_VERSION}; "
             "use the release that wrote it"

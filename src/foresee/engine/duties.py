@@ -23,8 +23,14 @@ from foresee.engine.evaluation import evaluate
 from foresee.engine.loop import Run
 from foresee.engine.meter import Meter
 from foresee.engine.metrics import Metrics
+from foresee.engine.pace import Pace
 from foresee.engine.progress import Display
-from foresee.errors import ConfigError
+from foresee.engine.run_folder import RunFolder
+from foresee.errors import ConfigError, UsageError
+from foresee.store import points
+from foresee.store.contract import Store
+from foresee.store.part_store import TwoPhaseStore
+from foresee.store.points import reach
 
 Sink = Callable[[dict[str, Any]], None]
 """Takes one line of metrics: kind, step and figures."""
@@ -110,31 +116,49 @@ class EvaluateValid:
 
 
 class KeepState:
-    """One commit: dense half first, then rows; every so many steps, every so many seconds, and at the end."""
+    """One commit of rows and dense half; every so many steps, as often as its cost allows, and at the end."""
 
     def __init__(
-        self, config: RunConfig, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path,
+        self, config: RunConfig, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, folder: RunFolder,
         sinks: Sequence[Sink], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._every_steps, self._every_seconds = config.train.commit_every_steps, config.train.commit_every_seconds
+        self._every_steps, self._pace = config.train.commit_every_steps, Pace(config.train.commit_every_seconds, clock)
         self._run, self._model, self._optimizer, self._folder = run, model, optimizer, folder
         self._sinks, self._clock = sinks, clock
-        self._last = clock()
 
     def after(self, done: Done) -> None:
+        reach(points.STEP_DONE)
         by_steps = self._every_steps is not None and done.steps_done % self._every_steps == 0
-        if done.last or by_steps or self._clock() - self._last >= self._every_seconds:
+        if done.last or by_steps or self._pace.due():
             self.keep()
 
     def keep(self) -> None:
         """After this returns, a process that ends in any way can go on from here."""
-        begun, step = self._clock(), self._run.steps_done
-        checkpoint.save(self._folder, step, self._model, self._optimizer)
-        self._run.commit()
-        checkpoint.prune(self._folder)
-        self._last = self._clock()
-        send({"kind": "commit", "step": step, "seconds": self._last - begun}, self._sinks)
+        begun, step, store = self._clock(), self._run.steps_done, two_phase(self._run.tables.store)
+        self._run.flush()
+        reach(points.FLUSHED)
+        store.prepare(step)
+        reach(points.PREPARED)
+        checkpoint.save(self._folder.checkpoints, step, self._model, self._optimizer, num_shards=len(store.parts))
+        store.settle(step)
+        reach(points.SETTLED)
+        finish_commit(self._folder, step)
+        send({"kind": "commit", "step": step, "seconds": self._pace.committed(begun)}, self._sinks)
         self._run.lap("commit")
+
+
+def two_phase(store: Store) -> TwoPhaseStore:
+    """The store of a run that keeps rows and dense half together."""
+    if not isinstance(store, TwoPhaseStore):
+        raise UsageError(f"{type(store).__name__} cannot commit in two phases; use a store that can")
+    return store
+
+
+def finish_commit(folder: RunFolder, step: int) -> None:
+    """All parts have the commit: others may know, and older ones may go."""
+    folder.mark(step)
+    reach(points.MARKED)
+    checkpoint.prune(folder.checkpoints)
 
 
 def send(line: dict[str, Any], sinks: Sequence[Sink]) -> None:

@@ -1,15 +1,17 @@
 """The folders of several embedding servers as one store, in one process, while no server has them open.
 
-In: a folder with `shard-0`, `shard-1`, … as `foresee serve --folder` made them. Out: the contract of a store. So a run
-that was trained with servers can be evaluated, exported and inspected without starting them again.
+In: a folder with `shard-0`, `shard-1`, … as `foresee serve --folder` made them. Out: the contract of a store, with
+commits in two phases. So a run that was trained with servers can be evaluated, exported and inspected without starting
+them again, or go on in one process.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from foresee.errors import StoreError
+from foresee.store.commits import Part
 from foresee.store.contract import Int64, Layout, Rows
+from foresee.store.part_store import open_part, prepare_part, settle_part
 from foresee.store.remote.shards import scatter, split
 from foresee.store.server.shard import Shard, Share, disk_shard
 
@@ -32,18 +34,12 @@ class LocalShards:
 
     @classmethod
     def open(cls, folder: Path, layout: Layout) -> LocalShards:
-        """Refuses shards that were committed at different steps: together they are the state of no step."""
+        """All shards as they are; where a commit was interrupted between them, `open_at` brings them to one step."""
         num_shards = len(shard_folders(folder))
         shards: list[Shard] = []
         try:
             for shard in range(num_shards):
                 shards.append(disk_shard(shard_folder(folder, shard), layout, Share(shard, num_shards)))
-            steps = [shard.committed_step for shard in shards]
-            if len(set(steps)) > 1:
-                raise StoreError(
-                    f"the shards in {folder} have committed different steps ({', '.join(map(str, steps))}): a commit "
-                    "was interrupted between them; restore their folders to one step"
-                )
         except BaseException:
             for opened in shards:
                 opened.close()
@@ -72,9 +68,25 @@ class LocalShards:
             at = parts.of(number)
             shard.write(rows[at], Rows(source.values[at], source.state[at], source.versions[at]))
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(shard.parts[0] for shard in self._shards)
+
     def commit(self, step: int) -> None:
+        self.prepare(step)
+        self.settle(step)
+
+    def prepare(self, step: int) -> None:
         for shard in self._shards:
-            shard.commit(step)
+            prepare_part(shard, step)
+
+    def settle(self, step: int) -> None:
+        for shard in self._shards:
+            settle_part(shard, step)
+
+    def open_at(self, step: int) -> None:
+        for shard in self._shards:
+            open_part(shard, step)
 
     def close(self) -> None:
         for shard in self._shards:

@@ -18,17 +18,21 @@ from foresee.config import DenseOptimizerConfig, RowOptimizerConfig, RunConfig
 from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
+from foresee.engine import checkpoint
 from foresee.engine.local_shards import LocalShards, shard_folders
 from foresee.engine.loop import Run, make_header
 from foresee.engine.model_loading import build, row_width
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.plan_file import PlanFile
+from foresee.engine.run_folder import RunFolder
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.work import Pooling, too_large
 from foresee.errors import ConfigError, PlanError
 from foresee.plan import PLANNERS
 from foresee.plan.record import Header
 from foresee.store.contract import Layout
+from foresee.store.disk import DiskStore
+from foresee.store.part_store import TwoPhaseStore
 
 
 def open_log(config: RunConfig) -> ClickLog:
@@ -69,7 +73,27 @@ def plan_header(config: RunConfig, log: ClickLog, stream: LogStream, *, first_st
         window_steps=config.cache.window_steps,
         num_workers=workers,
         placement=config.distributed.placement if workers > 1 else None,
+        placement_positions=_placement_positions(config, log) if workers > 1 else None,
     )
+
+
+def _placement_positions(config: RunConfig, log: ClickLog) -> tuple[int, ...] | None:
+    """The features that placement looks at, as positions of lookups in a sample."""
+    chosen, names = config.distributed.placement_features, [feature.name for feature in log.features]
+    if chosen is None:
+        return None
+    if config.distributed.placement != "location_aware" or log.multi_valued:
+        raise ConfigError(
+            "distributed.placement_features: only location_aware chooses features, and only in a log with one id a "
+            "feature; leave the key out"
+        )
+    unknown = [name for name in chosen if name not in names]
+    if unknown or not chosen:
+        raise ConfigError(
+            f"distributed.placement_features: {config.log} has no feature {unknown[0] if unknown else ''!r}; choose "
+            f"from {', '.join(names)}"
+        )
+    return tuple(sorted({names.index(name) for name in chosen}))
 
 
 def kept_plan(config: RunConfig, stream: LogStream) -> PlanFile | None:
@@ -133,16 +157,22 @@ def table_layout(config: RunConfig, log: ClickLog) -> Layout:
 
 
 def open_tables(config: RunConfig, log: ClickLog) -> Tables:
-    """The tables of this run: opened if they are there, else made."""
+    """The tables of this run at its last complete commit: opened if they are there, else made."""
     tables, optimizer = config.tables, row_optimizer(config.tables.optimizer)
     width = row_width(config.model.name, config.model.dim)
     if tables.store == "memory":
         return Tables.in_memory(log, dim=width, optimizer=optimizer, seed=tables.seed, init_scale=tables.init_scale)
+    store: TwoPhaseStore
     if shard_folders(config.tables_folder):
-        return Tables(LocalShards.open(config.tables_folder, table_layout(config, log)), optimizer)
-    return Tables.on_disk(
-        config.tables_folder, log, dim=width, optimizer=optimizer, seed=tables.seed, init_scale=tables.init_scale
-    )
+        store = LocalShards.open(config.tables_folder, table_layout(config, log))
+    else:
+        store = DiskStore.open_or_create(config.tables_folder, table_layout(config, log))
+    try:
+        checkpoint.open_newest(store, RunFolder(config.run).checkpoints)
+    except BaseException:
+        store.close()
+        raise
+    return Tables(store, optimizer)
 
 
 def build_model(config: RunConfig, log: ClickLog) -> nn.Module:

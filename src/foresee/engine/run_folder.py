@@ -3,6 +3,7 @@
     RUN/config.yaml      the run as it was started, every key, paths as seen from RUN
     RUN/run.json         the log's digest: a run cannot go on with another log
     RUN/metrics.jsonl    one JSON object a line: kind train, valid or commit
+    RUN/_SUCCESS         the step of the last commit, for other tools; written when all parts have it
     RUN/timeline/        what each worker recorded of itself, for `foresee report`; see `timeline`
     RUN/checkpoints/     dense weights, optimiser and random state of the last commits; see `checkpoint`
     RUN/tables/          rows, unless the configuration keeps them elsewhere
@@ -32,6 +33,7 @@ from foresee.store.disk.manifest import MANIFEST_FILE
 CONFIG_FILE = "config.yaml"
 IDENTITY_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
+MARK_FILE = "_SUCCESS"
 FORMAT_VERSION = 1
 
 
@@ -52,6 +54,16 @@ class RunFolder:
     @property
     def metrics_file(self) -> Path:
         return self.path / METRICS_FILE
+
+    def mark(self, step: int) -> None:
+        """Tells other tools that the commit of a step is complete. Nothing of ours reads it."""
+        content = {"step": step, "checkpoint": f"{self.checkpoints.name}/step-{step:09d}"}
+        try:
+            Files().publish(self.path / MARK_FILE, (json.dumps(content) + "\n").encode())
+        except OSError as error:
+            raise StoreError(
+                f"{self.path / MARK_FILE} cannot be written ({error.strerror}); free some space, then resume"
+            ) from error
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         try:
@@ -75,7 +87,12 @@ class RunFolder:
     def forget_metrics_after(self, step: int) -> None:
         """A resumed run will measure these steps again."""
         kept = [json.dumps(line) + "\n" for line in self.read_metrics() if line["step"] <= step]
-        Files().publish(self.metrics_file, "".join(kept).encode())
+        try:
+            Files().publish(self.metrics_file, "".join(kept).encode())
+        except OSError as error:
+            raise StoreError(
+                f"{self.metrics_file} cannot be written ({error.strerror}); free some space, then resume"
+            ) from error
 
 
 @contextmanager
@@ -161,7 +178,7 @@ def _remove(config: RunConfig) -> None:
     if _inside(config.tables_folder, config.run):
         trees.append(config.tables_folder)
     # The configuration goes first: without it the folder counts as no run, whatever of the rest is still there.
-    for name in (CONFIG_FILE, IDENTITY_FILE, METRICS_FILE):
+    for name in (CONFIG_FILE, IDENTITY_FILE, METRICS_FILE, MARK_FILE):
         (config.run / name).unlink(missing_ok=True)
     for tree in trees:
         shutil.rmtree(tree, ignore_errors=True)

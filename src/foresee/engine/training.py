@@ -126,7 +126,7 @@ def train(
                 Meter(run, window, samples_before=samples_before), run, sinks, every_steps=config.train.log_every_steps
             ),
             valid,
-            KeepState(config, run, model, optimizer, folder.checkpoints, sinks),
+            KeepState(config, run, model, optimizer, folder, sinks),
         ]
         _loop(run, model, optimizer, window, chores, stop, stop_after)
         outcome = Outcome(

@@ -50,9 +50,12 @@ from foresee.engine.timed_mesh import timed
 from foresee.engine.training import loss_of, recording, sinks_of
 from foresee.engine.work import Pooling
 from foresee.engine.worker_duties import EvaluateTogether, KeepTogether
-from foresee.errors import ConfigError, StoreError
+from foresee.errors import ConfigError
+from foresee.store import points
+from foresee.store.points import reach
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.endpoint import Endpoint
+from foresee.store.remote.opening import open_run
 
 PEER_SECONDS = 1800.0
 """How long a worker waits for another: as long as worker 0 may take to evaluate or commit for all."""
@@ -94,10 +97,14 @@ def run_worker(
         if place.rank == 0:
             at_exit.enter_context(_folder(config, log, folder_use))
             sinks = at_exit.enter_context(sinks_of(config, folder))
-        name = _one_name()
-        tables = _tables(config, log, place, name, fresh=folder_use in ("begin", "replace"))
+        name = uuid.uuid4().hex
+        if place.rank == 0:
+            _open(config, log, place, name, folder, fresh=folder_use in ("begin", "replace"))
+        name = _agree_on(name)
+        tables = _tables(config, log, place, name)
         optimizer = dense_optimizer(config.train.optimizer, model)
         first_step = _restore(folder, tables, model, optimizer)
+        reach(points.RESTORED)
         header = plan_header(config, log, stream, first_step=first_step)
         endpoint = Endpoint.parse(place.planner, place.token, place.tls_root_certificate)
         planner = PlannerClient(endpoint, run=name, worker=place.rank, header=header)
@@ -144,32 +151,35 @@ def _folder(config: RunConfig, log: ClickLog, use: FolderUse) -> AbstractContext
     return run_folder.begin(config, log_digest=log.digest, replace=use == "replace")
 
 
-def _one_name() -> str:
-    """A name for this start of all workers, which worker 0 makes up."""
-    name = torch.frombuffer(bytearray(uuid.uuid4().bytes), dtype=torch.uint8)
-    dist.broadcast(name, 0)
-    return bytes(name.tolist()).hex()
+def _open(config: RunConfig, log: ClickLog, place: Place, name: str, folder: RunFolder, *, fresh: bool) -> None:
+    """Worker 0 brings all servers to the commit where this start of all workers begins, before any of them joins."""
+    endpoints = [Endpoint.parse(it, place.token, place.tls_root_certificate) for it in place.servers]
+    step = open_run(
+        endpoints, table_layout(config, log), run=name, num_workers=place.num_workers,
+        manifests=checkpoint.whole_steps(folder.checkpoints), fresh=fresh,
+    )  # fmt: skip
+    checkpoint.forget_after(folder.checkpoints, step)
+    folder.forget_metrics_after(step)
 
 
-def _tables(config: RunConfig, log: ClickLog, place: Place, name: str, *, fresh: bool) -> Tables:
+def _agree_on(name: str) -> str:
+    """The name that worker 0 has given to this start of all workers."""
+    letters = torch.frombuffer(bytearray(bytes.fromhex(name)), dtype=torch.uint8)
+    dist.broadcast(letters, 0)
+    return bytes(letters.tolist()).hex()
+
+
+def _tables(config: RunConfig, log: ClickLog, place: Place, name: str) -> Tables:
     store = RemoteStore(
         place.servers, table_layout(config, log), worker=place.rank, num_workers=place.num_workers, run=name,
-        token=place.token, tls_root_certificate=place.tls_root_certificate,
+        opened=True, token=place.token, tls_root_certificate=place.tls_root_certificate,
     )  # fmt: skip
-    if fresh and store.committed_step:
-        raise StoreError(
-            f"the servers hold the state after step {store.committed_step}, but this run begins anew; "
-            "go on with --resume, or start servers with new folders"
-        )
     return Tables(store, row_optimizer(config.tables.optimizer))
 
 
 def _restore(folder: RunFolder, tables: Tables, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Brings the dense half to the step the servers are at."""
     step = tables.store.committed_step
-    if dist.get_rank() == 0:
-        checkpoint.forget_after(folder.checkpoints, step)
-        folder.forget_metrics_after(step)
     if step:
         checkpoint.load(folder.checkpoints, step, model, optimizer)
     return step
@@ -183,7 +193,7 @@ def _train(
     rank, num_workers = dist.get_rank(), dist.get_world_size()
     shared: nn.Module = DistributedDataParallel(model) if num_workers > 1 else model
     window, samples_before = MetricsWindow(), run.header.first_step * config.train.batch_size
-    keep = KeepTogether(config, run, model, optimizer, folder.checkpoints, sinks)
+    keep = KeepTogether(config, run, model, optimizer, folder, sinks)
     chores: list[Duty] = [EvaluateTogether(config, run, model, log, sinks, display), keep]
     if rank == 0:
         meters = [Meter(run, window, samples_before=samples_before) for _ in range(2)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,11 +16,16 @@ from torch import nn
 from foresee.config import RunConfig
 from foresee.data.click_log import ClickLog
 from foresee.engine import checkpoint
-from foresee.engine.duties import Done, Sink, in_words, send
+from foresee.engine.duties import Done, Sink, finish_commit, in_words, send
 from foresee.engine.evaluation import evaluate
 from foresee.engine.loop import Run
 from foresee.engine.metrics import Metrics
+from foresee.engine.pace import Pace
 from foresee.engine.progress import Display
+from foresee.engine.run_folder import RunFolder
+from foresee.store import points
+from foresee.store.points import reach
+from foresee.store.remote import RemoteStore
 
 
 class EvaluateTogether:
@@ -61,23 +65,23 @@ class KeepTogether:
     """One commit of all servers and the dense half of worker 0, which is that of all."""
 
     def __init__(
-        self, config: RunConfig, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path,
+        self, config: RunConfig, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, folder: RunFolder,
         sinks: Sequence[Sink], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._every_steps, self._every_seconds = config.train.commit_every_steps, config.train.commit_every_seconds
+        self._every_steps, self._pace = config.train.commit_every_steps, Pace(config.train.commit_every_seconds, clock)
         self._run, self._model, self._optimizer, self._folder = run, model, optimizer, folder
-        self._sinks, self._clock = sinks, clock
-        self._last = clock()
+        self._num_shards, self._sinks, self._clock = config.num_servers, sinks, clock
         self._announced = False
         self.asked = False
         """All workers have agreed that it is time."""
 
     def announce(self) -> bool:
         """Is it time, by this worker's clock? Said once: clocks differ, so workers act on what they have agreed."""
-        before, self._announced = self._announced, self._clock() - self._last >= self._every_seconds
+        before, self._announced = self._announced, self._pace.due()
         return self._announced and not before
 
     def after(self, done: Done) -> None:
+        reach(points.STEP_DONE)
         by_steps = self._every_steps is not None and done.steps_done % self._every_steps == 0
         if done.last or by_steps or self.asked:
             self.keep()
@@ -86,12 +90,22 @@ class KeepTogether:
         """After this returns, a run that ends in any way can go on from here."""
         begun, step = self._clock(), self._run.steps_done
         self._run.flush()
+        reach(points.FLUSHED)
         dist.barrier()
         if dist.get_rank() == 0:
-            checkpoint.save(self._folder, step, self._model, self._optimizer)
-            self._run.tables.store.commit(step)
-            checkpoint.prune(self._folder)
-            send({"kind": "commit", "step": step, "seconds": self._clock() - begun}, self._sinks)
+            self._commit(step)
         dist.barrier()
-        self._last, self._announced = self._clock(), False
+        seconds, self._announced = self._pace.committed(begun), False
+        send({"kind": "commit", "step": step, "seconds": seconds}, self._sinks)
         self._run.lap("commit")
+
+    def _commit(self, step: int) -> None:
+        """All rows are at the servers, and nobody writes before this is over."""
+        store = self._run.tables.store
+        assert isinstance(store, RemoteStore), "workers have their rows on servers"
+        store.prepare(step)
+        reach(points.PREPARED)
+        checkpoint.save(self._folder.checkpoints, step, self._model, self._optimizer, num_shards=self._num_shards)
+        store.settle(step)
+        reach(points.SETTLED)
+        finish_commit(self._folder, step)

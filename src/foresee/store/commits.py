@@ -292,3 +292,9 @@ def step_to_open(manifests: Iterable[int], openable: Sequence[frozenset[int]]) -
     whole = set(manifests) or {0}
     common = whole.intersection(*openable)
     return max(common, default=None)
+
+
+def loses_everything(step: int | None, parts: Iterable[Part]) -> bool:
+    """Whether opening there would throw all commits of a run away: its checkpoints are gone, and that is for a person
+    to look at, not for a program to tidy up."""
+    return step is None or (step == 0 and any(part.committed for part in parts))

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 
 from foresee.errors import StoreError
-from foresee.store.commits import OpenAt, step_to_open
+from foresee.store.commits import OpenAt, loses_everything, step_to_open
 from foresee.store.contract import Layout
 from foresee.store.remote import protocol
 from foresee.store.remote.agreement import check_belonging
@@ -24,15 +24,24 @@ OPEN_SECONDS = 600.0
 
 def open_run(
     endpoints: Sequence[Endpoint], layout: Layout, *, run: str, num_workers: int, manifests: Collection[int],
-    deadline_seconds: float = 60.0,
+    fresh: bool = False, deadline_seconds: float = 60.0,
 ) -> int:  # fmt: skip
-    """Opens all servers at the newest commit whose dense half is there and that all of them have."""
+    """Opens all servers at the newest commit whose dense half is there and that all of them have.
+
+    fresh: a new run, which refuses servers that hold the commits of another.
+    """
     deadline = time.monotonic() + deadline_seconds
     described = {it.address: ask_once(it, protocol.DESCRIBE, {}, deadline) for it in endpoints}
     check_belonging(described, layout)
     parts = {address: protocol.part_from_dict(description) for address, description in described.items()}
+    held = max(part.newest for part in parts.values())
+    if fresh and held:
+        raise StoreError(
+            f"the servers hold the state after step {held}, but this run begins anew; "
+            "go on with --resume, or start servers with new folders"
+        )
     step = step_to_open(manifests, [part.openable for part in parts.values()])
-    if step is None:
+    if step is None or loses_everything(step, parts.values()):
         kept = "; ".join(f"{address}: {_listed(part.openable)}" for address, part in parts.items())
         raise StoreError(
             f"no commit is complete: the dense half is kept of step {_listed(manifests) or '0'}, the servers have "
