@@ -17,6 +17,7 @@ from foresee.engine.plan_file import PlanFile
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plan_command")
     tiny(folder / "log", num_samples=500)
+    tiny(folder / "single", num_samples=500, multi_valued=False)
     (folder / "run.yaml").write_text(
         "log: log\nrun: run\nmodel: {name: dlrm, dim: 4}\ncache: {rows: 150}\ntrain: {batch_size: 32}\n"
     )
@@ -117,3 +118,55 @@ def test_what_is_wrong_is_one_sentence_and_exit_2(
 ) -> None:
     assert foresee("plan", *arguments, monkeypatch=monkeypatch) == 2
     assert sentence in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+MANY = ("--set", "distributed.workers=4")
+
+
+def test_several_workers_have_their_own_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert foresee("plan", "run.yaml", *MANY, "--steps", "6", monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    assert "from peers" in text
+    assert "│ lru" not in text, "nobody trains several workers with it"
+    assert "foresee compare log --trainers 4" in text
+    assert foresee("plan", "run.yaml", *MANY, "--json", "--steps", "6", monkeypatch=monkeypatch) == 0
+    policies = json.loads(capsys.readouterr().out)["policies"]
+    assert set(policies) == {"lookahead", "none"}
+    assert 0 < policies["lookahead"]["critical_per_step"] < policies["none"]["critical_per_step"]
+
+
+def test_features_within_a_budget_are_a_line_of_the_run_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    single = (*MANY, "--set", "log=single")
+    code = foresee("plan", "features", "run.yaml", *single, "--budget-ms", "1000", monkeypatch=monkeypatch)
+    text = capsys.readouterr().out
+    assert code == 0
+    line = text.splitlines()[-1]
+    assert line.startswith("distributed.placement_features: [")
+    names = line.partition("[")[2].rstrip("]").split(", ")
+    assert all(f"│ {name} " in text for name in names)
+    chosen = ("--set", f"distributed.placement_features=[{names[0]}]")
+    figures = []
+    for more in ((), chosen):
+        assert foresee("plan", "run.yaml", *single, *more, "--json", monkeypatch=monkeypatch) == 0
+        figures.append(json.loads(capsys.readouterr().out)["policies"]["lookahead"])
+    assert figures[0] != figures[1], "the choice reaches the planner"
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["placement_features=[nothing]"], "has no feature 'nothing'; choose from"),
+        (["placement_features=[]"], "has no feature ''; choose from"),
+        (["placement_features=[user]", "placement=herald"], "only location_aware"),
+    ],
+)
+def test_features_that_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str], sentence: str
+) -> None:
+    words = [word for override in more for word in ("--set", f"distributed.{override}")]
+    assert foresee("plan", "run.yaml", *MANY, "--set", "log=single", *words, monkeypatch=monkeypatch) == 2
+    assert sentence in capsys.readouterr().err

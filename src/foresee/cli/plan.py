@@ -1,6 +1,7 @@
 """`foresee plan`: what a run would move, without running it; the same beside other policies; a plan to keep.
 
-Two commands under one name: `foresee plan RUN.yaml` plans, `foresee plan show FILE` shows a kept plan.
+Three commands under one name: `foresee plan RUN.yaml` plans, `foresee plan show FILE` shows a kept plan, and `foresee
+plan features RUN.yaml` says which features are worth the time that placement takes to look at them.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ STEPS_COMPARED = 200
 
 
 class _PlanUnlessShow(TyperGroup):
-    """Whatever does not begin with `show` is a run to be planned."""
+    """Whatever does not begin with another command's name is a run to be planned."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return list(super().parse_args(ctx, args if args[:1] in (["show"], ["run"]) else ["run", *args]))
+        named = args[:1] in (["show"], ["run"], ["features"])
+        return list(super().parse_args(ctx, args if named else ["run", *args]))
 
 
 app = typer.Typer(cls=_PlanUnlessShow, help="What a run would move, without running it; `plan show` for a kept plan.")
@@ -115,6 +117,50 @@ def show(
     console.print(sample)
 
 
+@app.command("features")
+def features(
+    run_file: RunFile,
+    overrides: Set = None,
+    budget_ms: Annotated[
+        float | None, typer.Option(min=0.0, metavar="MS", help="Milliseconds a step that placement may take.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=2, metavar="NUM", help="Look at so many steps from the start.")] = 20,
+) -> None:
+    """Which features placement should look at when it may not take the time for all.
+
+    For each feature: the transfers a step that routing samples by it can save, and how long placement takes with this
+    feature and all above it. With --budget-ms, ends with the line for run.yaml that keeps to it.
+
+    [bold]Example[/]
+
+      foresee plan features run.yaml --set distributed.workers=8 --budget-ms 2
+    """
+    from foresee.engine.parts import open_log, plan_header, train_stream
+    from foresee.engine.placement_features import measure
+
+    config, console = load_run(run_file, overrides or ()), Console()
+    log = open_log(config)
+    stream = train_stream(config, log)
+    names = [feature.name for feature in log.features]
+    if config.distributed.workers < 2 or log.multi_valued:
+        raise PlanError(
+            f"{config.log}: features are chosen for two workers or more and a log with one id a feature; give --set "
+            "distributed.workers=NUM"
+        )
+    with bar(console, "placing", steps) as advance:
+        found = measure(stream, plan_header(config, log, stream), num_steps=steps, advance=advance)
+    table = Table("feature", "can save", "placement up to here")
+    for choice in found:
+        table.add_row(names[choice.position], f"{choice.saved:,.0f} a step", f"{1e3 * choice.seconds:.2f} ms a step")
+    console.print(table)
+    if budget_ms is not None:
+        chosen = [names[choice.position] for choice in found if 1e3 * choice.seconds <= budget_ms and choice.saved > 0]
+        if not chosen:
+            raise PlanError(f"{budget_ms} ms a step pay for no feature; give more, or choose placement contiguous")
+        line = f"distributed.placement_features: [{', '.join(chosen)}]"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 def _number_of(steps: str) -> int | None:
     if steps == "all":
         return None
@@ -148,7 +194,7 @@ def _draw(path: Path, log: str, stream: BatchStream, header: Header, console: Co
     with bar(console, "counting rows", stream.num_steps) as advance:
         demand = planning.demand_of(stream.batches(), advance)
     capacities = planning.curve_capacities(demand, header.capacity_rows)
-    with bar(console, "curve", stream.num_steps * len(capacities) * len(planning.COMPARED)) as advance:
+    with bar(console, "curve", stream.num_steps * len(capacities) * len(planning.compared(header))) as advance:
         fetched = planning.curve(stream, header, capacities, advance)
     note = (
         f"Rows fetched a step over {stream.num_steps:,} steps, which touch {len(demand.rows):,} different rows. Caches "

@@ -16,6 +16,7 @@ from foresee.cli.bars import bar
 from foresee.data.stream import LogStream
 from foresee.engine import planning
 from foresee.engine.memory import Memory, in_words, memory_needed, window_steps
+from foresee.plan.count import rows_moved
 from foresee.plan.record import Counters, Header
 from foresee.store.contract import Layout
 
@@ -45,7 +46,7 @@ class Comparison:
         """Plans the first steps once for each policy."""
         compared = planning.first_steps(stream, num_steps).num_steps
         counters = {}
-        for name in dict.fromkeys([header.planner, *planning.COMPARED]):
+        for name in planning.compared(header):
             with bar(console, name, compared) as advance:
                 planned = planning.same_for(header, name, num_steps=compared)
                 counters[name] = planning.counters_of(stream, planned, advance)
@@ -64,11 +65,14 @@ class Comparison:
     def figures(self, name: str) -> dict[str, float]:
         """What a person asks of one policy."""
         counters, num_steps = self.counters[name], max(1, self.num_steps)
-        num_moved = counters.num_fetched + counters.num_evicted
+        num_moved = counters.num_fetched + counters.num_evicted + counters.num_received
+        critical = rows_moved(counters, self.header.num_workers).critical
         return {
             "hit_rate": counters.hit_rate,
             "fetched_per_step": counters.num_fetched / num_steps,
             "written_back_per_step": counters.num_evicted / num_steps,
+            "from_peers_per_step": counters.num_received / num_steps,
+            "critical_per_step": critical / num_steps,
             "bytes_per_step": num_moved * self.layout.row_bytes / num_steps,
             "cache_bytes": counters.peak_slots * self.layout.row_bytes,
         }
@@ -103,20 +107,32 @@ def as_text(comparison: Comparison, log: str) -> list[RenderableType]:
     lines.append(in_words(comparison.memory))
     if not whole:
         lines.append("the first steps fill the cache and know little reuse; --steps all compares the whole run")
+    if header.num_workers > 1:
+        lines.append(
+            f"rows of all {header.num_workers} workers together, the cache is that of each; foresee compare {log} "
+            f"--trainers {header.num_workers} puts other systems' protocols beside them"
+        )
     return lines
 
 
 def _table(comparison: Comparison) -> Table:
-    table = Table("policy", "hit rate", "fetched a step", "written back", "MB a step", "cache", caption=CAPTION)
+    many = comparison.header.num_workers > 1
+    among_workers = ("from peers", "critical") if many else ()
+    table = Table(
+        "policy", "hit rate", "fetched a step", "written back", *among_workers, "MB a step", "cache",
+        caption=None if many else CAPTION,
+    )  # fmt: skip
     for column in table.columns[1:]:
         column.justify = "right"
     for name in comparison.counters:
         own, figures = name == comparison.header.planner, comparison.figures(name)
+        keys = ("from_peers_per_step", "critical_per_step") if many else ()
         table.add_row(
             f"{name} (this run)" if own else name,
             f"{figures['hit_rate']:.2%}",
             f"{figures['fetched_per_step']:,.1f}",
             f"{figures['written_back_per_step']:,.1f}",
+            *(f"{figures[key]:,.1f}" for key in keys),
             f"{figures['bytes_per_step'] / 1e6:,.3f}",
             f"{figures['cache_bytes'] / 1e6:,.1f} MB",
             style="bold" if own else None,

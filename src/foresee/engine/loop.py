@@ -15,7 +15,7 @@ still cached are written back and the store is committed as the state after the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +29,7 @@ from foresee.data.click_log import ClickLog
 from foresee.engine.cache import Cache, SlotCache
 from foresee.engine.exchange import Alone, Exchange
 from foresee.engine.kernels import Threads
+from foresee.engine.own_batches import Batches
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
 from foresee.engine.tables import Tables
 from foresee.engine.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Lane, Recording, Timeline
@@ -52,6 +53,8 @@ class Step:
         self.index = batch.step
         self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
         self.labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
+        self.item = getattr(batch, "item", None)
+        """What a person's own source of batches gave for this step."""
         self.embeddings = cache.embeddings(ready.work)
         """[samples, features, width], a leaf that collects the gradient. Valid until the step is updated."""
         self.updated = False
@@ -263,10 +266,10 @@ class Run:
 
 
 def lookahead(
-    log: ClickLog,
+    log: ClickLog | Batches,
     tables: Tables,
     *,
-    batch_size: int,
+    batch_size: int | None = None,
     cache_rows: int,
     epochs: int = 1,
     seed: int = 0,
@@ -276,23 +279,36 @@ def lookahead(
     num_threads: int = 1,
     record: str | Path | None = None,
 ) -> Run:
-    """Steps over the log's train split, from the step after the tables' last commit.
+    """Steps over the log's train split, or over `Batches` of one's own, from the step after the tables' last commit.
 
+    batch_size, epochs, seed: of a log; batches of one's own have theirs.
     cache_rows: slots of the cache; at least the distinct rows of the largest batch.
     planner: any of `foresee.plan.PLANNERS`; all give the same bytes, with more or fewer rows moved.
     window_steps: a fixed lookahead as in the Bagpipe paper, instead of all that the cache can use.
     record: a folder into which the run records itself, for `foresee report` and `foresee watch`.
     """
-    stream = log.batches(batch_size=batch_size, seed=seed, epochs=epochs)
+    stream, pooling = _stream_of(log, tables, batch_size=batch_size, epochs=epochs, seed=seed)
     first_step = tables.store.committed_step
     header = make_header(
         stream, planner=planner, cache_rows=cache_rows, first_step=first_step, window_steps=window_steps
     )
-    pooling = Pooling.of(log.mean_features)
     timeline = NOT_RECORDED if record is None else Recording(Path(record))
     return Run(
         stream, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline
     )
+
+
+def _stream_of(
+    log: ClickLog | Batches, tables: Tables, *, batch_size: int | None, epochs: int, seed: int
+) -> tuple[BatchStream, Pooling]:
+    if isinstance(log, Batches):
+        if batch_size is not None or epochs != 1 or seed != 0:
+            raise UsageError("batches of one's own have their size, order and epochs; give these to Batches, not here")
+        log.bags.check_tables(tables)
+        return log, Pooling.of(log.bags.mean_features)
+    if batch_size is None:
+        raise UsageError("a log is cut into batches of batch_size samples; give it, such as batch_size=2048")
+    return log.batches(batch_size=batch_size, seed=seed, epochs=epochs), Pooling.of(log.mean_features)
 
 
 def make_header(
@@ -306,6 +322,7 @@ def make_header(
     remember_versions: bool = False,
     num_workers: int = 1,
     placement: str | None = None,
+    placement_positions: Sequence[int] | None = None,
 ) -> Header:
     """The header of a plan for this stream."""
     if cache_rows < 1:
@@ -316,6 +333,7 @@ def make_header(
             "window_steps": window_steps,
             "remember_versions": int(remember_versions),
             "placement": placement,
+            "placement_positions": None if placement_positions is None else ",".join(map(str, placement_positions)),
         },
         num_workers=num_workers,
         capacity_rows=cache_rows,

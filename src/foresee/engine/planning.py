@@ -20,6 +20,8 @@ from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.record import Counters, Header, Int64, Record, Touches
 
 COMPARED = ("lookahead", "none", "lru", "lfu", "static", "belady")
+COMPARED_FOR_MANY = ("lookahead", "none")
+"""What the engine can train with several workers; `comparison` has the protocols of others."""
 CURVE_POINTS = 8
 PENDING_ROWS_MIN = 1 << 20
 
@@ -80,6 +82,11 @@ def same_for(header: Header, planner: str, *, num_steps: int, capacity_rows: int
     return replace(header, planner=planner, parameters=parameters, num_steps=num_steps, capacity_rows=capacity)
 
 
+def compared(header: Header) -> tuple[str, ...]:
+    """The planners to put beside the header's, which comes first."""
+    return tuple(dict.fromkeys([header.planner, *(COMPARED if header.num_workers == 1 else COMPARED_FOR_MANY)]))
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What some steps ask for, whoever plans them."""
@@ -118,7 +125,7 @@ def curve(
     """For each planner the rows it fetches at each capacity; windows follow the cache, whatever the header's is."""
     free = replace(header, parameters={**header.parameters, "window_steps": None})
     fetched: dict[str, list[int]] = {}
-    for planner in COMPARED:
+    for planner in COMPARED if header.num_workers == 1 else COMPARED_FOR_MANY:
         headers = [
             same_for(free, planner, num_steps=stream.num_steps, capacity_rows=capacity) for capacity in capacities
         ]

@@ -15,7 +15,7 @@ from foresee.plan.lookahead import Lookahead
 from foresee.plan.record import Header, Planner, Record, Touches
 from foresee.plan.upcoming import WINDOW_STEPS
 from foresee.plan.workers.ownership import Ownership
-from foresee.plan.workers.placement import PLACEMENTS
+from foresee.plan.workers.placement import PLACEMENTS, LocationAware
 
 PROFILE_STEPS = 100
 """How much of the stream the static planner looks at before it fixes its hot set."""
@@ -64,8 +64,17 @@ def _for_many(header: Header) -> Planner:
             f"choose lookahead or none, with one of {', '.join(PLACEMENTS)}"
         )
     versions = bool(header.parameters.get("remember_versions", False))
-    eager = header.planner == "none"
-    return Ownership(header, PLACEMENTS[placement], eager=eager, remember_versions=versions)
+    place, positions = PLACEMENTS[placement], header.parameters.get("placement_positions")
+    if positions is not None and placement == "location_aware":
+        place = LocationAware(positions=_positions(str(positions)))
+    return Ownership(header, place, eager=header.planner == "none", remember_versions=versions)
+
+
+def _positions(listed: str) -> tuple[int, ...]:
+    numbers = listed.split(",")
+    if not all(number.isdecimal() and len(number) < 10 for number in numbers):
+        raise PlanError(f"placement_positions {listed[:40]!r} are no positions; give numbers with commas between them")
+    return tuple(map(int, numbers))
 
 
 def plan(planner: Planner, trace: Iterable[Touches]) -> Iterator[Record]:
