@@ -17,7 +17,7 @@ final. Rows for a later step wait beside the cache and take their slots when tha
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,10 @@ class Conversation:
     def __init__(self, layout: Layout, rank: int, num_workers: int) -> None:
         self.rank, self.num_workers = rank, num_workers
         self._layout = layout
+        self._nothing = Contents(
+            np.empty((0, layout.width), np.float32), np.empty((0, layout.width), np.float32), Rows.empty(0, layout),
+            np.empty(0, np.int64),
+        )  # fmt: skip
         self._arrivals: dict[int, list[_Arrival]] = {}
         self._unfinished: _Unfinished | None = None
         self._late_gradients: list[Contents] = []
@@ -146,21 +150,17 @@ class Conversation:
         self._arrive(deadline, incoming, arrived)
 
     def _gradients(self, parcel: Parcel, sums: Tensor, place: Int64) -> Contents:
-        return Contents(sums.numpy()[place[parcel.gradients]], self._no_values(), *self._no_moves())
+        if not len(parcel.gradients):
+            return self._nothing
+        return replace(self._nothing, gradients=sums.numpy()[place[parcel.gradients]])
 
     def _rows(self, parcel: Parcel, cache: Cache, gradients: Float32 | None = None) -> Contents:
-        return Contents(
-            self._no_values() if gradients is None else gradients,
-            cache.copy(parcel.values).values,
-            cache.copy(parcel.moves),
-            cache.table.row[parcel.moves],
-        )
-
-    def _no_values(self) -> Float32:
-        return np.empty((0, self._layout.width), np.float32)
-
-    def _no_moves(self) -> tuple[Rows, Int64]:
-        return Rows.empty(0, self._layout), np.empty(0, np.int64)
+        contents = self._nothing if gradients is None else replace(self._nothing, gradients=gradients)
+        if len(parcel.values):
+            contents = replace(contents, values=cache.copy(parcel.values).values)
+        if len(parcel.moves):
+            contents = replace(contents, moved=cache.copy(parcel.moves), moved_rows=cache.table.row[parcel.moves])
+        return contents
 
     def _arrive(self, deadline: int, incoming: list[Parcel], arrived: list[Contents]) -> None:
         for parcel, content in zip(incoming, arrived, strict=True):

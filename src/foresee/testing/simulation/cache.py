@@ -41,8 +41,9 @@ class SimulatedCache:
 
     def put(self, slots: Int32, arrived: Rows) -> None:
         if len(slots):
-            rows = self.rows
-            rows.values[slots], rows.state[slots], rows.versions[slots] = arrived.values, arrived.state, arrived.versions
+            self.rows.values[slots] = arrived.values
+            self.rows.state[slots] = arrived.state
+            self.rows.versions[slots] = arrived.versions
 
     def take(self, evict: Evict) -> Rows:
         out = self.copy(evict.slot)

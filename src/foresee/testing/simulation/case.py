@@ -103,8 +103,8 @@ def gradients(values: Float32, keys: NDArray[np.float64]) -> NDArray[np.float64]
 
 def make_case(seed: int) -> Case:
     rng = Random(seed)
-    num_workers, num_servers = rng.choice((1, 1, 1, 1, 2, 2, 2, 2, 3, 4)), rng.choice((1, 1, 1, 2, 2, 2, 3))
-    num_steps, num_rows = rng.randint(4, 7), rng.randint(5, 12)
+    num_workers, num_servers = rng.choice((1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 4)), rng.choice((1, 1, 1, 2, 2, 2, 3))
+    num_steps, num_rows = rng.randint(4, 6), rng.randint(5, 10)
     num_samples, num_lookups = num_workers * rng.randint(1, 2 if num_workers < 3 else 1), rng.randint(1, 3)
     skew = rng.choice((1.0, 2.0))
     trace = [_touches(rng, num_samples, num_lookups, num_rows, skew) for _ in range(num_steps)]

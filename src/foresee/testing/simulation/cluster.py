@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foresee.errors import ForeseeError, StaleReadError
+from foresee.errors import ForeseeError, StaleReadError, StoreError
 from foresee.store.commits import step_to_open
 from foresee.store.server.shard import Share
 from foresee.testing.simulation.case import EXACT, ORDERED, Case
-from foresee.testing.simulation.server import Disk, Server, rows_of_snapshot
+from foresee.testing.simulation.server import Disk, Server, rows_of_commit
 from foresee.testing.simulation.trainer import Planner, Trainer
 from foresee.testing.simulation.world import World
 
 VIOLATIONS_MAX = 5
-MANIFESTS_KEPT = 2
 
 
 @dataclass
@@ -42,8 +41,9 @@ class Cluster:
     def __init__(self, world: World, case: Case) -> None:
         self.world, self.case = world, case
         self.violations: list[str] = []
-        self.manifests: dict[int, int] = {}
-        """The shared folder: for each kept commit the dense half."""
+        self.manifests: dict[int, int] = {0: 0}
+        """The shared folder: for each kept commit the dense half. That of step 0 is kept like any other: a manifest
+        that a replaced trainer writes late, before the first commit of its successor, must not be the only one."""
         self.decided = 0
         """The newest step that the newest attempt decided to commit."""
         self._openings: list[int] = []
@@ -86,7 +86,9 @@ class Cluster:
             self.world.happened["resumed from a commit"] += 1
 
     def dense_of(self, step: int) -> int:
-        return self.manifests[step] if step else 0
+        if step not in self.manifests:
+            raise StoreError(f"the checkpoint of step {step} is gone: other trainers have gone on")
+        return self.manifests[step]
 
     def step_done(self, trainer: Trainer) -> None:
         if not self.planner.alive:
@@ -96,13 +98,16 @@ class Cluster:
         self.world.say(f"{trainer.name} writes the manifest of step {step}")
         self.world.happened["commit decided"] += 1
         self.manifests[step] = dense
-        for old in sorted(self.manifests)[:-MANIFESTS_KEPT]:
-            del self.manifests[old]
         if trainer.attempt is not self.current or self._restarting:
             self.world.happened["manifest written late by a replaced trainer"] += 1
             return
         self.decided = step
         self.check_whole("after its manifest was written")
+
+    def forget_manifests(self, before: int) -> None:
+        """Only older ones: whoever does this may have been replaced meanwhile by a run that has come further."""
+        for step in [step for step in self.manifests if step < before]:
+            del self.manifests[step]
 
     def trainer_failed(self, trainer: Trainer, error: ForeseeError) -> None:
         self.world.kill(trainer)
@@ -216,13 +221,13 @@ class Cluster:
         if step is None or step < self.decided:
             self.wrong(None, f"{when}: step {self.decided} was decided, but {step} would be opened ({openable})")
             return
-        if step and self.manifests[step] != self.case.reference.dense[step]:
+        if self.manifests[step] != self.case.reference.dense[step]:
             self.wrong(None, f"{when}: the dense half of step {step} is wrong")
         for disk, share in zip(self._disks, self._shares, strict=True):
             self._check_rows(step, disk, share, when)
 
     def _check_rows(self, step: int, disk: Disk, share: Share, when: str) -> None:
-        rows, found = rows_of_snapshot(disk.snapshots.get(step), self.case.layout, share)
+        rows, found = rows_of_commit(disk, step, self.case.layout, share)
         reference = self.case.reference
         right = (
             np.array_equal(found.versions, reference.versions[step][rows])

@@ -1,7 +1,7 @@
 """A simulated embedding server: the real shard, guards and commit decisions, with calls instead of connections.
 
-What survives its death is a `Disk`: the sealed commits, each a copy of all rows. How rows get onto a real disk, and what
-is there if the power goes in between, is tested by the fake disk; here a seal happens or does not.
+What survives its death is a `Disk`: the sealed commits, each a copy of all rows. How rows get onto a real disk, and
+what is there if the power goes in between, is tested by the fake disk; here an instruction happens or does not.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 
 from foresee.errors import ForeseeError, StoreError
-from foresee.store.commits import Discard, GoBack, Instruction, Message, Part, Promote, Seal, decide
+from foresee.store.commits import Discard, GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Float32, Int32, Int64, Layout, Rows
+from foresee.store.memory import MemoryStore
+from foresee.store.pre_images import PreImages
 from foresee.store.server.applied import Applied
 from foresee.store.server.counters import Counters
 from foresee.store.server.rows import Guard, RowService
-from foresee.store.server.shard import Shard, Share, memory_shard
+from foresee.store.server.shard import Shard, Share
+from foresee.store.server.shard import _inner_layout as inner_layout
 from foresee.testing.simulation.world import Call, Process, World
 
 Snapshot = tuple[Float32, Any]
@@ -73,18 +76,45 @@ class Disk:
 
     def carry_out(self, instruction: Instruction, live: Snapshot) -> None:
         """One instruction happens as a whole or not at all."""
-        part, was = self.part, (self.part.previous, self.part.committed, self.part.prepared)
+        part = self.part
+        commits = (part.previous, part.committed, part.prepared)
         if isinstance(instruction, Seal):
             self.snapshots[instruction.step] = live
-            was = (part.previous, part.committed, instruction.step)
+            commits = (part.previous, part.committed, instruction.step)
         elif isinstance(instruction, Promote):
-            was = (part.committed, instruction.step, None)
+            commits = (part.committed, instruction.step, None)
         elif isinstance(instruction, Discard):
-            was = (part.previous, part.committed, None)
+            commits = (part.previous, part.committed, None)
         elif isinstance(instruction, GoBack):
-            was = (None, instruction.step, part.prepared)
-        self.part = Part(previous=was[0], committed=was[1], prepared=was[2])
+            commits = (None, instruction.step, part.prepared)
+        self.part = Part(previous=commits[0], committed=commits[1], prepared=commits[2])
         self.snapshots = {step: kept for step, kept in self.snapshots.items() if step in self.part.openable}
+
+
+class DurableStore(MemoryStore):
+    """The real store in memory, which also puts every commit on a `Disk`, and can begin from one."""
+
+    def __init__(self, layout: Layout, disk: Disk, before_instruction: Callable[[], None]) -> None:
+        super().__init__(layout, undoable=True)
+        self._disk, self._before_instruction = disk, before_instruction
+        self._part = disk.part
+        for step in sorted(disk.part.openable):
+            self._load(step)
+
+    def carry_out(self, instruction: Instruction) -> None:
+        self._before_instruction()
+        self._disk.carry_out(instruction, (self._base.copy(), self._written.copy()))
+        super().carry_out(instruction)
+
+    def _load(self, step: int) -> None:
+        """The next commit of the disk, with the way back to the one before."""
+        undo = self._undo
+        assert undo is not None
+        undo[-1].keep(np.arange(self._layout.num_rows), self._base, self._written)
+        self._base[:], self._written[:] = self._disk.snapshots.get(step, (0, 0))
+        if step == min(self._disk.part.openable):
+            undo.clear()
+        undo.append(PreImages(self._layout.num_rows))
 
 
 class Server(Process):
@@ -95,14 +125,12 @@ class Server(Process):
         opened: Callable[[str | None], None],
     ) -> None:  # fmt: skip
         super().__init__(world, f"server {share.shard}")
-        self._died, self._opened = died, opened
-        self.disk, self._layout, self._share = disk, layout, share
-        self.part = disk.part.after_restart(incarnation)
+        self._died, self._opened, self._layout = died, opened, layout
         self._parked: list[Call] = []
-        self._load(self.part.newest)
-        self._counters = Counters()
-        self.applied = Applied(self.part.committed)
-        self.service = RowService(self.shard, self.applied, self._counters)
+        self.applied = Applied(disk.part.committed)
+        store = DurableStore(inner_layout(layout, share), disk, self._perhaps_die)
+        self.service = RowService(Shard(store, layout, share), self.applied, Counters(), incarnation=incarnation)
+        self._num_instructions = 0
         world.roles[self.name] = self
 
     def handle(self, call: Call) -> None:
@@ -116,41 +144,36 @@ class Server(Process):
         except ForeseeError as error:
             self.world.reply(call, Refused(error))
         except DiedInside:
+            self.world.happened["server died inside a decision"] += 1
+            self.world.say(f"{self.name} dies inside a decision")
             self.world.kill(self)
             self._died()
 
     def _act(self, kind: str, request: Any) -> Any:
         if kind == "describe":
-            return self.part
+            return self.service.part
         if kind == "join":
-            self._check_run(request.run)
-            self.applied.join(request.run, request.worker, request.num_workers, request.first_step)
+            self.applied.join(request.run, request.worker, request.num_workers, request.first_step, opened=True)
             return True
-        return self._decide(request)
-
-    def _decide(self, message: Message) -> bool:
-        decision = decide(self.part, message)
-        if decision.refusal is not None:
-            raise StoreError(decision.refusal)
-        opened = decision.part.run != self.part.run
-        for done, instruction in enumerate(decision.instructions):
-            if done and self.world.rng.random() < 0.02 and self.world.hostility.faults_max:
-                self.world.happened["server died inside a decision"] += 1
-                raise DiedInside
-            self.disk.carry_out(instruction, self._live())
-        self.part = decision.part
-        if opened:
-            self._opened(self.part.run)
-            self._load(self.part.committed)
-            self.applied = Applied(self.part.committed)
-            self.service = RowService(self.shard, self.applied, self._counters)
+        message, num_workers = request
+        self._num_instructions, run = 0, self.applied.run
+        self.service.obey(message, num_workers=num_workers)
+        if run != self.applied.run:
+            self._opened(self.applied.run)
+            self._look_at_parked()
         return True
+
+    def _perhaps_die(self) -> None:
+        """Between two instructions of one decision."""
+        self._num_instructions += 1
+        if self._num_instructions > 1 and self.world.hostility.faults_max and self.world.rng.random() < 0.04:
+            raise DiedInside
 
     def _read(self, call: Call) -> None:
         request: Reading = call.request
         self._check(request)
         out = Rows.empty(len(request.rows), self._layout)
-        guard = Guard(expected=request.versions, not_before=request.not_before, deadline=0.0)
+        guard = Guard(expected=request.versions, not_before=request.not_before, deadline=0.0, run=request.run)
         _, waiting = self.service._attempt(request.rows, guard, out)
         if len(waiting):
             self.world.happened["read parked"] += 1
@@ -166,7 +189,7 @@ class Server(Process):
         try:
             self._check(request)
             if position < len(request.chunks):
-                self.service.write(*request.chunks[position])
+                self.service.write(*request.chunks[position], run=request.run)
             if position + 1 < len(request.chunks):
                 self.world.at(self.world.delay(), self._write, call, position + 1)
             else:
@@ -177,13 +200,10 @@ class Server(Process):
         self._look_at_parked()
 
     def _check(self, request: Reading | Writing) -> None:
-        if request.incarnation != self.part.incarnation:
+        """What a connection is asked when it is opened."""
+        if request.incarnation != self.service.incarnation:
             raise StoreError("it was started again; resume the run")
-        self._check_run(request.run)
-
-    def _check_run(self, run: str) -> None:
-        if not self.part.accepts(run):
-            raise StoreError(f"run {run!r} is not the one served here, which is {self.part.run!r}; end it")
+        self.applied.check_run(request.run)
 
     def _look_at_parked(self) -> None:
         parked, self._parked = self._parked, []
@@ -191,30 +211,16 @@ class Server(Process):
             if call.answer is None and call.owner.alive:
                 self.handle(call)
 
-    def _live(self) -> Snapshot:
-        store = self.shard._store
-        return store._base.copy(), store._written.copy()  # type: ignore[attr-defined]
 
-    def _load(self, step: int) -> None:
-        self.shard = shard_of(self.disk.snapshots.get(step), self._layout, self._share)
-
-
-class DiedInside(Exception):  # noqa: N818 - an ending
+class DiedInside(BaseException):
     """The power went while a server carried out what it had decided."""
 
 
-def shard_of(snapshot: Snapshot | None, layout: Layout, share: Share) -> Shard:
-    """A shard as a commit left it; None: as it was made."""
-    shard = memory_shard(layout, share)
-    if snapshot is not None:
-        base, written = snapshot
-        shard._store._base[:], shard._store._written[:] = base, written  # type: ignore[attr-defined]
-    return shard
-
-
-def rows_of_snapshot(snapshot: Snapshot | None, layout: Layout, share: Share) -> tuple[Int64, Rows]:
-    """All rows of a shard as a commit has them."""
+def rows_of_commit(disk: Disk, step: int, layout: Layout, share: Share) -> tuple[Int64, Rows]:
+    """All rows of a shard as a commit on its disk has them."""
+    only = Disk(Part(committed=step), {at: kept for at, kept in disk.snapshots.items() if at == step})
+    shard = Shard(DurableStore(inner_layout(layout, share), only, lambda: None), layout, share)
     rows = np.arange(share.shard, layout.num_rows, share.num_shards, dtype=np.int64)
     out = Rows.empty(len(rows), layout)
-    shard_of(snapshot, layout, share).read(rows, out)
+    shard.read(rows, out)
     return rows, out

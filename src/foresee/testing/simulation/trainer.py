@@ -83,8 +83,11 @@ class Trainer(Process):
             self.world.say(f"{self.name} ends: {error}")
             self.cluster.trainer_failed(self, error)
 
-    def receive(self, key: Any, content: Any) -> None:
-        self._inbox[key] = content
+    def receive(self, key: Any, content: Any) -> bool:
+        number, peer = key
+        arrived = self._inbox.setdefault(number, {})
+        arrived[peer] = content
+        return len(arrived) == self._case.num_workers - 1
 
     # Training --------------------------------------------------------------------------------------------------------
 
@@ -181,15 +184,14 @@ class Trainer(Process):
         number = self._sequence[lane] = self._sequence.get(lane, -1) + 1
         for peer in self.attempt.trainers:
             if peer is not self:
-                self.world.post(peer, (lane, number, self.rank), contents[peer.rank])
-        keys = [(lane, number, rank) for rank in range(self._case.num_workers) if rank != self.rank]
-        inbox = self._inbox
-        while not all(key in inbox for key in keys):
+                self.world.post(peer, ((lane, number), self.rank), contents[peer.rank])
+        arrived = self._inbox.setdefault((lane, number), {})
+        while len(arrived) < self._case.num_workers - 1:
             yield
         self.progress = True
-        received = [inbox.pop(key) for key in keys]
-        received.insert(self.rank, contents[self.rank])
-        return received
+        arrived[self.rank] = contents[self.rank]
+        del self._inbox[lane, number]
+        return [arrived[rank] for rank in range(self._case.num_workers)]
 
     # Rows ------------------------------------------------------------------------------------------------------------
 
@@ -295,7 +297,8 @@ class Trainer(Process):
         if self.rank == 0:
             opened = yield from self._open()
         told = yield from self._swap(BEGIN, [opened] * self._case.num_workers)
-        first_step, self._incarnations = told[0]
+        first_step: int = told[0][0]
+        self._incarnations = told[0][1]
         joining = Joining(run=self._run, worker=self.rank, num_workers=self._case.num_workers, first_step=first_step)
         yield from self._ask_all("join", [joining] * self._case.num_servers)
         return first_step
@@ -309,7 +312,7 @@ class Trainer(Process):
         messages = [
             OpenAt(run=self._run, incarnation=part.incarnation, epoch=part.epoch, step=step) for part in parts
         ]
-        yield from self._ask_all("open", messages)
+        yield from self._ask_all("open", [(message, self._case.num_workers) for message in messages])
         self.cluster.opened(self, step)
         return step, [part.incarnation for part in parts]
 
@@ -354,11 +357,12 @@ class Trainer(Process):
                 if commit.step == self._last_commit:
                     raise
                 return
+        self.cluster.forget_manifests(commit.on)
 
     def _tell(self, commit: Commit) -> Generator[None, None, Commit]:
         """Everybody who has to answer is told; lost messages are repeated below."""
         outstanding = commit.outstanding()
-        calls = [self.world.call(self, f"server {part}", "commit", to) for part, to in outstanding.items()]
+        calls = [self.world.call(self, f"server {part}", "commit", (to, 1)) for part, to in outstanding.items()]
         yield from self._answers(calls)
         for part, to in outstanding.items():
             commit = commit.consented(part, to)

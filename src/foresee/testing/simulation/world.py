@@ -62,16 +62,19 @@ class Process:
     def poll(self) -> None:
         """Lets every task go on as far as it can; again, as long as one of them has got somewhere."""
         self.progress = True
-        while self.progress and self.alive:
+        while self.progress:
             self.progress = False
             for task in list(self.tasks):
-                try:
-                    next(task)
-                except StopIteration:
-                    self.tasks.remove(task)
-                    self.progress = True
-                if not self.alive:
-                    return
+                if self.alive:
+                    self._go_on(task)
+
+    def _go_on(self, task: Task) -> None:
+        try:
+            next(task)
+        except StopIteration:
+            if self.alive:
+                self.tasks.remove(task)
+            self.progress = self.alive
 
     def sleep(self, duration: float) -> Task:
         """A task that waits, to be used with `yield from`."""
@@ -89,13 +92,13 @@ class Process:
         """Answers a call, now or later."""
         raise NotImplementedError
 
-    def receive(self, key: Any, content: Any) -> None:
-        """Takes a parcel from a peer."""
+    def receive(self, key: Any, content: Any) -> bool:
+        """Takes a parcel from a peer; True if somebody may have waited for it."""
         raise NotImplementedError
 
     def end(self) -> None:
         """Killed: tasks stop where they are."""
-        self.alive = False
+        self.alive = self.progress = False
         self.tasks.clear()
 
 
@@ -236,8 +239,9 @@ class World:
             owner.poll()
 
     def _receive(self, target: Process, key: Any, content: Any) -> None:
-        if target.alive and not self.put_off(target, self._receive, target, key, content):
-            target.receive(key, content)
+        if not target.alive or self.put_off(target, self._receive, target, key, content):
+            return
+        if target.receive(key, content):
             target.poll()
 
     def _draw_fault(self) -> int:
