@@ -22,6 +22,7 @@ from foresee.engine.planning import planned_records
 from foresee.errors import StoreError
 from foresee.plan.record import Header
 from foresee.store.contract import Layout, Rows, Table
+from foresee.store.layouts import layout_to_dict
 from foresee.store.remote import protocol
 from foresee.store.remote.agreement import check_agreement
 from foresee.store.server import requests
@@ -156,7 +157,7 @@ class Records:
 def description(rng: Rng) -> None:
     """What a client makes of a server it should not trust."""
     good = {
-        "protocol": protocol.PROTOCOL_VERSION, "incarnation": "i", "layout": protocol.layout_to_dict(LAYOUT),
+        "protocol": protocol.PROTOCOL_VERSION, "incarnation": "i", "layout": layout_to_dict(LAYOUT),
         "shard": 0, "num_shards": 1, "committed_step": 4, "rows_per_request_max": 1000,
     }  # fmt: skip
     try:

@@ -114,7 +114,7 @@ def _number(rng: Rng, content: bytes) -> bytes:
 
 def _insert(rng: Rng, content: bytes) -> bytes:
     begin = int(rng.integers(len(content) + 1))
-    return content[:begin] + rng.bytes(int(rng.integers(1, 64))) + content[begin:]
+    return content[:begin] + bytes(rng.bytes(int(rng.integers(1, 64)))) + content[begin:]
 
 
 def _remove(rng: Rng, content: bytes) -> bytes:

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Any
 
 from foresee.store.contract import Layout
+from foresee.store.layouts import layout_from_dict, layout_to_dict
 from foresee.store.remote import RemoteStore
-from foresee.store.remote.protocol import layout_from_dict, layout_to_dict
 
 WAIT_SECONDS = 30.0
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tokenize
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,8 @@ from foresee.store.kernels import Bits, clear_bits, is_set, read_only, set_bits
 ROWS_FILE = "rows.npy"
 WRITTEN_FILE = "written.npy"
 BLOCK_BYTES = 4096
+UNREADABLE_HEADER = (ValueError, TypeError, SyntaxError, EOFError, MemoryError, RecursionError, tokenize.TokenError)
+"""What numpy raises on bytes that are no header of an array; it reads them as a literal and never runs them."""
 _INITIALISE_BYTES = 1 << 23
 
 
@@ -54,7 +57,7 @@ def _create_array(path: Path, dtype: np.dtype[Any], length: int, files: Files, *
         files.sync(stream.fileno())
 
 
-def _open_array(path: Path, dtype: np.dtype[Any], length: int, flags: int) -> tuple[int, int]:
+def open_array(path: Path, dtype: np.dtype[Any], length: int, flags: int) -> tuple[int, int]:
     """Descriptor and offset of the data of an .npy file that holds exactly this array."""
     try:
         with open(path, "rb") as stream:
@@ -64,8 +67,9 @@ def _open_array(path: Path, dtype: np.dtype[Any], length: int, flags: int) -> tu
             offset, num_bytes = stream.tell(), os.fstat(stream.fileno()).st_size
     except FileNotFoundError:
         raise StoreError(f"{path} is missing: this table folder is incomplete; restore it from a copy") from None
-    except ValueError as error:
-        raise StoreError(f"{path} is damaged ({error}); restore it from a copy") from error
+    except UNREADABLE_HEADER as error:
+        reason = " ".join(str(error).split())[:200]
+        raise StoreError(f"{path} is damaged ({reason}); restore it from a copy") from error
     if shape != (length,) or found != dtype:
         raise StoreError(f"{path} holds {shape} of {found}, but layout.json says ({length},) of {dtype}; restore it")
     if num_bytes != offset + length * dtype.itemsize:
@@ -96,11 +100,11 @@ class Base:
 
     def __init__(self, folder: Path, layout: Layout, files: Files) -> None:
         self._files, self._layout = files, layout
-        self._rows_descriptor, self._rows_offset = _open_array(
+        self._rows_descriptor, self._rows_offset = open_array(
             folder / ROWS_FILE, row_dtype(layout), layout.num_rows, os.O_RDWR
         )
         try:
-            self._bits_descriptor, bits_offset = _open_array(
+            self._bits_descriptor, bits_offset = open_array(
                 folder / WRITTEN_FILE, np.dtype("u1"), (layout.num_rows + 7) // 8, os.O_RDWR
             )
         except StoreError:

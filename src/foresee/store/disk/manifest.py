@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from foresee import documents
 from foresee.errors import StoreError
-from foresee.store.contract import Layout, Table
+from foresee.store.contract import Layout
+from foresee.store.layouts import layout_from_dict
 
 MANIFEST_FILE = "layout.json"
 FORMAT_VERSION = 2
@@ -94,7 +96,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads `layout.json`, or says in a sentence why this is not a table folder."""
     path = folder / MANIFEST_FILE
     try:
-        content = json.loads(path.read_bytes())
+        content = documents.parse(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise StoreError(f"{folder} is not a table folder: it has no {MANIFEST_FILE}; create it first") from None
     except OSError as error:
@@ -104,61 +106,60 @@ def read_manifest(folder: Path) -> Manifest:
     found = content.get("format_version") if isinstance(content, dict) else None
     if found not in READABLE_VERSIONS:
         raise StoreError(
-            f"{path} has format version {found!r}, this program reads {FORMAT_VERSION}; "
+            f"{path} has format version {repr(found)[:40]}, this program reads {FORMAT_VERSION}; "
             "use the version of Foresee that wrote the tables"
         )
     try:
         return _from_json(content)
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise StoreError(f"{path} lacks or garbles a key ({error}); restore it from a copy") from error
 
 
 def _from_json(content: dict[str, Any]) -> Manifest:
-    layout = Layout(
-        tables=tuple(Table(str(table["name"]), int(table["num_rows"])) for table in content["tables"]),
-        width=int(content["width"]),
-        state_width=int(content["state_width"]),
-        optimizer=str(content["optimizer"]),
-        seed=int(content["seed"]),
-        init_scale=float(content["init_scale"]),
-    )
+    layout = layout_from_dict(content)
     if content["format_version"] == 1:
         content = {**asdict(Manifest(layout=layout)), **content}
-    prepared, undo, previous = content["prepared"], content["undo"], content["previous_step"]
-    return Manifest(
+    manifest = Manifest(
         layout=layout,
-        committed_step=int(content["committed_step"]),
-        version_max=int(content["version_max"]),
-        journal=_journal(content["journal"], layout),
-        prepared=prepared and _prepared(prepared, layout),
-        previous_step=None if previous is None else int(previous),
-        previous_version_max=int(content["previous_version_max"]),
-        undo=undo and Undo(num_records=_num_records(undo, layout), crc32=int(undo["crc32"])),
-        going_back=bool(content["going_back"]),
+        committed_step=documents.whole(content, "committed_step"),
+        version_max=documents.whole(content, "version_max"),
+        journal=None if content.get("journal") is None else _journal(content, layout),
+        prepared=None if content.get("prepared") is None else _prepared(content, layout),
+        previous_step=None if content.get("previous_step") is None else documents.whole(content, "previous_step"),
+        previous_version_max=documents.whole(content, "previous_version_max"),
+        undo=None if content.get("undo") is None else _undo(documents.object_of(content, "undo"), layout),
+        going_back=content.get("going_back") is True,
     )
+    if manifest.going_back and manifest.undo is None:
+        raise ValueError("it goes back without an undo")
+    return manifest
 
 
-def _journal(content: dict[str, Any] | None, layout: Layout) -> Journal | None:
-    if content is None:
-        return None
-    segment = int(content.get("segment", 0))
-    if segment not in (0, 1):
-        raise ValueError(f"segment {segment}")
-    return Journal(num_records=_num_records(content, layout), crc32=int(content["crc32"]), segment=segment)
-
-
-def _num_records(content: dict[str, Any], layout: Layout) -> int:
-    num_records = int(content["num_records"])
-    if not 0 <= num_records <= layout.num_rows:
-        raise ValueError(f"num_records {num_records} of {layout.num_rows} rows")
-    return num_records
+def _journal(content: dict[str, Any], layout: Layout) -> Journal:
+    journal = documents.object_of(content, "journal")
+    segment = documents.whole({"segment": 0, **journal}, "segment", 0, 1)
+    return Journal(num_records=_num_records(journal, layout), crc32=_crc32(journal), segment=segment)
 
 
 def _prepared(content: dict[str, Any], layout: Layout) -> Prepared:
-    journal = _journal(content["journal"], layout)
-    if journal is None:
-        raise ValueError("prepared without a journal")
-    return Prepared(step=int(content["step"]), version_max=int(content["version_max"]), journal=journal)
+    prepared = documents.object_of(content, "prepared")
+    return Prepared(
+        step=documents.whole(prepared, "step"),
+        version_max=documents.whole(prepared, "version_max"),
+        journal=_journal(prepared, layout),
+    )
+
+
+def _undo(content: dict[str, Any], layout: Layout) -> Undo:
+    return Undo(num_records=_num_records(content, layout), crc32=_crc32(content))
+
+
+def _num_records(content: dict[str, Any], layout: Layout) -> int:
+    return documents.whole(content, "num_records", 0, layout.num_rows)
+
+
+def _crc32(content: dict[str, Any]) -> int:
+    return documents.whole(content, "crc32", 0, (1 << 32) - 1)
 
 
 def check_same_layout(folder: Path, found: Layout, wanted: Layout) -> None:

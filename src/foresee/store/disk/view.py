@@ -7,13 +7,14 @@ last commit. Rows that were never written read as zeros here, with version 0: on
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from foresee.errors import StoreError
-from foresee.store.disk.base import ROWS_FILE
+from foresee.store.disk.base import ROWS_FILE, open_array, row_dtype
 from foresee.store.disk.manifest import read_manifest
 
 
@@ -28,7 +29,12 @@ def open_table(path: str | Path, name: str) -> np.memmap[Any, np.dtype[Any]]:
             f"the last commit of {path} was interrupted and is not yet in its arrays; open it once with "
             "DiskStore.open(path).close() to finish it"
         )
-    rows = np.load(Path(path) / ROWS_FILE, mmap_mode="r")
+    file, dtype = Path(path) / ROWS_FILE, row_dtype(manifest.layout)
+    try:
+        descriptor, begin = open_array(file, dtype, manifest.layout.num_rows, os.O_RDONLY)
+        os.close(descriptor)
+        rows: np.memmap[Any, np.dtype[Any]] = np.memmap(file, dtype, "r", begin, (manifest.layout.num_rows,))
+    except OSError as error:
+        raise StoreError(f"{file} cannot be read ({error.strerror}); check the folder's permissions") from error
     offset = manifest.layout.offset_of(name)
-    table: np.memmap[Any, np.dtype[Any]] = rows[offset : offset + sizes[name]]
-    return table
+    return rows[offset : offset + sizes[name]]  # type: ignore[return-value] # a slice of a map is one

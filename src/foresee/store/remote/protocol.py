@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from foresee.errors import ConsistencyError, ForeseeError, StaleReadError, StoreError, UsageError
 from foresee.store.commits import Part
-from foresee.store.contract import Int32, Int64, Layout, Rows, Table
+from foresee.store.contract import Int32, Int64, Layout, Rows
 
 PROTOCOL_VERSION = 2
 CHUNKS = 4
@@ -40,6 +40,7 @@ OPEN_AT, PREPARE, SETTLE = "open_at", "prepare", "settle"
 _ERRORS: dict[str, type[ForeseeError]] = {
     kind.__name__: kind for kind in (StoreError, UsageError, StaleReadError, ConsistencyError)
 }
+SENTENCE_CHARACTERS_MAX = 2000
 BUSY = "busy"
 """Kind of a refusal that may pass: the same request may be sent again a little later."""
 
@@ -108,10 +109,10 @@ def raise_failure(header: dict[str, Any], address: str) -> None:
     kind = header.get("error")
     if kind is None:
         return
-    sentence = f"server {address}: {header.get('sentence')}"
+    sentence = f"server {address}: {str(header.get('sentence'))[:SENTENCE_CHARACTERS_MAX]}"
     if kind == BUSY:
         raise BusyError(sentence)
-    raise _ERRORS.get(kind, StoreError)(sentence)
+    raise _ERRORS.get(str(kind), StoreError)(sentence)
 
 
 def chunk_rows(num_rows: int, layout: Layout) -> int:
@@ -194,20 +195,3 @@ def _array(column: Any, dtype: Any) -> NDArray[Any]:
         return np.empty(0, dtype)
     words = item_bytes // np.dtype(dtype).itemsize
     return np.frombuffer(column.buffers()[1], dtype, len(column) * words, column.offset * item_bytes)
-
-
-def layout_to_dict(layout: Layout) -> dict[str, Any]:
-    """A layout as JSON has it: the same keys as a table folder's layout.json."""
-    return asdict(layout)
-
-
-def layout_from_dict(content: dict[str, Any]) -> Layout:
-    """Raises KeyError, TypeError or ValueError for what is not a layout."""
-    return Layout(
-        tables=tuple(Table(str(table["name"]), int(table["num_rows"])) for table in content["tables"]),
-        width=int(content["width"]),
-        state_width=int(content["state_width"]),
-        optimizer=str(content["optimizer"]),
-        seed=int(content["seed"]),
-        init_scale=float(content["init_scale"]),
-    )

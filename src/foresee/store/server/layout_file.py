@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from foresee import documents
 from foresee.errors import ConfigError
 from foresee.store.contract import Layout
-from foresee.store.remote.protocol import layout_from_dict, layout_to_dict
+from foresee.store.layouts import layout_from_dict, layout_to_dict
 
 
 def write_layout(path: Path, layout: Layout) -> None:
@@ -22,12 +23,12 @@ def write_layout(path: Path, layout: Layout) -> None:
 
 def read_layout(path: Path) -> Layout:
     try:
-        layout = layout_from_dict(json.loads(path.read_text()))
+        layout = layout_from_dict(documents.parse(path.read_bytes()))
     except OSError as error:
         raise ConfigError(f"the layout file {path} cannot be read ({error.strerror}); check its name") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise ConfigError(
-            f"{path} is not a layout: {error!r}; it needs tables (name, num_rows), width, state_width, optimizer, "
+            f"{path} is not a layout: {error}; it needs tables (name, num_rows), width, state_width, optimizer, "
             "seed and init_scale"
         ) from error
     if layout.num_rows < 1 or layout.width < 1 or layout.state_width < 0:

@@ -145,10 +145,10 @@ def rows_of(batch: Any, layout: Layout) -> tuple[Int64, Rows]:
 
 def check_batch(batch: Any, schema: Any) -> None:
     """Columns as agreed, every value there, and buffers as long as they say."""
-    if not batch.schema.equals(schema):
-        found = ", ".join(f"{field.name} {field.type}" for field in batch.schema)[:200]
-        raise StoreError(f"a request has the columns {found or 'of nothing'}, not those of these tables; {_REMEDY}")
-    with _refused("this request"):
+    with _refused("this request"):  # even the names of columns may be no text
+        if not batch.schema.equals(schema):
+            found = ", ".join(f"{field.name} {field.type}" for field in batch.schema)[:200]
+            raise StoreError(f"a request has the columns {found or 'of nothing'}, not those of these tables; {_REMEDY}")
         batch.validate()
         if any(column.null_count for column in batch.columns):
             raise ValueError("values are missing")

@@ -21,6 +21,7 @@ from pyarrow import flight
 
 from foresee.errors import ForeseeError, StoreError
 from foresee.store.commits import Message
+from foresee.store.layouts import layout_to_dict
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import BusyError, Opening
 from foresee.store.server import requests
@@ -221,7 +222,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
         return {
             "protocol": protocol.PROTOCOL_VERSION,
             "incarnation": self._incarnation,
-            "layout": protocol.layout_to_dict(self._shard.layout),
+            "layout": layout_to_dict(self._shard.layout),
             "shard": self._shard.share.shard,
             "num_shards": self._shard.share.num_shards,
             **protocol.part_to_dict(self._rows.part),

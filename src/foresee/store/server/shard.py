@@ -16,13 +16,14 @@ from typing import Any
 import numba
 import numpy as np
 
+from foresee import documents
 from foresee.errors import StoreError
 from foresee.store.commits import Instruction, Part
 from foresee.store.contract import Float32, Int32, Int64, Layout, Rows, Table
 from foresee.store.disk import DiskStore
 from foresee.store.initial import fill_initial_row, initial_key, initial_unit
+from foresee.store.layouts import layout_from_dict, layout_to_dict
 from foresee.store.memory import MemoryStore
-from foresee.store.remote.protocol import layout_from_dict, layout_to_dict
 from foresee.store.remote.shards import num_local_rows
 
 SHARD_FILE = "shard.json"
@@ -169,10 +170,11 @@ def _inner_layout(layout: Layout, share: Share) -> Layout:
 def _read_shard_file(folder: Path) -> dict[str, Any] | None:
     path = folder / SHARD_FILE
     try:
-        content = json.loads(path.read_text())
-        layout_from_dict(content["layout"])
-        return {"shard": int(content["shard"]), "num_shards": int(content["num_shards"]), "layout": content["layout"]}
+        content = documents.parse_object(path.read_bytes())
+        layout_from_dict(content.get("layout"))
+        numbers = {name: documents.whole(content, name) for name in ("shard", "num_shards")}
+        return {**numbers, "layout": content["layout"]}
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise StoreError(f"{path} cannot be read ({error}); restore it from a copy") from error
