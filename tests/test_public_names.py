@@ -11,8 +11,8 @@ import pytest
 import foresee
 
 PUBLIC = {
-    "SGD", "Adagrad", "ClickLog", "ForeseeError", "LazyAdam", "RowwiseAdagrad", "Run", "Step", "Tables",
-    "load_exported", "lookahead", "models",
+    "SGD", "Adagrad", "Batches", "ClickLog", "EmbeddingBagConfig", "EmbeddingBags", "ForeseeError", "LazyAdam",
+    "RowwiseAdagrad", "Run", "Step", "Tables", "load_exported", "lookahead", "models",
 }  # fmt: skip
 
 

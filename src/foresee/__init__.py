@@ -24,9 +24,11 @@ from foresee.errors import ForeseeError
 if TYPE_CHECKING:
     from foresee import models
     from foresee.data import ClickLog
+    from foresee.engine.bags import EmbeddingBagConfig, EmbeddingBags
     from foresee.engine.exported import load_exported
     from foresee.engine.loop import Run, Step, lookahead
     from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, RowwiseAdagrad
+    from foresee.engine.own_batches import Batches
     from foresee.engine.tables import Tables
 
 __version__ = "0.1.0"
@@ -34,7 +36,10 @@ __version__ = "0.1.0"
 __all__ = [
     "SGD",
     "Adagrad",
+    "Batches",
     "ClickLog",
+    "EmbeddingBagConfig",
+    "EmbeddingBags",
     "ForeseeError",
     "LazyAdam",
     "RowwiseAdagrad",
@@ -49,7 +54,10 @@ __all__ = [
 _HOMES = {
     "SGD": "foresee.engine.optimizers",
     "Adagrad": "foresee.engine.optimizers",
+    "Batches": "foresee.engine.own_batches",
     "ClickLog": "foresee.data",
+    "EmbeddingBagConfig": "foresee.engine.bags",
+    "EmbeddingBags": "foresee.engine.bags",
     "LazyAdam": "foresee.engine.optimizers",
     "RowwiseAdagrad": "foresee.engine.optimizers",
     "Run": "foresee.engine.loop",

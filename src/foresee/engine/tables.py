@@ -70,10 +70,7 @@ class Tables:
 
     def values(self, name: str) -> NDArray[np.float32]:
         """The values of one table, [rows, dim], as the store has them now."""
-        table = next((table for table in self.layout.tables if table.name == name), None)
-        if table is None:
-            known = ", ".join(table.name for table in self.layout.tables)
-            raise ConfigError(f"there is no table {name!r}; the tables are {known}")
+        table = self._table(name)
         out = np.empty((table.num_rows, self.layout.width), np.float32)
         offset = self.layout.offset_of(name)
         for begin in range(0, table.num_rows, ROWS_AT_ONCE):
@@ -83,12 +80,39 @@ class Tables:
             out[begin:end] = rows.values
         return out
 
+    def set_values(self, name: str, values: NDArray[np.float32]) -> None:
+        """Gives one table other values, [rows, dim], such as those of a model trained elsewhere, and commits them.
+
+        Optimiser states and versions stay. Not while a loop runs: its cache would not know.
+        """
+        table = self._table(name)
+        if values.shape != (table.num_rows, self.layout.width):
+            raise ConfigError(
+                f"values of table {name!r} have shape {values.shape}; the table is "
+                f"{(table.num_rows, self.layout.width)}"
+            )
+        offset = self.layout.offset_of(name)
+        for begin in range(0, table.num_rows, ROWS_AT_ONCE):
+            ids = np.arange(offset + begin, offset + min(begin + ROWS_AT_ONCE, table.num_rows))
+            rows = Rows.empty(len(ids), self.layout)
+            self.store.read(ids, rows)
+            rows.values[:] = values[begin : begin + len(ids)]
+            self.store.write(ids, rows)
+        self.store.commit(self.store.committed_step)
+
     def close(self) -> None:
         """Releases the store. The last loop has committed what it did; if that failed, raises why."""
         self.store.close()
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
+
+    def _table(self, name: str) -> Table:
+        table = next((table for table in self.layout.tables if table.name == name), None)
+        if table is None:
+            known = ", ".join(table.name for table in self.layout.tables)
+            raise ConfigError(f"there is no table {name!r}; the tables are {known}")
+        return table
 
     def __enter__(self) -> Tables:
         return self
