@@ -20,6 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from weakref import WeakMethod
 
 import torch
@@ -53,7 +54,7 @@ class Step:
         self.index = batch.step
         self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
         self.labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
-        self.item = getattr(batch, "item", None)
+        self.item: Any = getattr(batch, "item", None)
         """What a person's own source of batches gave for this step."""
         self.embeddings = cache.embeddings(ready.work)
         """[samples, features, width], a leaf that collects the gradient. Valid until the step is updated."""

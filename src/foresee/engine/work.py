@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from foresee.data.batch import Batch, BatchStream
 from foresee.engine.kernels import LookupOrder, order_lookups
-from foresee.errors import PlanError
+from foresee.errors import PlanError, UsageError
 from foresee.plan import make_planner
 from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.record import Header, Planner, Record, Touches
@@ -114,8 +114,9 @@ def _push(planner: Planner, batch: Batch, stream: BatchStream) -> list[Record]:
 
 def too_large(step: int, num_distinct: int, capacity_rows: int, stream: BatchStream) -> PlanError:
     """The sentence for a batch that the cache cannot hold. Naming the smallest that can takes a pass over the rest."""
-    needed = max(len(np.unique(later.rows)) for later in stream.batches(step))
-    return PlanError(
-        f"step {step} touches {num_distinct} distinct rows, but the cache holds {capacity_rows}; "
-        f"the smallest cache that works for this log is {needed} rows"
-    )
+    what = f"step {step} touches {num_distinct} distinct rows, but the cache holds {capacity_rows}"
+    try:
+        needed = max((len(np.unique(later.rows)) for later in stream.batches(step)), default=0)
+    except UsageError:  # batches that can be read only once
+        return PlanError(f"{what}; give the cache at least {num_distinct} rows")
+    return PlanError(f"{what}; the smallest cache that works for this log is {max(needed, num_distinct)} rows")
