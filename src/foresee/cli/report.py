@@ -1,4 +1,4 @@
-"""`foresee report`: one HTML page of a run, or of a comparison."""
+"""`foresee report`: one HTML page of a run, or of a comparison of policies."""
 
 from __future__ import annotations
 
@@ -18,13 +18,21 @@ BATCH_SIZE = 8192
 
 def report(
     source: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a run, as `run` in its run file names it; finished or not.")
+        Path,
+        typer.Argument(
+            metavar="RUN|CSV",
+            help="Folder of a run, finished or not, as `run` in its run file names it; or a file of "
+            "`foresee compare --csv`.",
+        ),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE.HTML", help="Where the page goes. Left out: RUN/report.html.")
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE.HTML", help="Where the page goes. Left out: RUN/report.html, or beside the CSV."
+        ),
     ] = None,
 ) -> None:
-    """Make one HTML page of a run, with everything in it.
+    """Make one HTML page of a run, or of a comparison, with everything in it.
 
     Loss and AUC; where the time of a step goes, beside the ideal; what every
     thread did in some steps, one under the other; the cache, the window, bytes
@@ -35,7 +43,29 @@ def report(
 
       foresee report demo/run
       foresee report demo/run --out run.html
+      foresee report policies.csv
     """
+    if source.is_file():
+        target = out if out is not None else source.with_suffix(".html")
+        _write_comparison(source, target)
+    else:
+        target = out if out is not None else source / "report.html"
+        _write_run(source, target)
+    print(f"{target}: {target.stat().st_size / 1e6:.1f} MB, open it in a browser")
+
+
+def _write_comparison(source: Path, target: Path) -> None:
+    from foresee.report.comparison import write_comparison_page
+    from foresee.report.comparison_file import read_comparison
+
+    setting = "Predicted for the speeds that `foresee compare` was given."
+    introduction = f"From {source.name}, as `foresee compare` wrote it."
+    write_comparison_page(
+        target, f"Policies of {source.stem}", read_comparison(source), introduction=introduction, setting=setting
+    )
+
+
+def _write_run(source: Path, target: Path) -> None:
     from foresee.report.page import write_page
     from foresee.report.run_page import introduction_of, run_sections, title_of
     from foresee.report.run_records import read_run
@@ -44,9 +74,7 @@ def report(
     log = _log_of(records)
     best = log.best_auc.get("valid") if log is not None else None
     sections = run_sections(records, skew=_skew_of(log) if log is not None else None, best_auc=best)
-    target = out if out is not None else source / "report.html"
     write_page(target, title_of(records), sections, introduction_of(records))
-    print(f"{target}: {target.stat().st_size / 1e6:.1f} MB, open it in a browser")
 
 
 def _log_of(records: RunRecords) -> ClickLog | None:

@@ -137,7 +137,7 @@ def timeline_figure(workers: Sequence[WorkerRecords], found: Sequence[Window]) -
     figure.update_layout(barmode="overlay", bargap=0.2)
     figure.update_xaxes(rangemode="tozero", showgrid=False, zeroline=False)
     figure.update_yaxes(
-        tickvals=list(titles), ticktext=list(titles.values()), range=[max(places.values()) + 0.6, -1.4],
+        tickvals=sorted(titles), ticktext=[titles[place] for place in sorted(titles)], range=[max(places.values()) + 0.6, -1.4],
         showgrid=False, zeroline=False,
     )  # fmt: skip
     if len(found) > 1:
