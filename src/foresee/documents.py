@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 BYTES_MAX = 64 << 20
 """No document of ours is near this size."""
 SMALL_MAX = (1 << 31) - 1
 """The largest step, version or count that our arrays hold."""
+SHOWN_CHARACTERS = 60
 LARGE_MAX = (1 << 62) - 1
 """The largest row id or number of bytes."""
 
@@ -79,6 +81,34 @@ def object_of(content: dict[str, Any], key: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{key} is {_kind(value)}, not an object")
     return value
+
+
+def texts(content: dict[str, Any], key: str) -> list[str]:
+    value = content.get(key)
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise ValueError(f"{key} is {_kind(value)}, not a list of texts")
+    return value
+
+
+def file_name(content: dict[str, Any], key: str) -> str:
+    """The name of a file in the same folder: a document of a stranger must not lead anywhere else."""
+    name = text_of(content, key, 255)
+    if not name or name in (".", "..") or any(character in name for character in "/\\\0"):
+        raise ValueError(f"{key} is {shown(name)}, not the name of a file in this folder")
+    return name
+
+
+def of_fields(content: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The object, if it has these fields and no others."""
+    if content.keys() - set(names):
+        raise ValueError(f"{shown(min(content.keys() - set(names)))} is no field here")
+    return content
+
+
+def shown(value: Any) -> str:
+    """A value for a sentence, however long it is."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
 
 def _kind(value: Any) -> str:

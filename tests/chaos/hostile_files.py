@@ -285,7 +285,8 @@ def _text_targets(folder: Path) -> dict[str, Target]:
     (texts / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
 
     def token() -> None:
-        (texts / "token").chmod(0o600)
+        if (texts / "token").is_file():
+            (texts / "token").chmod(0o600)
         read_token(texts / "token", {})
 
     targets: dict[str, Target] = {

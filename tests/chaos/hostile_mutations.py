@@ -109,7 +109,8 @@ def _number(rng: Rng, content: bytes) -> bytes:
     number = int(rng.choice([0, 1, -1, 2**31 - 1, -(2**31), 2**40, 2**62, -(2**63)]))
     width = int(rng.choice([4, 8]))
     begin = int(rng.integers(max(1, len(content) - width)))
-    return content[:begin] + (number % 2 ** (8 * width)).to_bytes(width, "little") + content[begin + width :]
+    piece = (number & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+    return content[:begin] + piece + content[begin + width :]
 
 
 def _insert(rng: Rng, content: bytes) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from foresee.data.folder import DESCRIPTION_FILE
@@ -117,7 +118,13 @@ class ClickLog:
         if table not in self.vocabularies:
             raise UsageError(f"the log has no table {table!r}; it has {', '.join(self.vocabularies)}.")
         file = self.vocabularies[table].file
-        return None if file is None else pq.read_table(self.path / file)
+        if file is None:
+            return None
+        try:
+            return pq.read_table(self.path / file)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0][:200]
+            raise DataError(f"{self.path / file}: cannot be read ({reason}); prepare the log again.") from None
 
     def batches(
         self,

@@ -12,6 +12,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, cast, get_args
 
+from foresee import documents
 from foresee.errors import DataError
 
 FORMAT_NAME = "foresee-click-log"
@@ -19,6 +20,8 @@ FORMAT_VERSION = 1
 
 Pooling = Literal["one", "sum", "mean"]
 VocabularyKind = Literal["frequency", "hash", "none"]
+TRANSFORMS = ("none", "log1p", "standard")
+_FINITE = 1e300
 
 
 class Table(NamedTuple):
@@ -138,20 +141,22 @@ def parse_description(text: str, where: str) -> LogDescription:
     """The description in a `log.json`; `where` names the file in errors."""
     remedy = "prepare the log again"
     try:
-        body = json.loads(text)
+        body = documents.parse(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{where}:{error.lineno}: this is not JSON ({error.msg}); {remedy}.") from None
+    except ValueError as error:
+        raise DataError(f"{where}: this is not JSON as we write it ({error}); {remedy}.") from None
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
         raise DataError(f'{where}: expected "format": "{FORMAT_NAME}", found something else; {remedy}.')
     if body.get("version") != FORMAT_VERSION:
         raise DataError(
-            f"{where}: format version {body.get('version')} is not {FORMAT_VERSION}, the one this release "
-            f"reads; {remedy}."
+            f"{where}: format version {documents.shown(body.get('version'))} is not {FORMAT_VERSION}, the one this "
+            f"release reads; {remedy}."
         )
     try:
         description = _from_body(body)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{where}: a field is missing or wrong ({error!r}); {remedy}.") from None
+    except ValueError as error:
+        raise DataError(f"{where}: a field is missing or wrong ({error}); {remedy}.") from None
     _check(description, where)
     if body.get("digest") != description.digest:
         raise DataError(f"{where}: the digest does not match the other fields, so the file was edited; {remedy}.")
@@ -160,17 +165,84 @@ def parse_description(text: str, where: str) -> LogDescription:
 
 def _from_body(body: dict[str, Any]) -> LogDescription:
     return LogDescription(
-        features=tuple(Feature(**entry) for entry in body["features"]),
-        tables=tuple(Table(str(entry["name"]), int(entry["num_rows"])) for entry in body["tables"]),
-        dense=tuple(DenseFeature(**entry) for entry in body["dense"]),
-        vocabularies={name: Vocabulary(**entry) for name, entry in body["vocabularies"].items()},
+        features=tuple(feature_from(entry) for entry in documents.objects(body, "features")),
+        tables=tuple(_table(entry) for entry in documents.objects(body, "tables")),
+        dense=tuple(dense_from(entry) for entry in documents.objects(body, "dense")),
+        vocabularies=vocabularies_from(body),
         splits={
-            name: Split(parts=tuple(Part(**part) for part in entry["parts"]), content=entry["content"])
-            for name, entry in body["splits"].items()
+            name: _split(documents.object_of(body["splits"], name)) for name in documents.object_of(body, "splits")
         },
-        row_group_samples=int(body["row_group_samples"]),
-        best_auc={name: float(value) for name, value in body["best_auc"].items()},
-        source=cast("dict[str, Any]", body["source"]),
+        row_group_samples=documents.whole(body, "row_group_samples", 1),
+        best_auc={
+            name: documents.number(body["best_auc"], name, 0.0, 1.0) for name in documents.object_of(body, "best_auc")
+        },
+        source=documents.object_of(body, "source"),
+    )
+
+
+def feature_from(content: dict[str, Any]) -> Feature:
+    """A feature out of JSON; ValueError for anything else."""
+    pooling = documents.text_of({"pooling": "one", **content}, "pooling")
+    if pooling not in get_args(Pooling):
+        raise ValueError(f"pooling {documents.shown(pooling)} is none of {', '.join(get_args(Pooling))}")
+    return Feature(
+        name=documents.text_of(content, "name"),
+        table=documents.text_of(content, "table"),
+        num_rows=documents.whole(content, "num_rows", 0, documents.LARGE_MAX),
+        pooling=cast("Pooling", pooling),
+        ids_max=documents.whole({"ids_max": 1, **content}, "ids_max"),
+    )
+
+
+def dense_from(content: dict[str, Any]) -> DenseFeature:
+    """A dense feature out of JSON; ValueError for anything else."""
+    transform = documents.text_of({"transform": "none", **content}, "transform")
+    if transform not in TRANSFORMS:
+        raise ValueError(f"transform {documents.shown(transform)} is none of {', '.join(TRANSFORMS)}")
+    numbers = {"mean": 0.0, "deviation": 1.0, **content}
+    return DenseFeature(
+        name=documents.text_of(content, "name"),
+        transform=cast("Any", transform),
+        missing=None if content.get("missing") is None else documents.number(content, "missing", -_FINITE, _FINITE),
+        mean=documents.number(numbers, "mean", -_FINITE, _FINITE),
+        deviation=documents.number(numbers, "deviation", -_FINITE, _FINITE),
+    )
+
+
+def vocabularies_from(body: dict[str, Any]) -> dict[str, Vocabulary]:
+    """The vocabularies of a document; ValueError for anything else."""
+    entries = documents.object_of(body, "vocabularies")
+    return {name: _vocabulary(documents.object_of(entries, name)) for name in entries}
+
+
+def _vocabulary(content: dict[str, Any]) -> Vocabulary:
+    kind = documents.text_of(content, "kind")
+    if kind not in get_args(VocabularyKind):
+        raise ValueError(f"vocabulary {documents.shown(kind)} is none of {', '.join(get_args(VocabularyKind))}")
+    return Vocabulary(
+        kind=cast("VocabularyKind", kind),
+        file=None if content.get("file") is None else documents.file_name(content, "file"),
+        min_count=documents.whole({"min_count": 1, **content}, "min_count", 0, documents.LARGE_MAX),
+        num_buckets=documents.whole({"num_buckets": 0, **content}, "num_buckets"),
+    )
+
+
+def _table(content: dict[str, Any]) -> Table:
+    return Table(documents.text_of(content, "name"), documents.whole(content, "num_rows", 0, documents.LARGE_MAX))
+
+
+def _split(content: dict[str, Any]) -> Split:
+    return Split(
+        parts=tuple(_part(entry) for entry in documents.objects(content, "parts")),
+        content=documents.text_of(content, "content"),
+    )
+
+
+def _part(content: dict[str, Any]) -> Part:
+    return Part(
+        file=documents.file_name(content, "file"),
+        num_samples=documents.whole(content, "num_samples", 0, documents.LARGE_MAX),
+        num_bytes=documents.whole(content, "num_bytes", 0, documents.LARGE_MAX),
     )
 
 

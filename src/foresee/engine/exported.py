@@ -9,8 +9,9 @@ log was prepared: unknown values go to the unknown row. Tables are mapped, not l
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,18 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from foresee import documents
 from foresee.data.assemble import assemble, cut
 from foresee.data.hashing import IdMap
 from foresee.data.samples import Ids, Samples, fill_empty, offsets_of
-from foresee.data.schema import DenseFeature, Feature, Vocabulary
+from foresee.data.schema import (
+    DenseFeature,
+    Feature,
+    Vocabulary,
+    dense_from,
+    feature_from,
+    vocabularies_from,
+)
 from foresee.data.statistics import transform
 from foresee.data.vocabulary import HashVocabulary
 from foresee.engine.checkpoint import load_model
@@ -34,36 +43,74 @@ from foresee.engine.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION
 from foresee.engine.metrics import sigmoid
 from foresee.engine.model_loading import build
 from foresee.engine.work import Pooling
-from foresee.errors import DataError, UsageError
-from foresee.models import LogShape
+from foresee.errors import ConfigError, DataError, UsageError
+from foresee.models import MODELS, LogShape
 from foresee.store.contract import Int64, Layout, Rows, Table
+from foresee.store.layouts import WIDTH_MAX
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
 Encode = Callable[[list[Any]], Int32]
+HEADER_BYTES_MAX = 1 << 20
 
 
-def load_exported(path: str | Path) -> Exported:
-    """Opens a folder that `foresee export` made."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedTable:
+    """One table file."""
+
+    name: str
+    file: str
+    num_rows: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportDescription:
+    """What `export.json` says, checked."""
+
+    content: dict[str, Any]
+    model: str
+    dim: int
+    options: dict[str, Any]
+    features: tuple[Feature, ...]
+    dense: tuple[DenseFeature, ...]
+    tables: tuple[ExportedTable, ...]
+    vocabularies: dict[str, Vocabulary]
+
+
+def load_exported(path: str | Path, *, import_model: bool = False) -> Exported:
+    """Opens a folder that `foresee export` made.
+
+    A model of somebody's own is Python code, which is imported only with `import_model`: an export may come from
+    anyone.
+    """
     folder = Path(path)
-    return Exported(folder, _description(folder))
+    description = _description(folder)
+    if description.model not in MODELS and not import_model:
+        raise DataError(
+            f"{folder / EXPORT_FILE}: its model {documents.shown(description.model)} is none of ours but Python code "
+            "to import; if you trust it, use load_exported(path, import_model=True)"
+        )
+    try:
+        return Exported(folder, description)
+    except (ConfigError, RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{folder}: this export cannot be used ({reason}); export again") from error
 
 
 class Exported:
     """A model that scores raw samples."""
 
-    def __init__(self, folder: Path, description: dict[str, Any]) -> None:
-        self.description = description
-        self.features = tuple(Feature(**entry) for entry in description["features"])
-        self.dense = tuple(DenseFeature(**entry) for entry in description["dense"])
-        model = description["model"]
+    def __init__(self, folder: Path, description: ExportDescription) -> None:
+        self.description = description.content
+        self.features, self.dense = description.features, description.dense
         shape = LogShape(num_dense=len(self.dense), num_features=len(self.features))
-        self.model: nn.Module = build(model["name"], shape, model["dim"], **model["options"])
+        self.model: nn.Module = build(description.model, shape, description.dim, **description.options)
         load_model(folder, self.model)
-        self._rows = ExportedRows(folder, description["tables"])
-        sizes = {entry["name"]: entry["num_rows"] for entry in description["tables"]}
+        self._rows = ExportedRows(folder, description.tables)
+        sizes = {table.name: table.num_rows for table in description.tables}
         self._offsets = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
-        self._vocabularies = {name: Vocabulary(**entry) for name, entry in description["vocabularies"].items()}
+        self._vocabularies = description.vocabularies
         self._encode = {name: _encoder(folder, it, sizes[name]) for name, it in self._vocabularies.items()}
         self._pooling = Pooling.of(feature.pooling == "mean" for feature in self.features)
 
@@ -99,12 +146,12 @@ class Exported:
 class ExportedRows:
     """The exported tables as a store that can only be read."""
 
-    def __init__(self, folder: Path, tables: list[dict[str, Any]]) -> None:
-        self._maps = [map_table(folder / entry["file"]) for entry in tables]
+    def __init__(self, folder: Path, tables: tuple[ExportedTable, ...]) -> None:
+        self._maps = [map_table(folder / table.file, (table.num_rows, table.width)) for table in tables]
         self._starts = np.array(list(accumulate((len(values) for values in self._maps), initial=0)))
         self.layout = Layout(
-            tables=tuple(Table(entry["name"], entry["num_rows"]) for entry in tables),
-            width=tables[0]["width"],
+            tables=tuple(Table(table.name, table.num_rows) for table in tables),
+            width=tables[0].width,
             state_width=0,
             optimizer="sgd",
         )
@@ -126,22 +173,29 @@ class ExportedRows:
         self._maps = []
 
 
-def map_table(path: Path) -> Float32:  # [rows, width]
-    """The values of a table file, mapped."""
+def map_table(path: Path, shape: tuple[int, int]) -> Float32:  # [rows, width]
+    """The values of a table file, mapped, if they are of this shape and all there."""
     try:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            entry = json.loads(file.read(length))["values"]
-        values: Float32 = np.memmap(path, "<f4", "r", 8 + length, tuple(entry["shape"]))
-    except (OSError, ValueError, KeyError, MemoryError) as error:
+            if length > HEADER_BYTES_MAX:
+                raise ValueError(f"a header of {length:,} bytes")
+            entry = documents.object_of(documents.parse_object(file.read(length)), "values")
+            num_bytes = os.fstat(file.fileno()).st_size
+        if (entry.get("dtype"), entry.get("shape")) != ("F32", list(shape)):
+            raise ValueError(f"it does not hold {shape[0]:,} rows of width {shape[1]}")
+        if num_bytes != 8 + length + 4 * shape[0] * shape[1]:
+            raise ValueError(f"it has {num_bytes:,} bytes where {8 + length + 4 * shape[0] * shape[1]:,} are expected")
+        values: Float32 = np.memmap(path, "<f4", "r", 8 + length, shape) if shape[0] else np.empty(shape, np.float32)
+    except (OSError, ValueError, MemoryError) as error:
         raise DataError(f"{path}: this is not an exported table, or it is damaged ({error}); export again") from None
     return values
 
 
-def _description(folder: Path) -> dict[str, Any]:
+def _description(folder: Path) -> ExportDescription:
     file = folder / EXPORT_FILE
     try:
-        content = json.loads(file.read_bytes())
+        content = documents.parse(file.read_bytes())
     except OSError:
         raise DataError(f"{folder} holds no exported model ({EXPORT_FILE} is missing); use `foresee export`") from None
     except ValueError as error:
@@ -149,7 +203,41 @@ def _description(folder: Path) -> dict[str, Any]:
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
     if found != (FORMAT_NAME, FORMAT_VERSION):
         raise DataError(f"{file}: this release reads {FORMAT_NAME} {FORMAT_VERSION}, the file is another; export again")
-    return content  # type: ignore[no-any-return]
+    try:
+        return _parsed(content)
+    except ValueError as error:
+        raise DataError(f"{file}: a field is missing or wrong ({error}); export again") from None
+
+
+def _parsed(content: dict[str, Any]) -> ExportDescription:
+    model = documents.object_of(content, "model")
+    description = ExportDescription(
+        content=content,
+        model=documents.text_of(model, "name"),
+        dim=documents.whole(model, "dim", 1, WIDTH_MAX),
+        options=documents.object_of(model, "options"),
+        features=tuple(feature_from(entry) for entry in documents.objects(content, "features")),
+        dense=tuple(dense_from(entry) for entry in documents.objects(content, "dense")),
+        tables=tuple(_table(entry) for entry in documents.objects(content, "tables")),
+        vocabularies=vocabularies_from(content),
+    )
+    tables = {table.name for table in description.tables}
+    if not tables or len({table.width for table in description.tables}) > 1:
+        raise ValueError("its tables are none, or of several widths")
+    if strangers := {feature.table for feature in description.features} - (tables & description.vocabularies.keys()):
+        raise ValueError(f"table {documents.shown(min(strangers))} of a feature is not described")
+    if description.vocabularies.keys() - tables:
+        raise ValueError("it has a vocabulary of no table")
+    return description
+
+
+def _table(content: dict[str, Any]) -> ExportedTable:
+    return ExportedTable(
+        name=documents.text_of(content, "name"),
+        file=documents.file_name(content, "file"),
+        num_rows=documents.whole(content, "num_rows", 0, documents.LARGE_MAX),
+        width=documents.whole(content, "width", 1, WIDTH_MAX),
+    )
 
 
 def _encoder(folder: Path, vocabulary: Vocabulary, num_rows: int) -> Encode:
@@ -158,9 +246,18 @@ def _encoder(folder: Path, vocabulary: Vocabulary, num_rows: int) -> Encode:
         return lambda values: _given(values, num_rows)
     if vocabulary.kind == "hash":
         return lambda values: HashVocabulary(vocabulary.num_buckets).ids(_strings(values))
-    assert vocabulary.file is not None
-    known = pq.read_table(folder / vocabulary.file).column("value").combine_chunks()
-    id_map = IdMap(pa.concat_arrays([pa.array([], pa.large_string()), known.slice(1).cast(pa.large_string())]))
+    if vocabulary.file is None:
+        raise ValueError("a vocabulary by frequency has no file")
+    try:
+        table = pq.read_table(folder / vocabulary.file)
+        table.validate(full=True)
+        known = table.column("value").combine_chunks()
+        if len(known) > num_rows:
+            raise ValueError(f"it has {len(known):,} values for {num_rows:,} rows")
+        id_map = IdMap(pa.concat_arrays([pa.array([], pa.large_string()), known.slice(1).cast(pa.large_string())]))
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{folder / vocabulary.file}: this is no vocabulary ({reason}); export again") from None
     return lambda values: id_map.ids(_strings(values))
 
 

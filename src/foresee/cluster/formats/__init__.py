@@ -6,11 +6,12 @@ expected.
 
 from __future__ import annotations
 
-import gzip
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
 
+from foresee import documents
 from foresee.cluster.formats.kubernetes import read_kubernetes
 from foresee.cluster.formats.philly import read_philly
 from foresee.cluster.formats.record import JobFile, JobRecord, read_text
@@ -20,6 +21,9 @@ from foresee.cluster.formats.table import read_csv, read_json_jobs
 from foresee.errors import DataError
 
 __all__ = ["READERS", "JobFile", "JobRecord", "format_of", "read_jobs"]
+
+
+SHAPELESS = (csv.Error, TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, RecursionError)
 
 
 def _read_shockwave(path: Path) -> JobFile:
@@ -42,7 +46,12 @@ def read_jobs(path: Path, format: str | None = None) -> JobFile:
     name = format or format_of(path)
     if name not in READERS:
         raise DataError(f"{path}: format {name!r} is not known; choose one of {', '.join(READERS)}")
-    read = READERS[name](path)
+    try:
+        read = READERS[name](path)
+    except SHAPELESS as error:
+        # Every field has its sentence in the readers; this is for files that only look like their format.
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise DataError(f"{path}: its parts are not where {name} has them ({reason}); give another format") from error
     if not read.records:
         raise DataError(f"{path}: no jobs with GPUs in it; expected at least one")
     return read
@@ -50,7 +59,7 @@ def read_jobs(path: Path, format: str | None = None) -> JobFile:
 
 def format_of(path: Path) -> str:
     """The format a file seems to have, from its first line or its JSON keys."""
-    text = read_text(path, gzip.decompress)
+    text = read_text(path)
     if text.lstrip()[:1] in ("{", "["):
         return _json_format(path, text)
     header = text.split("\n", 1)[0].lower()
@@ -61,9 +70,11 @@ def format_of(path: Path) -> str:
 
 def _json_format(path: Path, text: str) -> str:
     try:
-        content = json.loads(text)
+        content = documents.parse(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); expected one JSON document") from error
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON that can be read ({error}); expected one JSON document") from error
     if not isinstance(content, dict):
         return "json"
     if "steps_per_second" in content:

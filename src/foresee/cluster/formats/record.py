@@ -6,14 +6,19 @@ Never: guess a missing value; a reader either has it or says where it expected i
 
 from __future__ import annotations
 
+import gzip
 import math
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from foresee.cluster.job import Cluster, Job
 from foresee.errors import DataError
+
+TEXT_BYTES_MAX = 1 << 30
+"""A small compressed file may hold any number of bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,10 +102,14 @@ class Row:
             ) from None
 
 
-def read_text(path: Path, decompress: Callable[[bytes], bytes]) -> str:
-    """The text of a file, through `decompress` if its name ends in .gz."""
+def read_text(path: Path) -> str:
+    """The text of a file, which is compressed if its name ends in .gz."""
     try:
-        raw = path.read_bytes()
-        return (decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as text: {error}; give a readable UTF-8 file") from error
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            raw = file.read(TEXT_BYTES_MAX + 1)
+        if len(raw) > TEXT_BYTES_MAX:
+            raise ValueError(f"it has more than {TEXT_BYTES_MAX:,} bytes")
+        return raw.decode("utf-8-sig")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path} cannot be read as text: {reason}; give a readable UTF-8 file") from error

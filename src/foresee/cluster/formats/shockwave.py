@@ -7,14 +7,15 @@ Never: simulate anything; the numbers are passed on as they stand in the file.
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from foresee import documents
 from foresee.cluster.batch_scaling import StepProfile
+from foresee.cluster.formats.record import read_text
 from foresee.cluster.job import Cluster, Job, Regime
 from foresee.errors import DataError
 
@@ -42,10 +43,10 @@ def read_trace(path: Path) -> Trace:
     try:
         jobs = tuple(_job(entry, content) for entry in content["jobs"])
         cluster = Cluster(gpus=content["gpus"], round_seconds=float(content["round_seconds"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise DataError(
-            f"{path}: not a Shockwave trace ({type(error).__name__}: {error}); expected gpus, round_seconds, "
-            "dataset_size, steps_per_second and jobs with id, model, batch_size, gpus, mode, arrival, steps, regimes"
+            f"{path}: not a Shockwave trace ({type(error).__name__}: {str(error)[:200]}); expected gpus, "
+            "round_seconds, dataset_size, steps_per_second and jobs with id, model, batch_size, gpus, mode, arrival, steps, regimes"
         ) from error
     return Trace(cluster=cluster, jobs=jobs)
 
@@ -111,9 +112,8 @@ def _result(entry: Mapping[str, Any]) -> StoredResult:
 def read_json(path: Path) -> Any:
     """The content of a JSON file, compressed or not."""
     try:
-        raw = path.read_bytes()
-        return json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+        return documents.parse(read_text(path))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); expected one JSON document") from error
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error}; give a readable file") from error
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON that can be read ({error}); expected one JSON document") from error

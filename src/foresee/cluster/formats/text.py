@@ -7,7 +7,6 @@ Never: interpret a field; that is the reader's part.
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import re
@@ -20,7 +19,7 @@ from foresee.errors import DataError
 
 def delimited_rows(path: Path, *, delimiter: str = ",", required: Sequence[str]) -> list[Row]:
     """Rows of a table with a header, whose names are taken in lower case."""
-    reader = csv.reader(io.StringIO(read_text(path, gzip.decompress)), delimiter=delimiter)
+    reader = csv.reader(io.StringIO(read_text(path)), delimiter=delimiter)
     header = [name.strip().lower() for name in next(reader, [])]
     if missing := [name for name in required if name not in header]:
         raise DataError(
@@ -39,7 +38,7 @@ def delimited_rows(path: Path, *, delimiter: str = ",", required: Sequence[str])
 
 def json_rows(path: Path, key: str) -> list[Row]:
     """Objects of the array under `key`, or of the file if it is an array, or the file's one object."""
-    text = read_text(path, gzip.decompress)
+    text = read_text(path)
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
