@@ -38,17 +38,20 @@ def plain_log(tmp_path_factory: pytest.TempPathFactory) -> ClickLog:
 
 
 def train(
-    log: ClickLog, optimizer: Optimizer, num_workers: int, *, planner: str, placement: str, cache_rows: int, whole: bool
-) -> Rows:
+    log: ClickLog, optimizer: Optimizer, num_workers: int, *, planner: str, placement: str, cache_rows: int,
+    whole: bool, store: MemoryStore | None = None, stop_after: int | None = None, planned_from: int | None = None,
+) -> Rows:  # fmt: skip
     """The tables after training with so many workers; `whole`: gradients are whole numbers, whose sums are exact."""
     layout = layout_for(log, WIDTH, optimizer, 0, 0.1)
-    shared = SharedStore(MemoryStore(layout), num_workers)
+    shared = SharedStore(store or MemoryStore(layout), num_workers)
     meeting = Meeting(num_workers)
     errors: list[BaseException] = []
 
     def work(rank: int) -> None:
         try:
-            _train_worker(log, optimizer, shared, meeting, rank, planner, placement, cache_rows, whole)
+            _train_worker(
+                log, optimizer, shared, meeting, rank, planner, placement, cache_rows, whole, stop_after, planned_from
+            )
         except BaseException as error:
             errors.append(error)
             meeting.abort()
@@ -67,12 +70,12 @@ def train(
 
 def _train_worker(
     log: ClickLog, optimizer: Optimizer, shared: SharedStore, meeting: Meeting, rank: int, planner: str, placement: str,
-    cache_rows: int, whole: bool,
+    cache_rows: int, whole: bool, stop_after: int | None, planned_from: int | None,
 ) -> None:  # fmt: skip
     stream = log.batches(batch_size=BATCH_SIZE, seed=2, epochs=EPOCHS)
     header = make_header(
         stream, planner=planner, cache_rows=cache_rows, num_workers=meeting.num_workers, placement=placement,
-        fetch_ahead_steps=3, remember_versions=True,
+        fetch_ahead_steps=3, remember_versions=True, first_step=shared.store.committed_step, planned_from=planned_from,
     )  # fmt: skip
     tables = Tables(shared.for_worker(rank), optimizer)
     exchange = PeerExchange(tables.layout, ThreadMesh(meeting, rank))
@@ -83,6 +86,9 @@ def _train_worker(
         gradient = gradient_of(step.embeddings.detach(), step.labels, whole, meeting.num_workers)
         step.embeddings.backward(gradient)  # type: ignore[no-untyped-call]
         step.update()
+        if run.steps_done == stop_after:
+            run.flush()
+            break
     exchange.close()
 
 
@@ -128,3 +134,16 @@ def test_planned_equals_unplanned(log: ClickLog, optimizer: Optimizer, cache_row
         log, optimizer, 3, planner="lookahead", placement="contiguous", cache_rows=cache_rows, whole=False
     )
     assert same(unplanned, planned)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)
+@pytest.mark.parametrize("stop_after", [1, 7, 20])
+def test_a_plan_entered_where_a_run_stopped_ends_with_the_bytes_of_one_that_never_did(
+    log: ClickLog, optimizer: Optimizer, stop_after: int
+) -> None:
+    how = {"planner": "lookahead", "placement": "location_aware", "cache_rows": 90, "whole": False}
+    store = MemoryStore(layout_for(log, WIDTH, optimizer, 0, 0.1))
+    train(log, optimizer, 3, **how, store=store, stop_after=stop_after)  # type: ignore[arg-type]
+    store.commit(stop_after)
+    stopped = train(log, optimizer, 3, **how, store=store, planned_from=0)  # type: ignore[arg-type]
+    assert same(stopped, train(log, optimizer, 3, **how))  # type: ignore[arg-type]

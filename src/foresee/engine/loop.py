@@ -324,8 +324,12 @@ def make_header(
     num_workers: int = 1,
     placement: str | None = None,
     placement_positions: Sequence[int] | None = None,
+    planned_from: int | None = None,
 ) -> Header:
-    """The header of a plan for this stream."""
+    """The header of a plan for this stream.
+
+    planned_from: the step at which the plan began, if it is entered at `first_step` and has to go on as it would have.
+    """
     if cache_rows < 1:
         raise PlanError(f"a cache of {cache_rows} rows cannot hold anything; give at least one batch's distinct rows")
     return Header(
@@ -335,6 +339,7 @@ def make_header(
             "remember_versions": int(remember_versions),
             "placement": placement,
             "placement_positions": None if placement_positions is None else ",".join(map(str, placement_positions)),
+            "planned_from": planned_from,
         },
         num_workers=num_workers,
         capacity_rows=cache_rows,

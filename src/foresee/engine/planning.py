@@ -14,7 +14,7 @@ import numpy as np
 
 from foresee.data.batch import Batch, BatchStream
 from foresee.engine.work import too_large, touches_of
-from foresee.plan import make_planner
+from foresee.plan import make_planner, planned_from
 from foresee.plan.count import count
 from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.record import Counters, Header, Int64, Record, Touches
@@ -59,8 +59,9 @@ def planned_records(stream: BatchStream, header: Header, advance: Advance | None
     def touches(num_steps: int) -> Iterator[Touches]:
         return map(touches_of, islice(stream.batches(header.first_step), num_steps))
 
-    planner = make_planner(header, touches)
-    for step, touched in enumerate(touches(header.num_steps), start=header.first_step):
+    planner, begun = make_planner(header, touches), planned_from(header)
+    num_steps = header.first_step + header.num_steps - begun
+    for step, touched in enumerate(map(touches_of, islice(stream.batches(begun), num_steps)), start=begun):
         try:
             yield from planner.push(touched)
         except BatchTooLargeError as error:

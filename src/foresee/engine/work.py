@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from foresee.data.batch import Batch, BatchStream
 from foresee.engine.kernels import LookupOrder, order_lookups
 from foresee.errors import PlanError, UsageError
-from foresee.plan import make_planner
+from foresee.plan import make_planner, planned_from
 from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.record import Header, Planner, Record, Touches
 from foresee.plan.row_table import checksum_of
@@ -56,14 +56,15 @@ def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: in
         for batch, _ in zip(stream.batches(header.first_step), range(num_steps), strict=False):
             yield touches_of(batch)
 
-    planner = make_planner(header, profile)
+    planner, begun = make_planner(header, profile), planned_from(header)
     waiting: deque[Batch] = deque()
-    for step, batch in enumerate(stream.batches(header.first_step), start=header.first_step):
+    for step, batch in enumerate(stream.batches(begun), start=begun):
         if batch.step != step:
             raise PlanError(
                 f"the stream gives the batch of step {batch.step} where step {step} is due; give batches in step order"
             )
-        waiting.append(batch.without_rows())
+        if step >= header.first_step:
+            waiting.append(batch.without_rows())
         for record in _push(planner, batch, stream):
             if record.worker == worker:
                 yield _work(_own(waiting.popleft(), record), record, pooling, len(waiting))

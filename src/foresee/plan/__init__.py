@@ -7,10 +7,12 @@ A planner is one line in PLANNERS. All of them write the same format (`record`),
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from foresee.errors import PlanError
 from foresee.plan.belady import Belady
 from foresee.plan.demand import least_frequently_used, least_recently_used, static_hot_set
+from foresee.plan.entry import Entered
 from foresee.plan.lookahead import Lookahead
 from foresee.plan.record import Header, Planner, Record, Touches
 from foresee.plan.upcoming import WINDOW_STEPS
@@ -51,9 +53,22 @@ def make_planner(header: Header, profile: Profile) -> Planner:
     """The planner that the header names. `profile` is asked only by planners that look at the stream first."""
     if header.planner not in PLANNERS:
         raise PlanError(f"there is no planner {header.planner!r}; choose one of {', '.join(PLANNERS)}")
+    begun = planned_from(header)
+    if begun < header.first_step:
+        whole = replace(
+            header, first_step=begun, num_steps=header.num_steps + header.first_step - begun,
+            parameters={**header.parameters, "planned_from": None},
+        )  # fmt: skip
+        return Entered(header, make_planner(whole, profile))
     if header.num_workers > 1:
         return _for_many(header)
     return PLANNERS[header.planner](header, profile)
+
+
+def planned_from(header: Header) -> int:
+    """The step whose touches a planner is given first: where the plan began, if it is entered in the middle."""
+    begun = header.parameters.get("planned_from")
+    return header.first_step if begun is None else min(header.first_step, max(0, int(begun)))
 
 
 def _for_many(header: Header) -> Planner:
@@ -84,4 +99,4 @@ def plan(planner: Planner, trace: Iterable[Touches]) -> Iterator[Record]:
     yield from planner.finish()
 
 
-__all__ = ["PLANNERS", "PROFILE_STEPS", "WINDOW_STEPS", "Lookahead", "make_planner", "plan"]
+__all__ = ["PLANNERS", "PROFILE_STEPS", "WINDOW_STEPS", "Lookahead", "make_planner", "plan", "planned_from"]

@@ -18,7 +18,7 @@ and at the end that no update is left behind in a cache. It uses dictionaries an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
@@ -58,9 +58,21 @@ class Verdict:
             raise PlanViolation(f"the plan breaks {self.num_violations} rules, first: {shown}")
 
 
-def check(header: Header, trace: Iterable[Touches], records: Iterable[Record], counters: Counters | None) -> Verdict:
-    """Plays a plan through. `counters` are those the plan promised, if it did."""
-    return walk(_Game(header), header, trace, records, counters)
+def check(
+    header: Header, trace: Iterable[Touches], records: Iterable[Record], counters: Counters | None, *,
+    earlier: Sequence[Touches] = (),
+) -> Verdict:  # fmt: skip
+    """Plays a plan through. `counters` are those the plan promised, if it did.
+
+    earlier: the steps before the plan's first one, all in the store; without them, versions of a plan that starts in
+    the middle are taken for what it says.
+    """
+    game = _Game(header)
+    for step, touches in enumerate(earlier, start=header.first_step - len(earlier)):
+        game.true_version.update(dict.fromkeys(touches.rows.tolist(), step + 1))
+    game.store_version.update(game.true_version)
+    game.knows_versions = header.first_step == len(earlier)
+    return walk(game, header, trace, records, counters)
 
 
 class Game(Protocol):
@@ -122,6 +134,7 @@ class _Game:
         self.true_version: dict[int, int] = {}
         self.store_version: dict[int, int] = {}
         self.written_back_at: dict[int, int] = {}
+        self.knows_versions = header.first_step == 0
         self.slots: list[dict[int, _Held]] = [{} for _ in range(header.num_workers)]
         self.parcels: dict[int, list[_Parcel]] = {}
         """By deadline."""
@@ -170,7 +183,7 @@ class _Game:
         stored, true = self.store_version.get(row, 0), self.true_version.get(row, 0)
         if stored != true:
             self.wrong(f"{where}: the store has version {stored}, training needs {true}")
-        if version not in (true, UNKNOWN_VERSION) and self.header.first_step == 0:
+        if version not in (true, UNKNOWN_VERSION) and self.knows_versions:
             self.wrong(f"{where}: the plan promises version {version}, training needs {true}")
         self._put(f"step {step}", worker, slot, _Held(row, stored))
 
