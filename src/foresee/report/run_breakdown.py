@@ -63,6 +63,8 @@ def breakdown(points: Sequence[Point]) -> Breakdown:
         part: sum(point.train_seconds(*activities) for point in points) / num_steps
         for part, activities in PARTS.items()
     }
+    if parts["forward"]:
+        parts["forward + backward"] = 0.0  # of a loop that laps, what it did after its last lap
     everything = sum(sum(point.lanes.get("train", {}).values()) for point in points)
     between = sum(point.train_seconds(*BETWEEN_STEPS) for point in points)
     parts[OTHER] = max(0.0, (everything - between) / num_steps - sum(parts.values()))

@@ -137,8 +137,8 @@ def timeline_figure(workers: Sequence[WorkerRecords], found: Sequence[Window]) -
     figure.update_layout(barmode="overlay", bargap=0.2)
     figure.update_xaxes(rangemode="tozero", showgrid=False, zeroline=False)
     figure.update_yaxes(
-        tickvals=sorted(titles), ticktext=[titles[place] for place in sorted(titles)], range=[max(places.values()) + 0.6, -1.4],
-        showgrid=False, zeroline=False,
+        tickvals=sorted(titles), ticktext=[titles[place] for place in sorted(titles)], showgrid=False, zeroline=False,
+        range=[max(places.values()) + 0.6, -1.4],
     )  # fmt: skip
     if len(found) > 1:
         _offer(figure, found, owner, shown)
