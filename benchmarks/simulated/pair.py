@@ -1,0 +1,290 @@
+"""Two trainers and two servers, each a host of its own on shaped links: measured, and predicted from a fast network.
+
+Calibrated at 1 Gbit/s: the compute of a step on a run whose cache holds every row; reads and writes of rows at the
+servers, TLS included; an all-to-all of nothing; and what a row costs in an exchange, from one plan without placement.
+Predicted: other rates, caches, placements, and no cache. Plans are made before the clock starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from foresee.engine.loop import Run
+from foresee.engine.mesh import Lane, TorchMesh
+from foresee.engine.peers import PeerExchange
+from foresee.engine.tables import Tables
+from foresee.plan.cost import RowBytes, Speeds, predict
+from foresee.store.contract import Store
+from foresee.store.memory import MemoryStore
+from foresee.store.remote import RemoteStore
+from shaped.hosts import ADDRESSES, call, make_secrets, missing, shaped_hosts, start
+from simulated.scene import (
+    DIM,
+    OPTIMIZER,
+    Part,
+    Scene,
+    Trainee,
+    cache_row_seconds,
+    make_model,
+    plan_part,
+    store_speeds,
+    time_steps,
+)
+
+NUM_TRAINERS, SAMPLES = 2, 512
+SERVER_PORT, TRAINER_PORT = 4441, 29503
+START_SECONDS, END_SECONDS = 60.0, 300.0
+FAST_MBIT = 1000.0
+GOODPUT = 0.95
+"""What is left of a rate for what is in the packets: Ethernet, IP, TCP and TLS take the rest."""
+ID_BYTES = 12
+"""What goes with a row between a trainer and a server: its id and its version."""
+WARMUP_STEPS, TIMED_STEPS, TAIL_STEPS = 6, 8, 4
+FILLING_STEPS = 4
+Turn = dict[str, tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One configuration."""
+
+    rate_mbit: float
+    planner: str
+    cache_share: float
+
+    @property
+    def name(self) -> str:
+        return f"two trainers at {self.rate_mbit:g} Mbit/s: {self.planner}, cache of {self.cache_share:.0%}"
+
+
+CALIBRATED = Pair(rate_mbit=FAST_MBIT, planner="owner", cache_share=0.25)
+CONFIGURATIONS = [
+    Pair(rate_mbit=rate, planner=planner, cache_share=share)
+    for rate in (100.0, 250.0)
+    for planner, share in (("lookahead", 0.15), ("lookahead", 0.5), ("owner", 0.15), ("none", 0.15))
+]
+
+
+def make_scene(num_turns: int) -> Scene:
+    parts = num_turns * (len(CONFIGURATIONS) + 1)
+    num_steps = parts * (WARMUP_STEPS + TIMED_STEPS) + TAIL_STEPS
+    return Scene.make(batch_size=NUM_TRAINERS * SAMPLES, num_steps=num_steps, table_scale=0.005)
+
+
+class Trainer:
+    """One of the two."""
+
+    def __init__(self, rank: int, folder: Path, prefix: str, num_turns: int) -> None:
+        self.rank, self.prefix = rank, prefix
+        self.scene = make_scene(num_turns)
+        self.model = DistributedDataParallel(make_model(self.scene))
+        self.certificate = (folder / "server.pem").read_bytes()
+        self.first_step = 0
+        self.again = Scene.make(batch_size=SAMPLES, num_steps=FILLING_STEPS, table_scale=0.005, repeated=5)
+        num_again = len(self.again.batches)
+        self.cached = plan_part(self.again, planner="lookahead", cache_share=1.0, first_step=0, num_steps=num_again)
+        self.mesh = TorchMesh()
+
+    def turn(self) -> Turn:
+        speeds, found = self._calibrate(), {}
+        for some in CONFIGURATIONS:
+            part, measured = self._measure(some)
+            here = self._at(speeds, some.rate_mbit)
+            found[some.name] = (self._predict(part, here), measured)
+        return found
+
+    def _at(self, speeds: Speeds, rate_mbit: float) -> Speeds:
+        wire = rate_mbit * 1e6 / 8 * GOODPUT
+        return replace(speeds, trainer_bytes_per_second=wire, server_bytes_per_second=wire)
+
+    def _calibrate(self) -> Speeds:
+        self._shape(FAST_MBIT)
+        wire = FAST_MBIT * 1e6 / 8 * GOODPUT
+        store = self._store()
+        request, read_row, write_row = store_speeds(store, self.scene.touched, turns=3)
+        store.close()
+        row_wire = (store.layout.row_bytes + ID_BYTES) / wire
+        dense_bytes = 4.0 * sum(weight.numel() for weight in self.model.parameters())
+        speeds = Speeds(
+            compute_seconds=self._compute_seconds() - dense_bytes / wire,
+            cores=1,
+            num_servers=2,
+            request_seconds=request,
+            read_row_seconds=max(0.0, read_row - row_wire),
+            write_row_seconds=max(0.0, write_row - row_wire),
+            cache_row_seconds=cache_row_seconds(self.scene),
+            exchange_seconds=self._exchange_seconds(),
+            dense_bytes=dense_bytes,
+        )
+        part, measured = self._measure(CALIBRATED)
+        predicted = self._predict(part, self._at(speeds, FAST_MBIT))
+        exchanged = float(part.volumes.transfers[WARMUP_STEPS:-TAIL_STEPS, :, :, :, 0].sum(axis=(2, 3)).mean())
+        return replace(speeds, exchange_row_seconds=max(0.0, measured - predicted) / exchanged)
+
+    def _compute_seconds(self) -> float:
+        """A step whose rows are all in the cache already; dense gradients go over the link."""
+        dist.barrier()
+        tables, known = Tables(MemoryStore(self.again.layout), OPTIMIZER), self.cached
+        run = Run(self.again.stream, tables, known.header, self.again.pooling, known.records)
+        return self._mean(self._time(run, FILLING_STEPS + 2))
+
+    def _exchange_seconds(self) -> float:
+        """An all-to-all of next to nothing."""
+        sizes, little = [1, 1], torch.zeros(2)
+        seconds = []
+        for _ in range(20):
+            dist.barrier()
+            begun = time.perf_counter()
+            self.mesh.swap(Lane.CRITICAL, little, sizes, sizes)
+            seconds.append(time.perf_counter() - begun)
+        return self._mean(statistics.median(seconds))
+
+    def _measure(self, some: Pair) -> tuple[Part, float]:
+        """From an empty cache, at the step after the last one. The plan, and seconds of a step."""
+        num_steps = WARMUP_STEPS + TIMED_STEPS + TAIL_STEPS
+        part = plan_part(
+            self.scene, planner=some.planner, cache_share=some.cache_share, first_step=self.first_step,
+            num_steps=num_steps, num_workers=NUM_TRAINERS,
+        )  # fmt: skip
+        self._shape(some.rate_mbit)
+        store = self._store()
+        exchange = PeerExchange(store.layout, self.mesh)
+        own = [record for record in part.records if record.worker == self.rank]
+        run = Run(
+            self.scene.stream, Tables(store, OPTIMIZER), part.header, self.scene.pooling, own, exchange=exchange,
+            commit_at_end=False,
+        )  # fmt: skip
+        seconds = self._time(run, WARMUP_STEPS)
+        exchange.close()
+        self._shape(FAST_MBIT)
+        self.first_step = run.steps_done
+        # What is still cached is not written: here only time counts.
+        if self.rank == 0:
+            store.commit(self.first_step)
+        dist.barrier()
+        store.close()
+        return part, self._mean(seconds)
+
+    def _time(self, run: Run, warmup: int) -> float:
+        trainee = Trainee(self.model)
+
+        def steps() -> Iterator[None]:
+            for step in run:
+                trainee.step(step.dense, step.embeddings, step.labels)
+                step.update()
+                yield
+
+        running = steps()
+        seconds = time_steps(running, warmup, TIMED_STEPS)
+        running.close()  # type: ignore[attr-defined]
+        return seconds
+
+    def _store(self) -> Store:
+        servers = [f"grpc+tls://{ADDRESSES[f'server{i}']}:{SERVER_PORT}" for i in range(2)]
+        return RemoteStore(
+            servers, worker=self.rank, num_workers=NUM_TRAINERS, run=f"from-{self.first_step}",
+            tls_root_certificate=self.certificate,
+        )  # fmt: skip
+
+    def _predict(self, part: Part, speeds: Speeds) -> float:
+        row = RowBytes(stored=self.scene.layout.row_bytes + ID_BYTES, value=4 * DIM)
+        trained = part.volumes.until_step(WARMUP_STEPS + TIMED_STEPS)
+        return predict(trained, row, speeds, first_step=WARMUP_STEPS).step_seconds
+
+    def _shape(self, rate_mbit: float) -> None:
+        """Both ends of every link, with a bucket so small that bursts do not matter."""
+        dist.barrier()
+        if self.rank == 0:
+            shaping = f"root tbf rate {rate_mbit}mbit burst 32kb latency 50ms".split()
+            for name in ADDRESSES:
+                for space, device in ((f"{self.prefix}-{name}", "eth0"), (f"{self.prefix}-switch", name)):
+                    call("tc", "-n", space, "qdisc", "replace", "dev", device, *shaping)
+        dist.barrier()
+
+    def _mean(self, seconds: float) -> float:
+        both = torch.tensor(seconds, dtype=torch.float64)
+        dist.all_reduce(both)
+        return float(both) / NUM_TRAINERS
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """A trainer's process; trainer 0 prints the turns."""
+    torch.set_num_threads(1)
+    where = f"tcp://{ADDRESSES['trainer0']}:{TRAINER_PORT}"
+    dist.init_process_group("gloo", init_method=where, rank=arguments.rank, world_size=NUM_TRAINERS)
+    trainer = Trainer(arguments.rank, Path(arguments.folder), arguments.prefix, arguments.turns)
+    for _ in range(arguments.turns):
+        found = trainer.turn()
+        if arguments.rank == 0:
+            print(json.dumps(found), flush=True)
+    dist.barrier()
+    os._exit(0)
+
+
+def turns(count: int, script: Path) -> Iterator[Turn]:
+    """All turns, or none where there are no namespaces; ends with a trainer's last lines if one fails."""
+    if (sentence := missing()) is not None:
+        print(f"two trainers are left out: {sentence}", file=sys.stderr)
+        return
+    with shaped_hosts() as (prefix, folder):
+        make_secrets(folder)
+        start_servers(prefix, folder, make_scene(1))
+        yield from run_trainers(prefix, folder, count, script)
+
+
+def start_servers(prefix: str, folder: Path, scene: Scene) -> None:
+    tables = [{"name": table.name, "num_rows": table.num_rows} for table in scene.tables]
+    rows = {"width": DIM, "state_width": 1, "optimizer": OPTIMIZER.name, "seed": 0, "init_scale": 0.05}
+    (folder / "layout.json").write_text(json.dumps({"tables": tables, **rows}))
+    for shard in range(2):
+        words = [
+            sys.executable, "-m", "foresee", "serve", "--layout", str(folder / "layout.json"), "--shard", str(shard),
+            "--num-shards", "2", "--host", ADDRESSES[f"server{shard}"], "--port", str(SERVER_PORT),
+            "--port-file", str(folder / f"port{shard}"), "--parent", str(os.getpid()),
+            "--tls-certificate", str(folder / "server.pem"), "--tls-key", str(folder / "server.key"),
+        ]  # fmt: skip
+        start(f"{prefix}-server{shard}", words, folder / f"server{shard}.log")
+
+
+def run_trainers(prefix: str, folder: Path, count: int, script: Path) -> Iterator[Turn]:
+    outputs = [folder / f"trainer{rank}.log" for rank in range(NUM_TRAINERS)]
+    wait_for([folder / f"port{shard}" for shard in range(2)], folder / "server0.log")
+    words = [sys.executable, str(script), "--role", "trainer", "--turns", str(count), "--folder", str(folder)]
+    trainers = [
+        start(f"{prefix}-trainer{rank}", [*words, "--prefix", prefix, "--rank", str(rank)], outputs[rank])
+        for rank in range(NUM_TRAINERS)
+    ]
+    deadline = time.monotonic() + END_SECONDS
+    while any(trainer.poll() is None for trainer in trainers) and time.monotonic() < deadline:
+        if any(trainer.poll() not in (None, 0) for trainer in trainers):
+            break
+        time.sleep(0.05)
+    codes = [trainer.poll() for trainer in trainers]
+    if any(code != 0 for code in codes):
+        said = "\n".join(output.read_text(errors="replace")[-3000:] for output in outputs)
+        sys.exit(f"trainers ended with {codes}:\n{said}")
+    for line in outputs[0].read_text().splitlines():
+        if line.startswith("{"):
+            answer: dict[str, Any] = json.loads(line)
+            yield {name: (predicted, measured) for name, (predicted, measured) in answer.items()}
+
+
+def wait_for(files: list[Path], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not all(file.exists() for file in files):
+        if time.monotonic() > deadline:
+            sys.exit("a server did not start:\n" + log.read_text())
+        time.sleep(0.05)
