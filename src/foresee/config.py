@@ -139,6 +139,8 @@ class DistributedConfig(Section):
     """Trainers; they share every batch equally."""
     servers: int = Field(default=0, ge=0)
     """Embedding servers that `foresee train` starts. Left at 0: one if there are several workers, else none."""
+    restarts_max: int = Field(default=10, ge=0)
+    """How often `foresee train` starts parts again that were killed, before it gives up."""
     placement: Literal["contiguous", "herald", "location_aware"] = "location_aware"
     """Which worker trains which sample of a batch; contiguous, herald, or location_aware, which moves fewest rows."""
     placement_features: list[str] | None = None

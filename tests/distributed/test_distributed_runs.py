@@ -100,6 +100,23 @@ def test_a_stopped_run_goes_on_and_ends_with_the_same_bytes(commands: Commands, 
     assert code == 0, text
 
 
+@pytest.mark.parametrize("placement", ["location_aware", "herald"])
+def test_samples_are_placed_as_if_the_run_had_never_stopped(commands: Commands, run_file: Path, placement: str) -> None:
+    """Placement looks at who holds what: after a stop it has to see what it would have seen."""
+    settings = ["--set", f"distributed.placement={placement}", "--set", "cache.rows=60"]
+    once = run_file.parent / "once"
+    code, text = commands.run("train", run_file, *settings, "--set", f"run={once}")
+    assert code == 0, text
+    code, text = commands.run("train", run_file, *settings, "--stop-after", 9)
+    assert code == 0, text
+    for stop in (["--stop-after", 16], []):
+        code, text = commands.run("train", run_file, *settings, "--resume", *stop)
+        assert code == 0, text
+    run = run_file.parent / "run"
+    assert rows_in_folders(run) == rows_in_folders(once)
+    assert dense_half(run, NUM_STEPS) == dense_half(once, NUM_STEPS)
+
+
 @pytest.mark.slow
 def test_slow_parts_delay_but_never_corrupt(commands: Commands, run_file: Path) -> None:
     unplanned = train_unplanned(commands, run_file, "train.epochs=4")

@@ -31,14 +31,22 @@ def assert_all_gone(parts: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("part", "said"), [("serve1", "server 1"), ("plan-server", "planner"), ("worker1", "worker 1")]
 )
-def test_a_part_that_is_killed_takes_everything_down(
+def test_a_part_that_is_killed_once_too_often_takes_everything_down(
     commands: Commands, run_file: Path, part: str, said: str
 ) -> None:
-    launched, parts = started(commands, run_file)
+    launched, parts = started(commands, run_file, "--set", "distributed.restarts_max=0")
     os.kill(parts[part], signal.SIGKILL)
     assert commands.wait(launched) == 1
     assert_all_gone(parts)
     assert f"foresee: {said} was killed by SIGKILL and everything else was taken down" in launched.text()
+
+
+def test_a_server_in_memory_that_is_killed_ends_the_run(commands: Commands, run_file: Path) -> None:
+    launched, parts = started(commands, run_file, "--set", "tables.store=memory")
+    os.kill(parts["serve0"], signal.SIGKILL)
+    assert commands.wait(launched) == 1
+    assert_all_gone(parts)
+    assert "a server that ends takes the run with it" in launched.text()
 
 
 def test_an_error_in_a_worker_is_told_with_its_last_lines(commands: Commands, run_file: Path) -> None:

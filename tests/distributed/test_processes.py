@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from foresee.engine.processes import LOST_ANOTHER_CODE, Part, Processes, culprit, wait
+from foresee.engine.processes import Part, Processes, culprit, starting, wait
+from foresee.engine.restarts import LOST_ANOTHER_CODE
 
 
 @dataclass
@@ -61,7 +62,7 @@ def test_a_mistake_is_told_in_the_words_of_the_part(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_processes_are_started_and_none_is_left(tmp_path: Path) -> None:
-    with Processes(tmp_path) as processes:
+    with starting(2, []) as start, Processes(tmp_path, start) as processes:
         mistaken = processes.start("status 0", ["status", "no address"], endless=False)
         # Serves until it is told to end, wherever it is when that happens.
         layout = '{"tables": [{"name": "t", "num_rows": 9}], "width": 2, "state_width": 0, "optimizer": "sgd"}'

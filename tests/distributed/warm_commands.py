@@ -14,11 +14,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from foresee.engine.fork_server import become
 
 WAIT_SECONDS = 60.0
 
@@ -157,48 +160,25 @@ class _Forked:
 
 
 def fork_command(arguments: Sequence[str], environment: dict[str, str], output: Path) -> _Forked:
-    """Takes the place of `start_process`."""
+    """Starts a part as the product's fork server would."""
     output.touch()
     child = os.fork()
     if child:
         return _Forked(child)
     try:
-        _become(arguments, environment, output)
+        name = arguments[0] + environment.get("RANK", "")
+        if "--shard" in arguments:
+            name += arguments[list(arguments).index("--shard") + 1]
+        Path("/proc/self/comm").write_text(name)
+        become(arguments, environment, output)
     finally:
         os._exit(70)
 
 
-def _become(arguments: Sequence[str], environment: dict[str, str], output: Path) -> None:
-    """The life of a forked command."""
-    from foresee import cli
-
-    os.setpgid(0, 0)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.environ.clear()
-    os.environ.update(environment)
-    name = arguments[0] + environment.get("RANK", "")
-    if "--shard" in arguments:
-        name += arguments[list(arguments).index("--shard") + 1]
-    Path("/proc/self/comm").write_text(name)
-    sys.argv = ["foresee", *arguments]
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as end:
-        code = int(end.code or 0)
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+@contextmanager
+def forking(num_workers: int, optimizers: Sequence[str]) -> Iterator[Any]:
+    """Takes the place of `starting`."""
+    yield fork_command
 
 
 def _warm_up() -> None:
@@ -267,7 +247,7 @@ def main() -> None:
     import foresee.engine.processes
 
     _warm_up()
-    foresee.engine.processes.start_process = fork_command  # type: ignore[assignment]
+    foresee.engine.processes.starting = forking
     running: dict[int, _Forked] = {}
     for line in sys.stdin:
         request = json.loads(line)

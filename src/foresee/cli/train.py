@@ -65,7 +65,8 @@ def train(
       foresee train run.yaml --watch
 
     [bold]Several processes[/] are started, watched and taken down together on this
-    machine; docs/cluster.md starts the same parts on many.
+    machine; docs/cluster.md starts the same parts on many. Parts that are killed
+    are started again and go on from the last commit; docs/recovery.md.
 
     [bold]A run file[/] has at least this; docs/run-file.md explains every key:
 
@@ -78,9 +79,6 @@ def train(
     failed; 2 something in your input is wrong; 130 Ctrl-C; 143 SIGTERM. After
     130 and 143 the state was kept: use --resume.
     """
-    from foresee.engine.launch import launch
-    from foresee.engine.training import train as run_training
-
     sizes = {"workers": workers, "servers": servers}
     given = [f"distributed.{name}={number}" for name, number in sizes.items() if number is not None]
     config = load_run(run_file, [*(overrides or ()), *given])
@@ -89,6 +87,15 @@ def train(
     console = Console()
     display = WatchDisplay(console, config.run) if watch and console.is_terminal else None
     if config.num_servers:
-        raise typer.Exit(launch(config, resume=resume, replace=replace, stop_after=stop_after, display=display))
+        from foresee.engine.processes import starting
+
+        # The parts' imports begin now, beside our own.
+        with starting(config.distributed.workers, [config.tables.optimizer.name]) as start:
+            from foresee.engine.launch import launch
+
+            code = launch(config, start, resume=resume, replace=replace, stop_after=stop_after, display=display)
+        raise typer.Exit(code)
+    from foresee.engine.training import train as run_training
+
     outcome = run_training(config, resume=resume, replace=replace, stop_after=stop_after, display=display)
     raise typer.Exit(outcome.exit_code)

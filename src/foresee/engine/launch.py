@@ -1,20 +1,17 @@
 """`foresee train --workers 2 --servers 2`: everything a distributed run needs, started and watched on one machine.
 
-In: a configuration. Out: the run folder, as `worker` leaves it, and an exit code. Servers and planner come first, then
-the workers, with ports the system chose; worker 0's progress is shown here. If any part fails, all are taken down and
-it is said which one it was, with its last lines. The first Ctrl-C or SIGTERM asks the workers to commit and stop, the
-second ends everything at once. However this ends, no process stays behind.
+In: a configuration. Out: the run folder, as `worker` leaves it, and an exit code. `supervisor` starts the parts and
+starts those again that were killed; worker 0's progress is shown here. If a part cannot be helped, all are taken down
+and it is said which one it was, with its last lines. The first Ctrl-C or SIGTERM asks the workers to commit and stop,
+the second ends everything at once. However this ends, no process stays behind.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -22,36 +19,20 @@ from rich.console import Console
 
 from foresee.config import RunConfig
 from foresee.engine import run_folder
-from foresee.engine.local_shards import shard_folder, shard_folders
+from foresee.engine.local_shards import shard_folders
 from foresee.engine.parts import build_model, open_log, plan_header, table_layout, train_stream
-from foresee.engine.processes import LOST_ANOTHER_CODE, POLL_SECONDS, Part, Processes, culprit, send
+from foresee.engine.processes import Part, Processes, Start
 from foresee.engine.progress import Display, make_display
-from foresee.engine.relayed_display import relay
-from foresee.engine.run_folder import CONFIG_FILE, RunFolder
+from foresee.engine.run_folder import RunFolder
 from foresee.engine.stopping import StopSignals
+from foresee.engine.supervisor import Failed, Stopped, Supervisor
 from foresee.errors import ConfigError, InputError
 from foresee.store.server.layout_file import write_layout
-
-START_SECONDS = 300.0
-"""Until servers and planner listen."""
-FAREWELL_SECONDS = 700.0
-"""Until workers that were asked to stop have committed: a little longer than a commit may take."""
-CAUSE_SECONDS = 5.0
-"""Until it shows which part failed first."""
-LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
-
-
-class _Failed(Exception):  # noqa: N818 - says who, not what
-    def __init__(self, part: Part) -> None:
-        self.part = part
-
-
-class _Stopped(Exception):  # noqa: N818 - a signal came
-    pass
 
 
 def launch(
     config: RunConfig,
+    start: Start,
     *,
     resume: bool = False,
     replace: bool = False,
@@ -59,7 +40,10 @@ def launch(
     console: Console | None = None,
     display: Display | None = None,
 ) -> int:
-    """Runs to the end; returns the exit code. What is wrong with the input is an InputError, before or during."""
+    """Runs to the end; returns the exit code. What is wrong with the input is an InputError, before or during.
+
+    `start` starts parts; see `processes.starting`.
+    """
     console = console or Console()
     check_can_launch(config)
     log = open_log(config)
@@ -71,128 +55,22 @@ def launch(
         _logs(RunFolder(config.run)) as logs,
         tempfile.TemporaryDirectory(prefix="foresee-") as scratch,
         StopSignals() as stop,
-        Processes(logs) as processes,
+        Processes(logs, start) as processes,
         display or make_display(console) as display,
     ):
         write_layout(Path(scratch) / "layout.json", layout)
-        launcher = _Launcher(config, processes, Path(scratch), display, stop)
+        if config.tables.store == "memory":
+            display.say(
+                "rows are in the memory of the servers: a server that ends takes the run with it (tables.store: disk)"
+            )
+        supervisor = Supervisor(config, processes, Path(scratch), display, stop, stop_after)
         try:
-            launcher.run(stop_after)
-        except _Stopped:
-            return launcher.stop_workers()
-        except _Failed as failed:
+            supervisor.run()
+        except Stopped:
+            return supervisor.stop_workers()
+        except Failed as failed:
             return _tell(failed.part)
     return 0
-
-
-class _Launcher:
-    """One launched run."""
-
-    def __init__(
-        self, config: RunConfig, processes: Processes, scratch: Path, display: Display, stop: StopSignals
-    ) -> None:
-        self._config, self._processes, self._scratch = config, processes, scratch
-        self._display, self._stop = display, stop
-        self._workers: list[Part] = []
-        self._shown = 0
-
-    def run(self, stop_after: int | None) -> None:
-        """Until all workers have ended."""
-        self._start_servers_and_planner()
-        files = [*self._port_files(), self._scratch / "planner.port"]
-        self._watch(lambda: all(file.exists() for file in files), START_SECONDS)
-        *servers, planner = [f"grpc://127.0.0.1:{file.read_text().strip()}" for file in files]
-        self._start_workers(servers, planner, stop_after)
-        self._watch(lambda: all(part.code == 0 for part in self._workers), None)
-        self._show()
-
-    def stop_workers(self) -> int:
-        """Lets the workers commit; what they cannot finish is given up."""
-        asked = self._stop.received or signal.SIGTERM
-        self._display.say("stopping after a commit; a second Ctrl-C ends everything at once")
-        send(self._workers, signal.SIGTERM)
-        deadline = time.monotonic() + FAREWELL_SECONDS
-        while any(part.code is None for part in self._workers) and time.monotonic() < deadline:
-            if any((part.code or 0) < 0 for part in self._workers):
-                break  # it was ended before it could listen, and the others would wait for it
-            self._show()
-            time.sleep(POLL_SECONDS)
-        self._show()
-        if not self._workers or not all(part.code in (0, 128 + signal.SIGTERM) for part in self._workers):
-            self._display.say("stopped before anything could be kept; everything since the last commit is given up")
-        return 128 + asked
-
-    def _start_servers_and_planner(self) -> None:
-        config, num_servers = self._config, self._config.num_servers
-        for shard, port_file in enumerate(self._port_files()):
-            command = ["serve", "--layout", str(self._scratch / "layout.json"), "--shard", str(shard)]
-            command += ["--num-shards", str(num_servers), "--port-file", str(port_file)]
-            if config.tables.store == "disk":
-                command += ["--folder", str(shard_folder(config.tables_folder, shard))]
-            self._processes.start(f"server {shard}", command, endless=True)
-        command = ["plan-server", self._run_file, "--port-file", str(self._scratch / "planner.port")]
-        self._processes.start("planner", command, endless=True)
-
-    def _start_workers(self, servers: list[str], planner: str, stop_after: int | None) -> None:
-        num_workers = self._config.distributed.workers
-        command = ["worker", self._run_file, "--planner", planner, "--launched"]
-        command += ["--rendezvous", f"file://{self._scratch / 'rendezvous'}"]
-        for address in servers:
-            command += ["--server", address]
-        if stop_after is not None:
-            command += ["--stop-after", str(stop_after)]
-        # What the person has set stays; by default workers talk on this machine only and share its cores.
-        shared = {
-            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", LOOPBACK),
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers))),
-        }
-        for rank in range(num_workers):
-            environment = {**shared, "RANK": str(rank), "WORLD_SIZE": str(num_workers)}
-            part = self._processes.start(f"worker {rank}", command, endless=False, environment=environment)
-            self._workers.append(part)
-
-    def _watch(self, done: Callable[[], bool], seconds: float | None) -> None:
-        """Looks after everything until `done`."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while not done():
-            self._show()
-            if self._stop.asked:
-                raise _Stopped
-            if (part := culprit(self._processes.parts)) is not None:
-                raise _Failed(self._cause(part))
-            if deadline is not None and time.monotonic() > deadline:
-                raise InputError(
-                    f"servers and planner did not start within {seconds:.0f} s; see {self._config.run}/logs, and try "
-                    "again when the machine is less busy"
-                )
-            time.sleep(POLL_SECONDS)
-
-    def _cause(self, part: Part) -> Part:
-        """A part that only lost another notices at once, while the other may still be printing why it ends."""
-        deadline = time.monotonic() + CAUSE_SECONDS
-        while part.code == LOST_ANOTHER_CODE and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
-            part = culprit(self._processes.parts) or part
-        return part
-
-    def _show(self) -> None:
-        """Passes on what worker 0 has to say."""
-        if not self._workers:
-            return
-        with open(self._workers[0].output, encoding="utf-8", errors="replace") as file:
-            file.seek(self._shown)
-            for line in iter(file.readline, ""):
-                if not line.endswith("\n"):
-                    break
-                self._shown = file.tell()
-                relay(line, self._display)
-
-    @property
-    def _run_file(self) -> str:
-        return str(self._config.run / CONFIG_FILE)
-
-    def _port_files(self) -> list[Path]:
-        return [self._scratch / f"server-{shard}.port" for shard in range(self._config.num_servers)]
 
 
 def check_can_launch(config: RunConfig) -> None:

@@ -1,31 +1,34 @@
-"""The processes of a launched run: started, watched and ended together.
+"""The processes of a launched run: started, watched, started again and ended together.
 
 In: commands with names. Out: running processes whose output is in files, the first of them that fails, and the promise
 that none is left when the block is left. Each has a process group of its own, so Ctrl-C reaches only the launcher, and
-each ends with the launcher (`lifeline`). Nothing here knows what the processes do.
+each ends with the launcher (`lifeline`). Who runs under which process id is in `parts.json` beside their output.
+Nothing here knows what the processes do.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from foresee.engine.fork_server import ForkServer
 from foresee.engine.lifeline import LAUNCHER_VARIABLE
+from foresee.engine.restarts import LOST_ANOTHER_CODE
+from foresee.store.points import PART_VARIABLE
 
 STOP_SECONDS = 15.0
 """What a process may take to end when it is asked to."""
 POLL_SECONDS = 0.05
 LAST_LINES = 15
-LOST_ANOTHER_CODE = 3
-"""Exit code of a process that failed only because another one was gone."""
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
 class Process(Protocol):
@@ -40,13 +43,23 @@ class Process(Protocol):
     def send_signal(self, number: int) -> None: ...
 
 
-def start_process(command: Sequence[str], environment: dict[str, str], output: Path) -> Process:
-    """`foresee` with these arguments, by the interpreter that runs this."""
-    with open(output, "wb") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", "foresee", *command], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-            env=environment, process_group=0,
-        )  # fmt: skip
+Start = Callable[[Sequence[str], dict[str, str], Path], Process]
+"""`foresee` with these arguments and this environment; what it prints is added to the file."""
+
+
+@contextmanager
+def starting(num_workers: int, optimizers: Sequence[str]) -> Iterator[Start]:
+    """How parts are started: forked from a warm process, which begins to warm up now."""
+    with ForkServer({**os.environ, **worker_environment(num_workers)}, optimizers) as server:
+        yield server.start
+
+
+def worker_environment(num_workers: int) -> dict[str, str]:
+    """What the person has set stays; by default workers talk on this machine only and share its cores."""
+    return {
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", LOOPBACK),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers))),
+    }
 
 
 @dataclass
@@ -90,8 +103,8 @@ def culprit(parts: Sequence[Part]) -> Part | None:
 class Processes:
     """Use it as a context manager: on leaving, whatever still runs is ended."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, start: Start) -> None:
+        self._folder, self._start = folder, start
         self.parts: list[Part] = []
 
     def __enter__(self) -> Processes:
@@ -106,11 +119,25 @@ class Processes:
     def start(
         self, name: str, command: Sequence[str], *, endless: bool, environment: dict[str, str] | None = None
     ) -> Part:
+        """A part of this name that has ended is replaced."""
         output = self._folder / f"{name.replace(' ', '-')}.log"
-        everything = {**os.environ, **(environment or {}), LAUNCHER_VARIABLE: str(os.getpid())}
-        part = Part(name, start_process(command, everything, output), output, endless)
-        self.parts.append(part)
+        everything = {**os.environ, **(environment or {}), LAUNCHER_VARIABLE: str(os.getpid()), PART_VARIABLE: name}
+        part = Part(name, self._start(command, everything, output), output, endless)
+        self.parts = [*(it for it in self.parts if it.name != name), part]
+        self._write_down()
         return part
+
+    def kill(self, parts: Sequence[Part]) -> None:
+        """Ends these at once, and forgets them."""
+        send(parts, signal.SIGKILL)
+        wait(parts, None)
+        self.parts = [part for part in self.parts if part not in parts]
+
+    def _write_down(self) -> None:
+        """For a person who wants to look at one of them."""
+        draft = self._folder / "parts.json.draft"
+        draft.write_text(json.dumps({part.name: part.process.pid for part in self.parts}, indent=2) + "\n")
+        os.replace(draft, self._folder / "parts.json")
 
     def end(self, parts: Sequence[Part], seconds: float) -> None:
         """Asks these to end; kills those that do not, and waits for all."""

@@ -1,7 +1,7 @@
 """How a worker process ends: at once, with the right code, whatever its threads and peers are doing.
 
 In: what happened. Out: a sentence or a traceback on the error stream, and the end of the process: 0 done, 2 a person's
-mistake, 3 another worker was gone, 1 anything else, 130 and 143 after a signal. Python's own ending would join threads
+mistake, 3 another part was gone, 1 anything else, 130 and 143 after a signal. Python's own ending would join threads
 that wait for peers.
 """
 
@@ -13,10 +13,14 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from foresee.engine.processes import LOST_ANOTHER_CODE
+from foresee.engine.restarts import LOST_ANOTHER_CODE
 from foresee.errors import ForeseeError, InputError
+from foresee.store.remote.endpoint import TRANSPORT_ERRORS
 
 LOST_PEER = ("connection closed by peer", "connection reset by peer", "connection refused", "broken pipe", "timed out")
+
+LOST_SERVER = ("it is stopping", "it was started again", "is not the one served here", "was given up")
+"""What a server or planner says that is about to end, was replaced, or serves newer trainers."""
 
 
 @contextmanager
@@ -31,7 +35,7 @@ def ending_at_once() -> Iterator[None]:
         code = 130
     except InputError as error:
         print(f"foresee: {error}", file=sys.stderr)
-        code = 2
+        code = LOST_ANOTHER_CODE if _lost_server(error) else 2
     except BaseException as error:
         lost = _lost_peer(error)
         print(lost or _told(error), file=sys.stderr)
@@ -39,6 +43,11 @@ def ending_at_once() -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _lost_server(error: InputError) -> bool:
+    """Whether this is the end of a server or planner, and no mistake of a person."""
+    return isinstance(error.__cause__, TRANSPORT_ERRORS) or any(sign in str(error) for sign in LOST_SERVER)
 
 
 def _lost_peer(error: BaseException) -> str | None:

@@ -1,0 +1,69 @@
+"""Parts that are killed are started again, and the run ends with the bytes of one that nobody disturbed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from run_results import Bytes, dense_half, num_steps_done, rows_in_folders
+from warm_commands import Command, Commands, is_alive, wait_until
+
+EPOCHS = 8
+NUM_STEPS = 25 * EPOCHS
+OPTIONS = ("--set", f"train.epochs={EPOCHS}", "--set", "train.commit_every_steps=10")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Bytes]:
+    """What a run leaves that nobody disturbs, by its settings; trained once for each."""
+    known: dict[tuple[str, ...], Bytes] = {}
+
+    def results(run_file: Path, *options: str) -> Bytes:
+        if options not in known:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            code, text = commands.run("train", run_file, *options, "--set", f"run={folder / 'run'}")
+            assert code == 0, text
+            known[options] = everything(folder / "run")
+        return known[options]
+
+    return results
+
+
+def everything(run: Path) -> Bytes:
+    return {**rows_in_folders(run), **dense_half(run, NUM_STEPS)}
+
+
+def wait_for_step(launched: Command, run: Path, step: int) -> None:
+    wait_until(lambda: num_steps_done(run) >= step or not is_alive(launched.process_id), f"step {step}")
+    assert num_steps_done(run) < NUM_STEPS, "the run was over before it could be disturbed"
+
+
+@pytest.mark.parametrize("part", ["worker0", "worker1", "serve0", "serve1", "plan-server"])
+def test_a_killed_part_is_started_again(
+    commands: Commands, run_file: Path, undisturbed: Callable[..., Bytes], part: str
+) -> None:
+    expected, run = undisturbed(run_file, *OPTIONS), run_file.parent / "run"
+    launched = commands.start("train", run_file, *OPTIONS)
+    wait_for_step(launched, run, 12)
+    os.kill(launched.children()[part], signal.SIGKILL)
+    assert commands.wait(launched) == 0, launched.text()
+    assert "was killed by SIGKILL" in launched.text()
+    assert everything(run) == expected
+
+
+def test_a_killed_launcher_leaves_a_run_that_goes_on(
+    commands: Commands, run_file: Path, undisturbed: Callable[..., Bytes]
+) -> None:
+    expected, run = undisturbed(run_file, *OPTIONS), run_file.parent / "run"
+    launched = commands.start("train", run_file, *OPTIONS)
+    wait_for_step(launched, run, 12)
+    parts = launched.children()
+    launched.signal(signal.SIGKILL)
+    assert commands.wait(launched) == -signal.SIGKILL
+    wait_until(lambda: not any(is_alive(it) for it in parts.values()), "the end of its parts")
+    code, text = commands.run("train", run_file, *OPTIONS, "--resume")
+    assert code == 0, text
+    assert everything(run) == expected
