@@ -6,6 +6,7 @@ and a lane of its own, so that neither queues behind the other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -24,11 +25,13 @@ from foresee.store.contract import Layout, Rows
 class PeerExchange:
     """One of `num_workers` workers. Close it before the process group is destroyed."""
 
-    def __init__(self, layout: Layout, mesh: Mesh) -> None:
+    def __init__(self, layout: Layout, mesh: Mesh, lap: Callable[[str], None] = lambda what: None) -> None:
+        """`lap` is told, by the thread that updates, what it did last: for a timeline."""
         self.rank = mesh.rank
         self.num_workers = mesh.num_workers
         self._layout = layout
         self._mesh = mesh
+        self._lap = lap
         self._conversation = Conversation(layout, mesh.rank, mesh.num_workers)
         self._itinerary: Itinerary | None = None
         self._thread = ThreadPoolExecutor(1, "foresee-exchange")
@@ -70,7 +73,9 @@ class PeerExchange:
         if isinstance(request, StartBackground):
             self._travelling = self._thread.submit(self._carry_out, request.moments)
         else:
+            self._lap("update")
             self._finish_background()
+            self._lap("background_wait")
         return None
 
     def _finish_background(self) -> None:

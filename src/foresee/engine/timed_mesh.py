@@ -7,15 +7,27 @@ back, so that nothing stands between it and its peers.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from torch import Tensor
 
 from foresee.engine.mesh import Lane, Mesh
 from foresee.engine.timeline import EXCHANGE, NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Timeline
+from foresee.engine.timeline import Lane as TimelineLane
 
 
 def timed(mesh: Mesh, timeline: Timeline) -> Mesh:
     return mesh if timeline is NOT_RECORDED else TimedMesh(mesh, timeline)
+
+
+def lap_of(timeline: Timeline) -> Callable[[str], None]:
+    """A lap of the thread that calls it: the one that trains, or that of updates during backward."""
+    return lambda what: _updating_lane(timeline).lap(what, timeline.step)
+
+
+def _updating_lane(timeline: Timeline) -> TimelineLane:
+    during_backward = threading.current_thread().name.startswith(UPDATE_THREAD)
+    return timeline.lane(UPDATE if during_backward else TRAIN)
 
 
 class TimedMesh:
@@ -27,8 +39,7 @@ class TimedMesh:
 
     def swap(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
         critical = lane is Lane.CRITICAL
-        during_backward = threading.current_thread().name.startswith(UPDATE_THREAD)
-        line = self._timeline.lane((UPDATE if during_backward else TRAIN) if critical else EXCHANGE)
+        line = _updating_lane(self._timeline) if critical else self._timeline.lane(EXCHANGE)
         step = self._timeline.step
         line.lap("update" if critical else "idle", step)
         received = self._mesh.swap(lane, sent, sizes, expected)

@@ -46,7 +46,7 @@ from foresee.engine.pulse import Pulse
 from foresee.engine.run_folder import RunFolder
 from foresee.engine.stopping import StopSignals
 from foresee.engine.tables import Tables
-from foresee.engine.timed_mesh import timed
+from foresee.engine.timed_mesh import lap_of, timed
 from foresee.engine.training import loss_of, recording, sinks_of
 from foresee.engine.work import Pooling
 from foresee.engine.worker_duties import EvaluateTogether, KeepTogether
@@ -111,7 +111,7 @@ def run_worker(
         planner.open()
         timeline = recording(config)
         mesh = timed(TorchMesh(), timeline) if place.num_workers > 1 else None
-        exchange = PeerExchange(tables.layout, mesh) if mesh is not None else None
+        exchange = PeerExchange(tables.layout, mesh, lap_of(timeline)) if mesh is not None else None
         run = Run(
             stream, tables, header, Pooling.of(log.mean_features), records=planner.records(),
             exchange=exchange or Alone(), num_threads=torch.get_num_threads(), commit_at_end=False,
