@@ -84,21 +84,21 @@ def _frappe(folder: Path) -> ClickLog:
 
 SUBJECTS = {
     "movielens": Subject(
-        prepare=_movielens, held_out="valid", model="ncf", options={"deep": (16, 8)}, batch_size=256, epochs=3,
+        prepare=_movielens, held_out="valid", model="ncf", options={"deep": (16, 8)}, batch_size=256, epochs=2,
         row_lr=100.0,
     ),
     "frappe": Subject(
-        prepare=_frappe, held_out="test", model="deepfm", options={"deep": (32,)}, batch_size=256, epochs=4, row_lr=5.0
+        prepare=_frappe, held_out="test", model="deepfm", options={"deep": (32,)}, batch_size=256, epochs=2, row_lr=1.0
     ),
     "avazu": Subject(
         prepare=lambda folder: prepare(
             Avazu(files=(DATA / "avazu" / "avazu_union_sorted.csv",)), folder, PrepareOptions()
         ).log,
-        held_out="valid", model="dlrm", options={"bottom": (16,), "top": (32,)}, batch_size=256, epochs=3, row_lr=2.0,
+        held_out="valid", model="dlrm", options={"bottom": (16,), "top": (32,)}, batch_size=256, epochs=2, row_lr=16.0,
     ),
     "synthetic": Subject(
         prepare=lambda folder: synthetic(folder, num_samples=100_000, seed=3, table_scale=0.001),
-        held_out="valid", model="dlrm", options={"bottom": (16,), "top": (32,)}, batch_size=512, epochs=2, row_lr=2.0,
+        held_out="valid", model="dlrm", options={"bottom": (16,), "top": (32,)}, batch_size=512, epochs=1, row_lr=16.0,
     ),
 }  # fmt: skip
 
