@@ -1,0 +1,236 @@
+"""`foresee simulate`: step, bottleneck and memory of clusters that are not there, for a person's own log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from foresee.cli import scenario
+from foresee.cli.bars import bar
+from foresee.cli.simulation_table import Record, as_tables, record_of
+from foresee.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from foresee.data.batch import BatchStream
+    from foresee.data.click_log import ClickLog
+    from foresee.engine.comparison import CacheSize
+    from foresee.engine.simulation import Cluster, RowTimes
+    from foresee.store.contract import Layout
+
+STEPS = 12
+GIGABIT = 1e9 / 8
+EXPLANATION = (
+    "predicted ms: compute, then what is not hidden behind it; of compute: share of a step that its own compute takes; "
+    "fetched, critical KB and plan KB: of a trainer in a step; planning ms and cores: processor time of planning a "
+    "step here, and cores like this one's that keep up with the predicted step"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """The cluster as a person says it."""
+
+    servers: int | None
+    compute_ms: float
+    link_gbit: float
+    server_link_gbit: float
+    latency_us: float
+    message_us: float
+    wire_row_us: float
+    server_cores: float
+    dense_mb: float
+    dense_hidden: float
+    planners: int
+
+    def check(self) -> None:
+        for option in ("compute_ms", "link_gbit", "server_link_gbit", "server_cores"):
+            scenario.positive(getattr(self, option), f"--{option.replace('_', '-')}")
+
+    def cluster(self, num_trainers: int, times: RowTimes) -> Cluster:
+        """For so many trainers; rows cost what they cost a core of this machine."""
+        from foresee.engine.simulation import Cluster
+        from foresee.plan.cost import Speeds
+
+        wire = self.wire_row_us * scenario.MICROSECOND
+        speeds = Speeds(
+            compute_seconds=self.compute_ms * scenario.MILLISECOND,
+            trainer_bytes_per_second=self.link_gbit * GIGABIT,
+            server_bytes_per_second=self.server_link_gbit * GIGABIT,
+            latency_seconds=self.latency_us * scenario.MICROSECOND,
+            num_servers=self.servers or max(1, num_trainers // 4),
+            server_rows_per_second=self.server_cores / ((times.read + times.write) / 2 + wire),
+            read_row_seconds=wire,
+            write_row_seconds=wire,
+            cache_row_seconds=times.cache,
+            exchange_seconds=self.message_us * scenario.MICROSECOND,
+            exchange_row_seconds=times.cache,
+            dense_bytes=self.dense_mb * 1e6,
+            dense_hidden_share=self.dense_hidden,
+        )
+        return Cluster(speeds=speeds, num_planners=self.planners)
+
+    def in_words(self, times: RowTimes) -> str:
+        planned = f"planning on {self.planners} core(s)" if self.planners else "a plan that was made before"
+        return (
+            f"Predicted for {self.compute_ms:g} ms of compute a step, links of {self.link_gbit:g} Gbit/s (servers "
+            f"{self.server_link_gbit:g}) and {self.latency_us:g} µs, {self.server_cores:g} cores a server, "
+            f"{self.dense_mb:g} MB of dense gradients, {self.dense_hidden:.0%} of their sum hidden, {planned}. Timed "
+            f"here: {1e6 * times.read:.2f} / {1e6 * times.write:.2f} µs to read / write a row, {1e6 * times.cache:.2f} "
+            "to copy it."
+        )
+
+
+def simulate(
+    log: Annotated[
+        Path | None, typer.Argument(metavar="[LOG]", help="A prepared log; or none, with --synthetic.")
+    ] = None,
+    synthetic: Annotated[
+        float | None, typer.Option(metavar="ROWS", help="A synthetic log with about so many rows, such as 2e10.")
+    ] = None,
+    trainers: Annotated[str, typer.Option(metavar="N,N", help="Numbers of trainers.")] = "2,4,8,16,32,64",
+    servers: Annotated[int | None, typer.Option(min=1, help="Default: one for four trainers, at least one.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples a step of each trainer.")] = 512,
+    cache: Annotated[
+        str, typer.Option(metavar="SIZE", help="Slots of each trainer: 50000 rows, or 2x what two steps need.")
+    ] = "1x",
+    steps: Annotated[int, typer.Option(min=4, metavar="NUM", help="Plan so many steps from the start.")] = STEPS,
+    policy: Annotated[str, typer.Option(help="lookahead, owner, none, or another of `foresee compare`.")] = "lookahead",
+    dim: Annotated[int, typer.Option(min=1, help="Columns of a row.")] = 64,
+    optimizer: Annotated[str, typer.Option(help="Of the rows: its state travels with them.")] = "rowwise_adagrad",
+    compute_ms: Annotated[float, typer.Option(help="Forward and backward of one trainer, its rows at hand.")] = 8.0,
+    link_gbit: Annotated[float, typer.Option(help="Of every trainer, each way.")] = 25.0,
+    server_link_gbit: Annotated[float | None, typer.Option(help="Of every server. Default: as a trainer's.")] = None,
+    latency_us: Annotated[float, typer.Option(min=0, help="One way between two machines.")] = 20.0,
+    message_us: Annotated[float, typer.Option(min=0, help="Sending a message to one more trainer.")] = 5.0,
+    wire_row_us: Annotated[float, typer.Option(min=0, help="Packing a row for the wire, on one core.")] = 0.2,
+    server_cores: Annotated[float, typer.Option(help="Of every server.")] = 16.0,
+    dense_mb: Annotated[float, typer.Option(min=0, help="Dense gradients, summed over trainers in every step.")] = 2.0,
+    dense_hidden: Annotated[float, typer.Option(min=0, max=1, help="Share of that behind backward.")] = 0.5,
+    planners: Annotated[
+        int, typer.Option(min=0, help="Cores that planning is spread over; 0: the plan was made before.")
+    ] = 1,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures as CSV.")] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw them: one HTML file.")] = None,
+) -> None:
+    """What a cluster you do not have would do with your log: predicted step, bottleneck, memory.
+
+    Plans some steps with the real planner for each number of trainers, times it, times what a row costs a core of this
+    machine, and predicts the step with a cost model of links, latencies, servers and overlap. Planner times and memory
+    are measured or counted; milliseconds of a step are predictions. The planned steps begin with empty caches, so a run
+    would fetch less.
+
+    [bold]Examples[/]
+
+      foresee simulate data/criteo --trainers 2,4,8 --batch-size 32 --compute-ms 8
+      foresee simulate --synthetic 2e10 --dim 128 --trainers 64 --servers 16 --compute-ms 8 --link-gbit 25
+    """
+    from foresee.engine.simulation import time_rows
+
+    assumed = Assumptions(
+        servers=servers, compute_ms=compute_ms, link_gbit=link_gbit,
+        server_link_gbit=link_gbit if server_link_gbit is None else server_link_gbit, latency_us=latency_us,
+        message_us=message_us, wire_row_us=wire_row_us, server_cores=server_cores, dense_mb=dense_mb,
+        dense_hidden=dense_hidden, planners=planners,
+    )  # fmt: skip
+    assumed.check()
+    console, many, size = Console(), scenario.numbers(trainers, "--trainers"), _one_size(cache)
+    source = _Source.of(log, synthetic, batch_size, steps)
+    layout = source.layout(dim, optimizer)
+    times = time_rows(layout)
+    records = [_record(source, count, policy, size, layout, assumed, times, console) for count in many]
+    terabytes = layout.num_rows * layout.row_bytes / 1e12
+    about = (
+        f"{source.name}: {layout.num_rows:,} rows of {layout.row_bytes} bytes, {terabytes:.3g} TB; "
+        f"{steps} steps of {batch_size:,} samples a trainer planned by {policy}, from empty caches"
+    )
+    setting = assumed.in_words(times)
+    for part in (about, *as_tables(records), EXPLANATION, setting):
+        console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
+    _write(records, csv, page, about, setting, console)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """Where steps come from: a log, or a synthetic one of any size."""
+
+    log: ClickLog | None
+    synthetic: float | None
+    batch_size: int
+    num_steps: int
+
+    @classmethod
+    def of(cls, log: Path | None, synthetic: float | None, batch_size: int, num_steps: int) -> _Source:
+        from foresee.data.click_log import ClickLog
+
+        if (log is None) == (synthetic is None):
+            raise ConfigError("give a prepared log or --synthetic ROWS, one of the two")
+        opened = None if log is None else ClickLog.open(log)
+        return cls(log=opened, synthetic=synthetic, batch_size=batch_size, num_steps=num_steps)
+
+    @property
+    def name(self) -> str:
+        return f"a synthetic log of {self.synthetic:g} rows" if self.log is None else str(self.log.path)
+
+    def layout(self, dim: int, optimizer: str) -> Layout:
+        from foresee.engine.simulation import SyntheticStream
+
+        if self.log is not None:
+            return scenario.row_layout(self.log, dim, optimizer)
+        return scenario.row_layout(SyntheticStream(self.synthetic or 0, batch_size=1, num_steps=1), dim, optimizer)
+
+    def stream(self, num_trainers: int) -> BatchStream:
+        """Global batches for so many trainers."""
+        from foresee.engine.simulation import SyntheticStream
+
+        size = num_trainers * self.batch_size
+        if self.log is None:
+            return SyntheticStream(self.synthetic or 0, batch_size=size, num_steps=self.num_steps)
+        has = self.log.split_sizes.get("train", 0)
+        if has < 4 * size:
+            raise DataError(
+                f"{self.log.path}: its train split has {has:,} samples, too few for four steps of {num_trainers} "
+                f"trainers with {self.batch_size} samples each; lower --batch-size or --trainers"
+            )
+        return self.log.batches(batch_size=size)
+
+
+def _record(
+    source: _Source, num_trainers: int, policy: str, cache: CacheSize, layout: Layout, assumed: Assumptions,
+    times: RowTimes, console: Console,
+) -> Record:  # fmt: skip
+    from foresee.engine.comparison import absence, policies_named, take_sample
+    from foresee.engine.simulation import simulate as simulated
+
+    (chosen,) = policies_named([policy], (100,))
+    reason = "cannot be run" if policy == "belady" else absence(chosen, num_trainers)
+    if reason is not None:
+        raise ConfigError(f"--policy {policy} {reason} ({num_trainers} trainers); choose another, such as lookahead")
+    cluster, total = assumed.cluster(num_trainers, times), 2 * source.num_steps
+    with bar(console, f"{num_trainers} trainers", total) as advance:
+        sample = take_sample(source.stream(num_trainers), num_trainers, source.num_steps, advance)
+        found = simulated(sample, chosen, cache, layout, cluster, advance)
+    return record_of(found, cluster.speeds.compute_seconds)
+
+
+def _one_size(text: str) -> CacheSize:
+    size, *more = scenario.cache_sizes(text)
+    if more:
+        raise typer.BadParameter(f"--cache {text}: give one size")
+    return size
+
+
+def _write(
+    records: list[Record], csv: Path | None, page: Path | None, about: str, setting: str, console: Console
+) -> None:
+    from foresee.report.simulation import as_csv, write_simulation_page
+
+    if csv is not None:
+        scenario.write_text(csv, as_csv(records))
+        console.print(f"wrote {csv}", highlight=False, soft_wrap=True)
+    if page is not None:
+        write_simulation_page(page, "A cluster on paper", records, introduction=about, setting=setting)
+        console.print(f"drew {page}", highlight=False, soft_wrap=True)

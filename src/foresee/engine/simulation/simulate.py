@@ -1,0 +1,160 @@
+"""Plans some steps for so many trainers with the real planner, predicts the step, and adds up memory and plan bytes.
+
+In: steps of a log, a policy, a cache, and the speeds of a cluster. Out: what the step would take and what would limit
+it, what trainers, servers and planner need, and how long planning took here. The caches are empty at the first step, so
+a short sample has more fetches than a long run: predictions err on the slow side, the more the larger the tables.
+Never: a run. Nothing is trained and no table is opened.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from foresee.engine.comparison.compare import bytes_of, header_of
+from foresee.engine.comparison.policies import Policy, planner_for
+from foresee.engine.comparison.sample import CacheSize, Sample
+from foresee.engine.loop import FETCH_AHEAD_STEPS
+from foresee.engine.memory import ROW_TABLE_BYTES, SLOT_TABLE_BYTES
+from foresee.engine.pipeline import WRITES_IN_FLIGHT
+from foresee.plan.cost import Prediction, RowBytes, Speeds, predict, transfer_bytes
+from foresee.plan.record import Header, Record
+from foresee.plan.upcoming import WINDOW_LOOKUPS_MAX, WINDOW_STEPS
+from foresee.plan.volumes import CRITICAL, RECEIVED, Measuring, Volumes
+from foresee.store.contract import Layout
+
+WIRE_BYTES = 12
+"""What goes with a row between a trainer and a server: its id and its version."""
+IN_FLIGHT_STEPS = 2 * FETCH_AHEAD_STEPS + 4 + WRITES_IN_FLIGHT + 2
+"""Steps whose rows or records a trainer holds beside its cache, at most."""
+PLANNER_SLOT_BYTES = 28
+"""What the planner of many trainers keeps for a slot: row, last use and sharing, place in a list and among the free."""
+PLANNER_LOOKUP_BYTES = 16
+"""What it keeps for a lookup of its window: row, position, next use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What there would be."""
+
+    speeds: Speeds
+    """Without a planner; that one is timed."""
+    num_planners: int
+    """Cores that planning is spread over; 0: the plan was made before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What came out for so many trainers."""
+
+    num_trainers: int
+    num_servers: int
+    cache_rows: int
+    num_steps: int
+    batch_size: int
+    """Of all trainers together."""
+    num_unique: float
+    """Distinct rows of a global batch."""
+    hit_rate: float
+    fetched_rows: float
+    """Of a trainer in a step, as all that follow."""
+    critical_bytes: float
+    plan_bytes: float
+    prediction: Prediction
+    planner_seconds: float
+    """Processor time of planning one step for all trainers, on this machine."""
+    trainer_bytes: float
+    server_bytes: float
+    planner_bytes: float
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.batch_size / self.prediction.step_seconds
+
+    @property
+    def planner_cores(self) -> float:
+        """Cores like one of this machine that planning as fast as training needs."""
+        return self.planner_seconds / self.prediction.step_seconds
+
+
+def simulate(
+    sample: Sample, policy: Policy, cache: CacheSize, layout: Layout, cluster: Cluster,
+    advance: Callable[[], None] | None = None,
+) -> Simulated:  # fmt: skip
+    """Plans the sample's steps and predicts their second half, without the last one, which writes everything back."""
+    header = header_of(sample, sample.rows_of(cache), policy)
+    timed = _Timed()
+    measuring = Measuring(sample.num_workers)
+    for record in timed.records(policy, header, sample, advance or (lambda: None)):
+        measuring.add(record)
+    volumes, planner_seconds = measuring.volumes(), timed.seconds / len(sample.steps)
+    trained = volumes.until_step(max(1, volumes.num_steps - 1))
+    bound = planner_seconds / cluster.num_planners if cluster.num_planners else 0.0
+    row_bytes = bytes_of(layout)
+    on_wire = RowBytes(stored=row_bytes.stored + WIRE_BYTES, value=row_bytes.value)
+    speeds = replace(cluster.speeds, planner_seconds=bound)
+    prediction = predict(trained, on_wire, speeds, first_step=trained.num_steps // 2)
+    steady = trained.from_step(trained.num_steps // 2)
+    return Simulated(
+        num_trainers=sample.num_workers,
+        num_servers=speeds.num_servers,
+        cache_rows=header.capacity_rows,
+        num_steps=len(sample.steps),
+        batch_size=sample.steps[0].num_samples,
+        num_unique=sample.num_unique,
+        hit_rate=steady.hit_rate,
+        fetched_rows=float(steady.fetched.mean()),
+        critical_bytes=float(transfer_bytes(steady, on_wire)[:, :, RECEIVED, CRITICAL].mean()),
+        plan_bytes=float(steady.plan_bytes.mean()),
+        prediction=prediction,
+        planner_seconds=planner_seconds,
+        trainer_bytes=trainer_bytes(header, steady, layout),
+        server_bytes=sample.num_rows * layout.row_bytes / speeds.num_servers,
+        planner_bytes=planner_bytes(header, sample),
+    )
+
+
+def trainer_bytes(header: Header, volumes: Volumes, layout: Layout) -> float:
+    """Slots, rows on their way, and records; beside the model and torch."""
+    slots = header.capacity_rows * (layout.row_bytes + SLOT_TABLE_BYTES)
+    staging = IN_FLIGHT_STEPS * int(volumes.fetched.max(initial=0)) * layout.row_bytes
+    return slots + staging + IN_FLIGHT_STEPS * float(volumes.plan_bytes.mean())
+
+
+def planner_bytes(header: Header, sample: Sample) -> float:
+    """Slots of all trainers, the window's lookups, and the rows the planner knows: never more than the window holds."""
+    lookups = len(sample.steps[0].rows)
+    window = min(WINDOW_STEPS, WINDOW_LOOKUPS_MAX // max(1, lookups) + 1)
+    known = min(header.num_rows, header.num_workers * header.capacity_rows + window * sample.num_unique)
+    slots = header.num_workers * header.capacity_rows * PLANNER_SLOT_BYTES
+    return slots + window * lookups * PLANNER_LOOKUP_BYTES + known * ROW_TABLE_BYTES
+
+
+class _Timed:
+    """Plans, and adds up the processor time that takes; what whoever takes the records does is not in it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def records(
+        self, policy: Policy, header: Header, sample: Sample, advance: Callable[[], None]
+    ) -> Iterator[Record]:  # fmt: skip
+        self._compile(policy, header, sample)
+        planner = planner_for(policy, header, sample)
+        for touches in sample.steps:
+            begun = time.thread_time()
+            records = planner.push(touches)
+            self.seconds += time.thread_time() - begun
+            advance()
+            yield from records
+        begun = time.thread_time()
+        records = planner.finish()
+        self.seconds += time.thread_time() - begun
+        yield from records
+
+    def _compile(self, policy: Policy, header: Header, sample: Sample) -> None:
+        """One step planned and forgotten, so that loading compiled kernels is not in the time."""
+        planner = planner_for(policy, header, sample)
+        planner.push(sample.steps[0])
+        planner.finish()
