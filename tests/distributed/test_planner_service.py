@@ -13,6 +13,7 @@ from foresee.engine.loop import make_header
 from foresee.engine.plan_columns import batch_of, record_of
 from foresee.engine.planner_service import session as sessions
 from foresee.engine.planner_service.client import PlannerClient
+from foresee.engine.planner_service.protocol import Beginning
 from foresee.engine.planner_service.server import PlannerServer
 from foresee.engine.planner_service.session import PlanSession, kept_steps
 from foresee.engine.planning import planned_records
@@ -39,6 +40,9 @@ class Source:
             self.stream, planner="lookahead", cache_rows=cache_rows, first_step=first_step, num_workers=NUM_WORKERS,
             placement="location_aware",
         )  # fmt: skip
+
+    def begin(self, beginning: Beginning) -> Header:
+        return self.header(beginning.first_step)
 
     def plan(self, first_step: int = 0) -> list[bytes]:
         return [as_bytes(record) for record in planned_records(self.stream, self.header(first_step))]
@@ -79,7 +83,7 @@ def serve(source: Source) -> Iterator[Callable[..., PlannerServer]]:
     made: list[PlannerServer] = []
 
     def start(port: int = 0) -> PlannerServer:
-        server = PlannerServer(source.stream, source.header, port=port)
+        server = PlannerServer(source.stream, source.begin, port=port)
         made.append(server)
         return server
 
@@ -189,9 +193,9 @@ def test_a_planner_that_is_away_is_a_sentence(
 
 def test_other_machines_need_tls_and_a_token(source: Source) -> None:
     with pytest.raises(ConfigError, match="without TLS and a token"):
-        PlannerServer(source.stream, source.header, host="0.0.0.0")
+        PlannerServer(source.stream, source.begin, host="0.0.0.0")
     token = "a token of sufficient length"
-    server = PlannerServer(source.stream, source.header, security=Security(token=token))
+    server = PlannerServer(source.stream, source.begin, security=Security(token=token))
     try:
         with pytest.raises(StoreError, match="refuses the token"):
             client(server, source, 0).open()

@@ -18,7 +18,8 @@ from foresee.testing.traces import skewed_trace, touches_of
 def header_of(num_workers: int, capacity_rows: int, num_rows: int, num_steps: int) -> Header:
     return Header(
         planner="lookahead", parameters={"placement": "location_aware", "remember_versions": 1},
-        num_workers=num_workers, capacity_rows=capacity_rows, num_rows=num_rows, first_step=0, num_steps=num_steps, fetch_ahead_steps=4,
+        num_workers=num_workers, capacity_rows=capacity_rows, num_rows=num_rows, first_step=0, num_steps=num_steps,
+        fetch_ahead_steps=4,
         stream_digest="test",
     )  # fmt: skip
 

@@ -55,8 +55,10 @@ def cache_rows(config: RunConfig, log: ClickLog) -> int:
     return math.ceil(config.cache.share * log.num_rows)
 
 
-def plan_header(config: RunConfig, log: ClickLog, stream: LogStream, *, first_step: int = 0) -> Header:
-    """What is to be planned, from a step on."""
+def plan_header(
+    config: RunConfig, log: ClickLog, stream: LogStream, *, first_step: int = 0, planned_from: int | None = None
+) -> Header:
+    """What is to be planned, from a step on; `planned_from`: of a plan that began there."""
     planner, workers = config.cache.planner, config.distributed.workers
     if planner not in PLANNERS:
         raise ConfigError(f"cache.planner: there is no planner {planner!r}; choose one of {', '.join(PLANNERS)}")
@@ -74,6 +76,7 @@ def plan_header(config: RunConfig, log: ClickLog, stream: LogStream, *, first_st
         num_workers=workers,
         placement=config.distributed.placement if workers > 1 else None,
         placement_positions=_placement_positions(config, log) if workers > 1 else None,
+        planned_from=planned_from,
     )
 
 

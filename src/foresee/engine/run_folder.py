@@ -3,6 +3,7 @@
     RUN/config.yaml      the run as it was started, every key, paths as seen from RUN
     RUN/run.json         the log's digest: a run cannot go on with another log
     RUN/metrics.jsonl    one JSON object a line: kind train, valid or commit
+    RUN/plan.json        where a plan for several workers began; see `plan_origin`
     RUN/_SUCCESS         the step of the last commit, for other tools; written when all parts have it
     RUN/timeline/        what each worker recorded of itself, for `foresee report`; see `timeline`
     RUN/checkpoints/     dense weights, optimiser and random state of the last commits; see `checkpoint`
@@ -34,6 +35,7 @@ CONFIG_FILE = "config.yaml"
 IDENTITY_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
 MARK_FILE = "_SUCCESS"
+PLAN_FILE = "plan.json"
 FORMAT_VERSION = 1
 
 
@@ -178,7 +180,7 @@ def _remove(config: RunConfig) -> None:
     if _inside(config.tables_folder, config.run):
         trees.append(config.tables_folder)
     # The configuration goes first: without it the folder counts as no run, whatever of the rest is still there.
-    for name in (CONFIG_FILE, IDENTITY_FILE, METRICS_FILE, MARK_FILE):
+    for name in (CONFIG_FILE, IDENTITY_FILE, METRICS_FILE, MARK_FILE, PLAN_FILE):
         (config.run / name).unlink(missing_ok=True)
     for tree in trees:
         shutil.rmtree(tree, ignore_errors=True)

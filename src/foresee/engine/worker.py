@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
 
@@ -40,6 +40,7 @@ from foresee.engine.parts import (
     train_stream,
 )
 from foresee.engine.peers import PeerExchange
+from foresee.engine.plan_origin import plan_origin
 from foresee.engine.planner_service.client import PlannerClient
 from foresee.engine.progress import Display
 from foresee.engine.pulse import Pulse
@@ -51,6 +52,7 @@ from foresee.engine.training import loss_of, recording, sinks_of
 from foresee.engine.work import Pooling
 from foresee.engine.worker_duties import EvaluateTogether, KeepTogether
 from foresee.errors import ConfigError
+from foresee.plan.record import Header
 from foresee.store import points
 from foresee.store.points import reach
 from foresee.store.remote import RemoteStore
@@ -105,7 +107,7 @@ def run_worker(
         optimizer = dense_optimizer(config.train.optimizer, model)
         first_step = _restore(folder, tables, model, optimizer)
         reach(points.RESTORED)
-        header = plan_header(config, log, stream, first_step=first_step)
+        header = _enter(plan_header(config, log, stream, first_step=first_step), folder)
         endpoint = Endpoint.parse(place.planner, place.token, place.tls_root_certificate)
         planner = PlannerClient(endpoint, run=name, worker=place.rank, header=header)
         planner.open()
@@ -183,6 +185,19 @@ def _restore(folder: RunFolder, tables: Tables, model: nn.Module, optimizer: tor
     if step:
         checkpoint.load(folder.checkpoints, step, model, optimizer)
     return step
+
+
+def _enter(header: Header, folder: RunFolder) -> Header:
+    """The header of the plan that the run has followed so far; worker 0 knows where that began."""
+    unknown = -1
+    begun = torch.tensor([unknown])
+    if dist.get_rank() == 0:
+        origin = plan_origin(folder, header)
+        begun[0] = unknown if origin is None else origin
+    dist.broadcast(begun, 0)
+    if begun.item() == unknown:
+        return header
+    return replace(header, parameters={**header.parameters, "planned_from": int(begun.item())})
 
 
 def _train(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyarrow import flight
 
 from foresee.engine.plan_columns import record_of
 from foresee.engine.planner_service import protocol
+from foresee.engine.planner_service.protocol import Beginning
 from foresee.errors import PlanError
 from foresee.plan.record import Header, Record
 from foresee.store.remote.endpoint import TRANSPORT_ERRORS, Endpoint, is_refused_token
@@ -82,7 +84,7 @@ class PlannerClient:
                 time.sleep(PAUSE_SECONDS)
 
     def _open_once(self) -> None:
-        content = protocol.to_json({"run": self._run, "first_step": self._header.first_step})
+        content = protocol.to_json({"run": self._run, **asdict(Beginning.of(self._header))})
         results = self._client.do_action(
             flight.Action(protocol.OPEN, content), self._endpoint.options(CALL_SECONDS)
         )
@@ -94,7 +96,7 @@ class PlannerClient:
             )
 
     def _get_once(self, step: int) -> list[Any]:
-        asked = {"run": self._run, "first_step": self._header.first_step, "worker": self._worker, "step": step}
+        asked = {"run": self._run, **asdict(Beginning.of(self._header)), "worker": self._worker, "step": step}
         reader = self._client.do_get(flight.Ticket(protocol.to_json(asked)), self._endpoint.options(CALL_SECONDS))
         return list(reader.read_all().to_batches())
 

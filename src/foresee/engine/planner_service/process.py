@@ -33,9 +33,14 @@ def run_planner(
     plan_header(config, log, stream)  # what is wrong with the configuration is said now, not to the first worker
     try:
         server = PlannerServer(
-            stream, lambda first_step: plan_header(config, log, stream, first_step=first_step),
-            host=host, port=port, security=security,
-        )  # fmt: skip
+            stream,
+            lambda begin: plan_header(
+                config, log, stream, first_step=begin.first_step, planned_from=begin.planned_from
+            ),
+            host=host,
+            port=port,
+            security=security,
+        )
     except (OSError, pa.ArrowException) as error:
         raise PlanError(f"the planner cannot listen on {host}:{port} ({error}); choose another port") from error
     if port_file is not None:

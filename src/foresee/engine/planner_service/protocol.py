@@ -1,8 +1,10 @@
 """What a worker and the planner say to each other.
 
-    action `open`    {run, first_step}   →  the header of the plan; a new run name begins a new plan at its first step
+    action `open`    {run, first_step, planned_from}
+                                         →  the header of the plan; a new run name begins a new plan at its first step,
+                                            or enters there one that began at `planned_from` (see plan.entry)
     action `status`  {}                  →  what is served, for a person or a monitor
-    get              {run, first_step, worker, step}
+    get              {run, first_step, planned_from, worker, step}
                                          →  records of this worker from the step on, as in a plan file; none if none
                                             are ready yet: then the worker asks again
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pyarrow import flight
@@ -32,23 +34,43 @@ _ERRORS: dict[str, type[ForeseeError]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where workers begin, and where the plan did that they follow."""
+
+    first_step: int
+    planned_from: int | None = None
+
+    @classmethod
+    def of(cls, header: Header) -> Beginning:
+        begun = header.parameters.get("planned_from")
+        return cls(header.first_step, None if begun is None else int(begun))
+
+
 def to_json(content: dict[str, Any]) -> bytes:
     return json.dumps(content).encode()
 
 
-def parse_open(body: bytes) -> tuple[str, int]:
-    """Run and first step of an `open`; a PlanError for anything else."""
+def parse_open(body: bytes) -> tuple[str, Beginning]:
+    """Run and beginning of an `open`; a PlanError for anything else."""
     with _refused():
         content = documents.parse_object(_short(body))
-        return documents.text_of(content, "run", RUN_CHARACTERS_MAX), documents.whole(content, "first_step")
+        return documents.text_of(content, "run", RUN_CHARACTERS_MAX), _beginning(content)
 
 
-def parse_get(ticket: bytes) -> tuple[str, int, int, int]:
-    """Run, first step, worker and step of a `get`; a PlanError for anything else."""
+def parse_get(ticket: bytes) -> tuple[str, Beginning, int, int]:
+    """Run, beginning, worker and step of a `get`; a PlanError for anything else."""
     with _refused():
         content = documents.parse_object(_short(ticket))
-        run, first_step = documents.text_of(content, "run", RUN_CHARACTERS_MAX), documents.whole(content, "first_step")
-        return run, first_step, documents.whole(content, "worker"), documents.whole(content, "step")
+        run, beginning = documents.text_of(content, "run", RUN_CHARACTERS_MAX), _beginning(content)
+        return run, beginning, documents.whole(content, "worker"), documents.whole(content, "step")
+
+
+def _beginning(content: dict[str, Any]) -> Beginning:
+    first_step = documents.whole(content, "first_step")
+    if content.get("planned_from") is None:
+        return Beginning(first_step)
+    return Beginning(first_step, documents.whole(content, "planned_from", high=first_step))
 
 
 def _short(body: bytes) -> bytes:

@@ -19,6 +19,7 @@ from pyarrow import flight
 from foresee.data.batch import BatchStream
 from foresee.engine.plan_columns import SCHEMA
 from foresee.engine.planner_service import protocol
+from foresee.engine.planner_service.protocol import Beginning
 from foresee.engine.planner_service.session import PlanSession
 from foresee.errors import ForeseeError, PlanError
 from foresee.plan.record import Header
@@ -43,7 +44,7 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
     def __init__(
         self,
         stream: BatchStream,
-        make_header: Callable[[int], Header],
+        make_header: Callable[[Beginning], Header],
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -79,8 +80,8 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:
         try:
             with self._door.call(context.peer(), len(ticket.ticket)):
-                run, first_step, worker, step = protocol.parse_get(ticket.ticket)
-                session = self._session_of(run, first_step)
+                run, beginning, worker, step = protocol.parse_get(ticket.ticket)
+                session = self._session_of(run, beginning)
                 batches = session.records(worker, step, deadline=time.monotonic() + PARK_SECONDS)
         except Exception as error:
             raise _told(error) from None
@@ -97,26 +98,26 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._door.close()
         super().shutdown()
 
-    def _open(self, run: str, first_step: int) -> dict[str, Any]:
+    def _open(self, run: str, beginning: Beginning) -> dict[str, Any]:
         with self._lock:
-            return protocol.header_to_dict(self._begin_or_join(run, first_step).header)
+            return protocol.header_to_dict(self._begin_or_join(run, beginning).header)
 
-    def _begin_or_join(self, run: str, first_step: int) -> PlanSession:
+    def _begin_or_join(self, run: str, beginning: Beginning) -> PlanSession:
         if run != self._run or self._session is None:
-            session = PlanSession(self._stream, self._make_header(first_step), after=self._session)
+            session = PlanSession(self._stream, self._make_header(beginning), after=self._session)
             self._run, self._session = run, session
-        elif self._session.header.first_step != first_step:
+        elif (here := Beginning.of(self._session.header)) != beginning:
             raise PlanError(
-                f"run {run!r} begins at step {self._session.header.first_step} here, this worker says {first_step}; "
+                f"run {run!r} begins at step {here.first_step} here, this worker says {beginning.first_step}; "
                 "start all workers with the same servers"
             )
         return self._session
 
-    def _session_of(self, run: str, first_step: int) -> PlanSession:
+    def _session_of(self, run: str, beginning: Beginning) -> PlanSession:
         with self._lock:
             # A planner that was started again knows of no run yet: the worker's question is enough to go on.
             if self._session is None or run == self._run:
-                return self._begin_or_join(run, first_step)
+                return self._begin_or_join(run, beginning)
             raise PlanError(
                 f"run {run!r} is not the one that is planned here, which is {self._run!r}; "
                 "its workers were replaced by newer ones: end this one"
