@@ -57,6 +57,16 @@ class Tally:
     violations: list[str] = field(default_factory=list)
     points: Counter[str] = field(default_factory=Counter)
     """How often the power went at which operation."""
+    stop_at_first: bool = False
+
+    def found(self, violation: str) -> None:
+        self.violations.append(violation)
+        if self.stop_at_first:
+            raise Enough
+
+
+class Enough(Exception):  # noqa: N818 - an ending
+    """One violation is enough."""
 
 
 def run(*, trials: int, seed: int, progress: Progress) -> dict[str, int]:
@@ -189,11 +199,11 @@ class Scenario:
         try:
             found = self._recover(self._copy, allowed)
             if found is not None:
-                self._tally.violations.append(f"{where}: {found}")
+                self._tally.found(f"{where}: {found}")
             elif interrupted:
                 self._interrupt_recovery(image, allowed, where)
         except (ForeseeError, AssertionError, OSError, ValueError) as error:
-            self._tally.violations.append(f"{where}: {type(error).__name__}: {error}")
+            self._tally.found(f"{where}: {type(error).__name__}: {error}")
 
     def _interrupt_recovery(self, image: Image, allowed: set[int], where: str) -> None:
         """The power goes again while the folders are opened."""
@@ -217,7 +227,7 @@ class Scenario:
             again.write_to(copy)
             found = self._recover(copy, allowed)
             if found is not None:
-                self._tally.violations.append(f"{where}, and again in recovery ({point}): {found}")
+                self._tally.found(f"{where}, and again in recovery ({point}): {found}")
 
     def _recover(self, root: Path, allowed: set[int], disk: CrashDisk | None = None) -> str | None:
         """Opens everything at the newest whole commit; says what is wrong with it."""
@@ -295,7 +305,7 @@ def _try_run_folder(root: Path, seed: int, tally: Tally) -> None:
                 continue
             identity = files.get(run_folder.IDENTITY_FILE, b"")
             if there != config.encode() or b'"abc"' not in identity or not identity.endswith(b"}\n"):
-                tally.violations.append(f"seed {seed}, run folder, {point}: a configuration without all that it needs")
+                tally.found(f"seed {seed}, run folder, {point}: a configuration without all that it needs")
 
     disk = CrashDisk(root, look)
     with (

@@ -1,0 +1,123 @@
+"""What has to notice when a rule is broken: each judge runs real code under test and says what it found wrong.
+
+A judge is a function without arguments that returns the first violation in words, or None after it has tried enough.
+The long versions are `schedules.py` and `disk.py`; here each stops at the first finding.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+from disk import Enough, Tally, try_scenario
+
+from foresee.engine import pipeline
+from foresee.engine.plan_columns import record_of
+from foresee.engine.planner_service.session import PlanSession, kept_steps
+from foresee.errors import ForeseeError, PlanViolation, StaleReadError
+from foresee.plan import make_planner, plan
+from foresee.plan.check import check
+from foresee.plan.check_additive import check_additive
+from foresee.plan.record import Fetch, Header, Record
+from foresee.plan.workers.herald import herald
+from foresee.store.contract import Layout, Rows, Table
+from foresee.testing import simulation
+from foresee.testing.simulation import SCHEDULES_OF_A_CASE, simulate
+from foresee.testing.simulation.case import make_case
+from foresee.testing.traces import skewed_trace
+from trace_stream import TraceStream, header_of, records_of
+
+CASES, SCHEDULES = 60, 30
+Judge = Callable[[], str | None]
+
+
+def schedules() -> str | None:
+    """The simulation: a few schedules of many cases."""
+    simulation._case.cache_clear()
+    gc.disable()
+    try:
+        for turn in range(2):
+            for case in range(CASES):
+                for number in range(SCHEDULES // 2):
+                    seed = case * SCHEDULES_OF_A_CASE + turn * SCHEDULES // 2 + number
+                    if found := simulate(seed).violations:
+                        return f"schedule {seed}: {found[0]}"
+                gc.collect(0)
+    finally:
+        gc.enable()
+        simulation._case.cache_clear()
+    return None
+
+
+def disk() -> str | None:
+    """The power goes at every operation of a commit."""
+    for seed in range(4):
+        tally = Tally(stop_at_first=True)
+        try:
+            try_scenario(seed, tally)
+        except Enough:
+            return tally.violations[0]
+        except (ForeseeError, AssertionError, OSError, ValueError) as error:
+            return f"disk scenario {seed}: {type(error).__name__}: {error}"
+    return None
+
+
+def plans() -> str | None:
+    """The checker, on random plans of all planners."""
+    for seed in range(120):
+        case = make_case(seed)
+        try:
+            records = list(plan(make_planner(case.header, lambda steps, case=case: case.trace[:steps]), case.trace))  # type: ignore[misc]
+            check(case.header, case.trace, records, None).require()
+        except (PlanViolation, AssertionError, IndexError) as error:
+            return f"plan of case {seed}: {error}"
+    return None
+
+
+def additive_plans() -> str | None:
+    """The checker of protocols that add at the store, on Herald's plans: an exact one reads nothing stale."""
+    trace = skewed_trace(seed=3, num_rows=80, num_steps=20, num_samples=8, num_lookups=3)
+    header = Header(
+        planner="herald", parameters={}, num_workers=4, capacity_rows=60, num_rows=80, first_step=0,
+        num_steps=len(trace), fetch_ahead_steps=1000, stream_digest="test",
+    )  # fmt: skip
+    verdict = check_additive(header, trace, list(plan(herald(header), trace)), None, exact=True)
+    return None if verdict.right and not verdict.stale_reads else f"{verdict.stale_reads} stale reads"
+
+
+def versions() -> str | None:
+    """A store that gives an old row is noticed by the reader itself."""
+    layout = Layout(tables=(Table("rows", 4),), width=1, state_width=0, optimizer="sgd")
+    staging = Rows.empty(2, layout)
+    staging.versions[:] = (3, 2)
+    fetch = Fetch(np.array([0, 1]), np.array([0, 1], np.int32), np.array([3, 4], np.int32))
+    with suppress(StaleReadError):
+        pipeline.check_versions(5, fetch, staging)
+        return "a row in an old version was taken"
+    return None
+
+
+def planner_session() -> str | None:
+    """A planner that has to go back plans the same again, from the run's first step."""
+    stream = TraceStream([[[(step * 7 + sample * 3) % 11] for sample in range(2)] for step in range(90)], num_rows=11)
+    header = replace(header_of(stream, cache_rows=4, first_step=3), fetch_ahead_steps=0)
+    expected = {record.step: record for record in records_of(stream, header)}
+    far = 3 + kept_steps(header) + 20
+    with PlanSession(stream, header) as session:
+        for step in (far, 5):
+            batches = session.records(0, step, deadline=time.monotonic() + 60.0)
+            if _content(record_of(batches[0], header, step, 0)) != _content(expected[step]):
+                return f"the record of step {step}, asked for after step {far}, is another"
+    return None
+
+
+def _content(record: Record) -> tuple[object, ...]:
+    fetch, evict = record.fetch, record.evict
+    return (
+        fetch.row.tolist(), fetch.slot.tolist(), evict.row.tolist(), evict.slot.tolist(), record.unique.tolist(),
+        record.not_before,
+    )  # fmt: skip

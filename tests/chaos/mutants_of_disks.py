@@ -1,0 +1,159 @@
+"""Mutants of what reaches the disk, and in which order: syncs left out, seals and decisions written too early."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import judges
+from mutants import Mutant, Patch
+
+from foresee.engine import checkpoint
+from foresee.store.disk import journal as journals
+from foresee.store.disk.base import Base
+from foresee.store.disk.files import Files
+from foresee.store.disk.journal import CommitJournal
+from foresee.store.disk.manifest import Prepared, Undo
+from foresee.store.disk.overlay import Overlay
+from foresee.testing.crash_disk import CrashDisk
+
+_sync, _recover, _fold = CrashDisk.sync, CommitJournal.recover, CommitJournal._fold
+
+
+def _no_sync_of(name: str) -> Patch:
+    """The code as if it did not sync one file or folder."""
+
+    def sync(self: CrashDisk, descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if not path.name.startswith(name):
+            _sync(self, descriptor)
+
+    return lambda: [mock.patch.object(CrashDisk, "sync", sync)]
+
+
+def _publish(self: Files, path: Path, content: bytes) -> None:
+    """In place: a crash finds half of it."""
+    with open(path, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        self.sync(stream.fileno())
+    self.sync_folder(path.parent)
+
+
+def _seal_first(self: CommitJournal, step: int, version_max: int) -> None:
+    """The manifest says that the records are there, and then they are brought there."""
+    segment, num_records = self._overlay.segment, len(self._overlay)
+    crc32 = self._overlay.checksum(segment, num_records)
+    journal = journals.Journal(num_records=num_records, crc32=crc32, segment=segment)
+    self._publish(replace(self.manifest, prepared=Prepared(step=step, version_max=version_max, journal=journal)))
+    self._overlay.sync()
+    self._overlay.switch()
+
+
+def _without_digests(folder: Path, step: int) -> list[str]:
+    """A checkpoint counts as whole as soon as its state is there."""
+    there = (checkpoint.folder_of(folder, step) / checkpoint.STATE_FILE).exists()
+    return [] if there else ["missing"]
+
+
+def _fold_and_say_so_first(self: CommitJournal) -> None:
+    journal = self.manifest.journal
+    assert journal is not None
+    sealed = self.manifest
+    self._publish(replace(self.manifest, journal=None))
+    self.manifest = sealed
+    _fold(self)
+
+
+def _fold_without_a_way_back(self: CommitJournal) -> None:
+    """The way back is promised, but nothing was kept for it."""
+    self.manifest = replace(self.manifest, undo=self.manifest.undo or Undo(num_records=0, crc32=0))
+    _fold(self)
+
+
+def _recover_and_give_up(self: CommitJournal) -> None:
+    """What was prepared when the power went is given up."""
+    _recover(self)
+    if self.manifest.prepared is not None:
+        self.discard()
+
+
+def _recover_without_folding(self: CommitJournal) -> None:
+    """A promoted commit whose records are in the overlay counts as folded."""
+    if self.manifest.journal is not None:
+        self._publish(replace(self.manifest, journal=None))
+    _recover(self)
+
+
+def _seal_promoted(self: CommitJournal, step: int, version_max: int) -> None:
+    """Preparing takes the last commit's place at once, and there is no way back."""
+    self.seal_decided(step, version_max)
+    self.manifest = replace(self.manifest, previous_step=None)
+    self._publish(self.manifest)
+    self.fold()
+
+
+def _disk(name: str, rule: str, patch: Any) -> Mutant:
+    return Mutant(name=name, rule=rule, judge=judges.disk, patch=patch)
+
+
+def _patched(target: Any, name: str, new: Any) -> Patch:
+    return lambda: [mock.patch.object(target, name, new)]
+
+
+DISK_MUTANTS = [
+    _disk("overlay not synced", "Records are on the disk before a manifest counts them.", _no_sync_of("overlay.bin")),
+    _disk(
+        "rows not synced", "Folded rows are on the disk before their journal is given up.",
+        _no_sync_of("rows.npy"),
+    ),
+    _disk("bits not synced", "So are the bits that say which rows are there.", _no_sync_of("written.npy")),
+    _disk("base not synced", "A fold ends with a sync of the base.", _patched(Base, "sync", lambda base: None)),
+    _disk(
+        "records not synced", "A seal begins with a sync of the overlay.",
+        _patched(Overlay, "sync", lambda overlay: None),
+    ),
+    _disk("layout draft not synced", "A file is synced before it takes a name.", _no_sync_of("layout.json.draft")),
+    _disk("folder not synced", "A new name is durable when its folder is synced.", _no_sync_of("server-0")),
+    _disk("undo not synced", "The way back is on the disk before the base changes.", _no_sync_of("undo.bin.draft")),
+    _disk("weights not synced", "Every file of a checkpoint is synced before its manifest.", _no_sync_of("model.")),
+    _disk("state not synced", "So is the state of the optimiser.", _no_sync_of("state.json")),
+    _disk("decision not synced", "The manifest is synced before it takes its name.", _no_sync_of("manifest.json")),
+    _disk("step folder not synced", "The names in a checkpoint are durable.", _no_sync_of("step-")),
+    _disk("checkpoint folder not synced", "So is the checkpoint's own name.", _no_sync_of("checkpoints")),
+    _disk(
+        "manifests written in place", "A small file is replaced, never overwritten.",
+        _patched(Files, "publish", _publish),
+    ),
+    _disk(
+        "sealed before synced", "The seal comes after the records, not before.",
+        _patched(CommitJournal, "seal", _seal_first),
+    ),
+    _disk(
+        "prepared is committed", "A prepared commit can still be given up.",
+        _patched(CommitJournal, "seal", _seal_promoted),
+    ),
+    _disk(
+        "checkpoints not verified", "A checkpoint counts when its manifest is whole.",
+        _patched(checkpoint, "problems", _without_digests),
+    ),
+    _disk(
+        "folded before it is", "A journal is given up after its rows are in the base.",
+        _patched(CommitJournal, "_fold", _fold_and_say_so_first),
+    ),
+    _disk(
+        "no way back", "Old rows are kept before the base changes.",
+        _patched(CommitJournal, "_fold", _fold_without_a_way_back),
+    ),
+    _disk(
+        "prepared forgotten at start", "What was prepared stays until it is decided.",
+        _patched(CommitJournal, "recover", _recover_and_give_up),
+    ),
+    _disk(
+        "journal forgotten at start", "Opening finishes the fold that was interrupted.",
+        _patched(CommitJournal, "recover", _recover_without_folding),
+    ),
+]  # fmt: skip
