@@ -27,7 +27,7 @@ run: run
 model: {name: deepfm, dim: 8, options: {deep: [64, 32]}}
 tables: {store: disk, optimizer: {name: adagrad, lr: 0.05}}
 cache: {share: 0.3}
-train: {batch_size: 256, epochs: 2}
+train: {batch_size: 256, epochs: 2, num_threads: 1}   # a model this small computes on one core
 """
 
 
