@@ -60,7 +60,8 @@ def test_what_was_learned_goes_back_to_pytorch(scripts: tuple[Script, Script]) -
 
 
 def test_the_curve_on_the_page_is_the_curve(scripts: tuple[Script, Script]) -> None:
-    shown = re.findall(r"^ +([\d,]+) rows in the cache: ([\d,]+) fetched a step$", PAGES["from_pytorch"].read_text(), re.M)
+    text = PAGES["from_pytorch"].read_text("utf-8")
+    shown = re.findall(r"^ +([\d,]+) rows in the cache: ([\d,]+) fetched a step$", text, re.MULTILINE)
     found = fetches_by_cache(scripts[1]["source"])
     assert [(f"{size:,}", f"{fetched:,.0f}") for size, fetched in found.items()] == shown
     with pytest.raises(DataError, match="there is no batch to plan"):
