@@ -228,7 +228,7 @@ def _run_targets(folder: Path, log: ClickLog) -> dict[str, Target]:
     of_checkpoint = sorted(str(it.relative_to(kept)) for it in kept.rglob("*") if it.is_file())
     of_export = sorted(it.name for it in (folder / "export").iterdir() if it.name != "README.md")
     return {
-        "a checkpoint": Files(kept, of_checkpoint, load),
+        "a checkpoint": Files(kept, of_checkpoint, load, exact=True),
         "an exported model": Files(folder / "export", of_export, score),
         "a run folder": Files(config.run, ["config.yaml", "run.json", "metrics.jsonl"], look, whole=False),
     }

@@ -5,6 +5,7 @@ Everything follows from the generator that is passed in, so a case is its seed a
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from typing import Any
@@ -68,12 +69,12 @@ def _changed(rng: Rng, document: Any) -> Any:
     elif isinstance(node, dict):
         node[f"{key}x"] = node.pop(key) if way < 0.95 else node[key]
     else:
-        node.append(node[key])
+        node.append(copy.deepcopy(node[key]))
     return document
 
 
 def _value(rng: Rng) -> Any:
-    return VALUES[int(rng.integers(len(VALUES)))]
+    return copy.deepcopy(VALUES[int(rng.integers(len(VALUES)))])
 
 
 def _near(rng: Rng, value: Any) -> Any:

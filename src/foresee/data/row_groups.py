@@ -50,8 +50,8 @@ class RowGroups:
             # One thread: the cores belong to training, and batches are made ahead of it anyway.
             table = self._file(part).read_row_groups(local, columns=self._columns, use_threads=False)
             samples = self._decode(table)
-        except (pa.ArrowException, OSError, KeyError, IndexError) as error:
-            reason = str(error).splitlines()[0]
+        except (pa.ArrowException, OSError, KeyError, IndexError, ValueError, TypeError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
             raise DataError(f"{self._folder / name}: cannot be read ({reason}); prepare the log again.") from None
         self._check(samples, name, int(self.sizes[numbers].sum()))
         return samples

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from foresee import documents
 from foresee.errors import InputError, StoreError
 from foresee.store import points
 from foresee.store.commits import loses_everything, step_to_open
@@ -106,14 +108,18 @@ def problems(folder: Path, step: int) -> list[str]:
     """What is wrong with a checkpoint, in words; nothing if it is whole."""
     source = folder_of(folder, step)
     try:
-        state = json.loads((source / STATE_FILE).read_bytes())
-        if state["format_version"] == 1:
+        state = documents.parse_object((source / STATE_FILE).read_bytes())
+        if state.get("format_version") == 1:
             return []
-        files = json.loads((source / MANIFEST_FILE).read_bytes())["files"]
-        expected = {str(name): (int(it["bytes"]), str(it["sha256"])) for name, it in files.items()}
+        files = documents.object_of(documents.parse_object((source / MANIFEST_FILE).read_bytes()), "files")
+        entries = {name: documents.object_of(files, name) for name in _FILES if name in files}
+        expected = {
+            name: (documents.whole(it, "bytes", 0, documents.LARGE_MAX), documents.text_of(it, "sha256"))
+            for name, it in entries.items()
+        }
     except FileNotFoundError as error:
         return [f"{error.filename} is missing: this checkpoint was not finished"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         return [f"{source / MANIFEST_FILE} cannot be read ({error})"]
     missing = [f"{source / MANIFEST_FILE} does not list {name}" for name in _FILES if name not in expected]
     there = [name for name in _FILES if name in expected]
@@ -152,27 +158,52 @@ def load(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optim
     """Brings model, optimiser and torch's generator back to the state after `step` steps."""
     source = folder_of(folder, step)
     state = _read_state(source, step)
+    _check_whole(folder, step)
     load_model(source, model)
-    tensors = load_tensors((source / OPTIMIZER_FILE).read_bytes())
-    torch.set_rng_state(tensors.pop(RANDOM_STATE))
-    optimizer.load_state_dict(_unflatten(optimizer, tensors, state["optimizer"]))
+    tensors = read_tensors(source / OPTIMIZER_FILE)
+    try:
+        restored = _unflatten(optimizer, tensors, documents.object_of(state, "optimizer"))
+        torch.set_rng_state(tensors[RANDOM_STATE])
+        optimizer.load_state_dict(restored)
+    except (KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
+        raise _another(source / OPTIMIZER_FILE, "optimiser", error) from None
 
 
 def load_weights(folder: Path, step: int, model: nn.Module) -> None:
     """The weights alone, to evaluate or export."""
     source = folder_of(folder, step)
     _read_state(source, step)
+    _check_whole(folder, step)
     load_model(source, model)
 
 
 def load_model(source: Path, model: nn.Module) -> None:
     """Weights out of a folder with a model file."""
     try:
-        model.load_state_dict(load_tensors((source / MODEL_FILE).read_bytes()))
+        model.load_state_dict(read_tensors(source / MODEL_FILE))
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        file = source / MODEL_FILE
-        raise StoreError(f"{file} belongs to another model ({reason}); use the model it was made with") from None
+        raise _another(source / MODEL_FILE, "model", error) from None
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, which holds numbers and names and nothing that could be run."""
+    try:
+        return load_tensors(path.read_bytes())  # type: ignore[no-any-return]
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}); restore it from a copy, or start anew") from None
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise StoreError(f"{path} is damaged ({reason}); restore it from a copy, or start anew") from None
+
+
+def _check_whole(folder: Path, step: int) -> None:
+    for problem in problems(folder, step):
+        raise StoreError(f"{problem}; restore it from a copy, or go on from another commit")
+
+
+def _another(path: Path, what: str, error: Exception) -> StoreError:
+    reason = " ".join(str(error).split())[:300]
+    return StoreError(f"{path} belongs to another {what} ({reason}); use the {what} it was made with")
 
 
 def prune(folder: Path, *, kept: int = KEPT) -> None:
@@ -215,17 +246,17 @@ def diverged(step: int, what: str) -> InputError:
 
 def _read_state(source: Path, step: int) -> dict[str, Any]:
     try:
-        state = json.loads((source / STATE_FILE).read_bytes())
+        state = documents.parse_object((source / STATE_FILE).read_bytes())
     except (OSError, ValueError):
         raise StoreError(
             f"the tables are at step {step}, but {source} is missing or damaged; restore it from a copy, or start anew"
         ) from None
     if state.get("format_version") not in READABLE_VERSIONS:
         raise StoreError(
-            f"{source} has format version {state.get('format_version')!r}, this release reads {FORMAT_VERSION}; "
-            "use the release that wrote it"
+            f"{source} has format version {documents.shown(state.get('format_version'))}, this release reads "
+            f"{FORMAT_VERSION}; use the release that wrote it"
         )
-    return state  # type: ignore[no-any-return]
+    return state
 
 
 def _flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -243,9 +274,19 @@ def _flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[
 def _unflatten(
     optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], numbers: dict[str, Any]
 ) -> dict[str, Any]:
+    parameters = [weights for group in optimizer.param_groups for weights in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for key, value in {**tensors, **numbers}.items():
+        if key == RANDOM_STATE:
+            continue
         index, _, name = key.partition(".")
+        # torch would find out in the middle of a step, if at all.
+        if isinstance(value, Tensor) and value.numel() != 1 and value.shape != parameters[int(index)].shape:
+            raise ValueError(f"{key} is of shape {tuple(value.shape)}")
+        if not isinstance(value, Tensor | int | float):
+            raise ValueError(f"{documents.shown(key)} is no number")
         state.setdefault(int(index), {})[name] = value
+    if any(not 0 <= index < len(parameters) for index in state):
+        raise ValueError("it has state of weights that the model does not have")
     # Learning rates and the like come from the configuration, which `resume` has compared.
     return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}

@@ -62,6 +62,8 @@ def empty_batch() -> pa.RecordBatch:
 
 def record_of(batch: pa.RecordBatch, header: Header, step: int, worker: int) -> Record:
     """The record of this step and worker; raises PlanError, or an Arrow error, if it is anything else."""
+    if not batch.schema.equals(SCHEMA) or batch.num_rows != 1:
+        raise PlanError("its columns are not those of a record")
     batch.validate(full=True)
     if any(column.null_count for column in batch.columns):
         raise PlanError("it has values missing")

@@ -25,6 +25,7 @@ from typing import IO, Any, TypeVar
 
 import pyarrow as pa
 
+from foresee import documents
 from foresee.engine.plan_columns import SCHEMA, batch_of, empty_batch, record_of
 from foresee.errors import PlanError
 from foresee.plan.count import Counting
@@ -35,7 +36,7 @@ COUNTERS = b"foresee.counters"
 CHECKSUM_SUFFIX = b".crc32"
 TAIL = struct.Struct("<QI8s")  # where the closing batch begins, checksum of that number, mark
 TAIL_MARK = b"FORESEE\n"
-UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, EOFError)
+UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, EOFError, ArithmeticError, MemoryError)
 """What Arrow, JSON and struct raise on bytes that are not what they expect."""
 
 Parsed = TypeVar("Parsed", Header, Counters)
@@ -135,7 +136,7 @@ def _counters_of(path: Path, source: pa.NativeFile, header: Header) -> Counters:
         if counters.num_steps != header.num_steps:
             raise ValueError
         return counters
-    except (struct.error, *UNREADABLE):
+    except (struct.error, StopIteration, *UNREADABLE):
         raise PlanError(f"{path}: {_what_is_missing(source, header)}; plan again") from None
 
 
@@ -168,17 +169,16 @@ def _verified(key: bytes, metadata: Any) -> dict[str, Any]:
     text: bytes = metadata[key]
     if str(zlib.crc32(text)).encode() != metadata[key + CHECKSUM_SUFFIX]:
         raise ValueError("its checksum does not match")
-    content = json.loads(text)
-    if not isinstance(content, dict):
-        raise ValueError("it is not an object")
-    return content
+    return documents.parse_object(text)
 
 
 def _header_of(schema: pa.Schema) -> Header:
     content = _verified(HEADER, schema.metadata or {})
     version = content.get("format_version")
     if version != FORMAT_VERSION:
-        raise _OtherVersionError(f"the plan has format version {version}, this program reads version {FORMAT_VERSION}")
+        raise _OtherVersionError(
+            f"the plan has format version {documents.shown(version)}, this program reads version {FORMAT_VERSION}"
+        )
     if not schema.equals(SCHEMA):
         raise ValueError("its columns are not those of a plan")
     header = _parsed(Header, content)

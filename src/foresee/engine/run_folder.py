@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from foresee import documents
 from foresee.config import RunConfig, changed_result_keys, dump_run, load_run
 from foresee.engine.timeline_file import TIMELINE_FOLDER
 from foresee.errors import ConfigError, InputError, StoreError
@@ -78,13 +79,19 @@ class RunFolder:
 
     def read_metrics(self) -> Iterator[dict[str, Any]]:
         """All lines that are whole: a process that was killed may have left half a line at the end."""
-        if not self.metrics_file.exists():
+        try:
+            text = self.metrics_file.read_text("utf-8", errors="replace")
+        except FileNotFoundError:
             return
-        for line in self.metrics_file.read_text("utf-8").splitlines():
+        except OSError as error:
+            raise StoreError(f"{self.metrics_file} cannot be read ({error.strerror}); move it away") from error
+        for line in text.splitlines():
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
+                found = documents.parse_object(line)
+                documents.whole(found, "step")
+            except ValueError:
                 continue
+            yield found
 
     def forget_metrics_after(self, step: int) -> None:
         """A resumed run will measure these steps again."""
@@ -199,7 +206,6 @@ def _inside(path: Path, folder: Path) -> bool:
 
 def _identity(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads((path / IDENTITY_FILE).read_bytes())
+        return documents.parse_object((path / IDENTITY_FILE).read_bytes())
     except (OSError, ValueError):
         raise ConfigError(f"{path / IDENTITY_FILE} is missing or damaged; start anew with --replace") from None
-    return content if isinstance(content, dict) else {}

@@ -60,7 +60,7 @@ class Row:
     fields: Mapping[str, object]
 
     def complain(self, what: str) -> DataError:
-        return DataError(f"{self.path}:{self.line}: {what}")
+        return DataError(f"{self.path}:{self.line}: {what if len(what) < 1000 else what[:1000] + '…'}")
 
     def has(self, name: str) -> bool:
         return self.fields.get(name) not in (None, "")

@@ -46,7 +46,8 @@ def read_trace(path: Path) -> Trace:
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise DataError(
             f"{path}: not a Shockwave trace ({type(error).__name__}: {str(error)[:200]}); expected gpus, "
-            "round_seconds, dataset_size, steps_per_second and jobs with id, model, batch_size, gpus, mode, arrival, steps, regimes"
+            "round_seconds, dataset_size, steps_per_second and jobs with id, model, batch_size, gpus, mode, arrival, "
+            "steps, regimes"
         ) from error
     return Trace(cluster=cluster, jobs=jobs)
 
