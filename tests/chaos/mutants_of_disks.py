@@ -12,11 +12,10 @@ import judges
 from mutants import Mutant, Patch
 
 from foresee.engine import checkpoint
-from foresee.store.disk import journal as journals
 from foresee.store.disk.base import Base
 from foresee.store.disk.files import Files
 from foresee.store.disk.journal import CommitJournal
-from foresee.store.disk.manifest import Prepared, Undo
+from foresee.store.disk.manifest import Journal, Prepared, Undo
 from foresee.store.disk.overlay import Overlay
 from foresee.testing.crash_disk import CrashDisk
 
@@ -47,7 +46,7 @@ def _seal_first(self: CommitJournal, step: int, version_max: int) -> None:
     """The manifest says that the records are there, and then they are brought there."""
     segment, num_records = self._overlay.segment, len(self._overlay)
     crc32 = self._overlay.checksum(segment, num_records)
-    journal = journals.Journal(num_records=num_records, crc32=crc32, segment=segment)
+    journal = Journal(num_records=num_records, crc32=crc32, segment=segment)
     self._publish(replace(self.manifest, prepared=Prepared(step=step, version_max=version_max, journal=journal)))
     self._overlay.sync()
     self._overlay.switch()

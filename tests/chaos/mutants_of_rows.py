@@ -20,7 +20,7 @@ from foresee.store.server import rows as server_rows
 from foresee.store.server.applied import Applied
 
 _sum, _update, _deliver = conversation.sum_in_worker_order, Conversation.update, Conversation.deliver
-_depart, _not_ready = Conversation.depart, server_rows.not_ready
+_depart = Conversation.depart
 
 
 def _all_ready(rows: Int64, expected: Int32, found: Int32, all_applied: bool) -> Any:

@@ -7,7 +7,7 @@ gradients are numbers whose float32 sum depends on the order, so a sum in anothe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from foresee.engine.itinerary import Itinerary
 from foresee.plan import make_planner, plan
 from foresee.plan.check import rows_of
-from foresee.plan.record import Header, Int64, Record, Touches
+from foresee.plan.record import UNKNOWN_VERSION, Header, Int64, Record, Touches
 from foresee.plan.workers.placement import PLACEMENTS
 from foresee.store.contract import Float32, Int32, Layout, Table
 
@@ -74,6 +74,9 @@ class Case:
     layout: Layout
     trace: list[Touches]
     reference: Reference
+    forgetful: bool = False
+    """The planner knows no version of a row that is fetched, as of rows that left its window long ago: then a read is
+    guarded by what all workers have applied."""
     _plans: dict[int, Plan] = field(default_factory=dict)
 
     @property
@@ -134,7 +137,7 @@ def make_case(seed: int) -> Case:
     )
     return Case(
         seed=seed, num_workers=num_workers, num_servers=num_servers, planner=planner, header=header, layout=layout,
-        trace=trace, reference=_reference(trace, num_rows),
+        trace=trace, reference=_reference(trace, num_rows), forgetful=rng.random() < 0.4,
     )  # fmt: skip
 
 
@@ -174,11 +177,11 @@ def _reference(trace: list[Touches], num_rows: int) -> Reference:
 
 
 def _plan(case: Case, first_step: int) -> Plan:
-    from dataclasses import replace
-
     trace = case.trace[first_step:]
     header = replace(case.header, first_step=first_step, num_steps=len(trace))
     records = list(plan(make_planner(header, lambda steps: trace[:steps]), trace)) if trace else []
+    if case.forgetful:
+        records = [_without_versions(record) for record in records]
     tasks, ordered = [], []
     for begin in range(0, len(records), case.num_workers):
         together = records[begin : begin + case.num_workers]
@@ -187,6 +190,11 @@ def _plan(case: Case, first_step: int) -> Plan:
         tasks.append(step)
         ordered.append(_ordered_sum(step, case.header.num_rows))
     return Plan(first_step, tasks, ordered)
+
+
+def _without_versions(record: Record) -> Record:
+    fetch = record.fetch
+    return replace(record, fetch=replace(fetch, version=np.full(len(fetch), UNKNOWN_VERSION, np.int32)))
 
 
 def _task(record: Record, touches: Touches, num_workers: int) -> Task:
