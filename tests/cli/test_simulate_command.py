@@ -1,0 +1,88 @@
+"""`foresee simulate` as a person types it: tables, CSV, page, and one sentence for what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+
+from foresee.cli import main
+from foresee.data import tiny
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("simulate_command")
+    tiny(folder / "log", num_samples=900)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def foresee(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["foresee", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    code = ended.value.code
+    assert isinstance(code, int | None)
+    return code or 0
+
+
+SHORT = ("--batch-size", "16", "--steps", "5", "--dim", "8", "--trainers", "1,4")
+
+
+def test_a_log_on_paper(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ("--csv", "out.csv", "--page", "out.html")
+    assert foresee("simulate", "log", *SHORT, "--planners", "0", *files, monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    assert "log: 189 rows of 40 bytes" in text
+    assert "5 steps of 16 samples a trainer planned by lookahead, from empty caches" in text
+    assert "a plan that was made before. Timed here:" in text
+    with open("out.csv", encoding="utf-8", newline="") as file:
+        one, four = csv.DictReader(file)
+    assert (one["trainers"], four["trainers"], four["servers"]) == ("1", "4", "1")
+    assert float(four["step_ms"]) >= float(one["step_ms"]) >= 8
+    assert f"{float(four['step_ms']):,.2f}" in text
+    names = ("compute_ms", "waited_ms", "exchange_ms", "dense_ms", "late_ms", "bound_ms")
+    assert sum(float(four[name]) for name in names) == pytest.approx(float(four["step_ms"]), rel=0.05)
+    page = Path("out.html").read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "Predicted step over trainers" in page
+
+
+def test_a_synthetic_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert foresee("simulate", "--synthetic", "1e6", *SHORT, "--policy", "none", monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    assert "a synthetic log of 1e+06 rows: " in text
+    assert "planned by none" in text
+    assert "planning on 1 core(s)" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "give a prepared log or --synthetic ROWS, one of the two"),
+        (["log", "--synthetic", "1e6"], "give a prepared log or --synthetic ROWS, one of the two"),
+        (["missing"], "missing: no prepared log is here"),
+        (["--synthetic", "12"], "a synthetic log of 12 rows cannot be made; give 10,000 to"),
+        (["log", "--batch-size", "200", "--trainers", "2"], "too few for four steps of 2 trainers with 200 samples"),
+        (["log", *SHORT, "--policy", "belady"], "--policy belady cannot be run (1 trainers); choose another"),
+        (["log", *SHORT, "--policy", "owner"], "--policy owner decides between trainers, and there is only one"),
+        (["log", *SHORT, "--policy", "oracle"], "there is no policy 'oracle'"),
+        (["log", *SHORT, "--link-gbit", "0"], "--link-gbit 0.0: give a number above 0"),
+        (["log", *SHORT, "--cache", "1x,2x"], "--cache 1x,2x: give one size"),
+        (["log", *SHORT, "--cache", "20"], "the smallest cache that works"),
+        (["--synthetic", "1e6", "--trainers", "65", "--batch-size", "1"], "a plan for 65 workers cannot be made"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_and_exit_2(
+    arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert foresee("simulate", *arguments, monkeypatch=monkeypatch) == 2
+    assert sentence in " ".join(capsys.readouterr().err.replace("│", " ").split())
