@@ -23,10 +23,12 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -182,10 +184,14 @@ def main() -> None:
     parser.add_argument("--logs", nargs="+", choices=SUBJECTS, default=list(SUBJECTS), help="only these logs")
     parser.add_argument("--seeds", type=int, help="so many seeds")
     parser.add_argument("--protocols", nargs="+", help="only these, such as exact 'het 100' fae")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="so many logs at once; nothing is timed")
     options = parser.parse_args()
     num_seeds = options.seeds or (3 if options.full else 1)
     bounds = [f"het {bound}" for bound in ((0, *STALENESS) if options.full else STALENESS)]
     protocols = options.protocols or ["exact", *bounds, "fae"]
+    if options.jobs > 1 and len(options.logs) > 1:
+        print(json.dumps(in_parallel(options)))
+        return
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -199,6 +205,22 @@ def main() -> None:
                     show(name, protocol, seed, len(course.batches), runs[protocol][-1], time.perf_counter() - begun)
             found[name] = figures_of(runs)
     print(json.dumps(found))
+
+
+def in_parallel(options: argparse.Namespace) -> dict[str, Any]:
+    """Every log in a process of its own, some at once. The figures are the same: they depend on seeds alone."""
+    chosen = [*(["--full"] if options.full else []), *(["--seeds", str(options.seeds)] if options.seeds else [])]
+    chosen += ["--protocols", *options.protocols] if options.protocols else []
+
+    def run(log: str) -> dict[str, Any]:
+        command = [sys.executable, __file__, *chosen, "--logs", log]
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+        print("\n".join(printed[:-1]), flush=True)
+        figures: dict[str, Any] = json.loads(printed[-1])
+        return figures
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        return {name: figures for found in pool.map(run, options.logs) for name, figures in found.items()}
 
 
 def show(log: str, protocol: str, seed: int, num_steps: int, run: Trained, seconds: float) -> None:
