@@ -40,7 +40,11 @@ td:first-child, th:first-child, td.words { text-align: left; } td.words { white-
 .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .4em; border-radius: 2px; }
 .legend i { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 tr.marked { font-weight: 600; }
-@media (max-width: 40rem) { body { margin: 1rem auto; font-size: 15px; } td, th { padding: .2rem .45rem; } }
+@media (max-width: 40rem) {
+  body { margin: 1rem auto; font-size: 15px; } td, th { padding: .2rem .45rem; }
+  tr:has(td.words) { display: grid; grid-template-columns: 1fr auto; border-bottom: 1px solid var(--line); }
+  tr:has(td.words) td { border: 0; } td.words { grid-column: 1 / 3; padding-top: 0; } td.words:empty { display: none; }
+}
 @media print {
   :root { --ink: #000000; --soft: #333333; --line: #bbbbbb; --paper: #ffffff; }
   body { margin: 0; max-width: none; } section { break-inside: avoid; } .wide { overflow: visible; }

@@ -21,6 +21,7 @@ from foresee.report.skew import Skew
 BLUE, ORANGE, GREEN, GREY = PALETTE[0], PALETTE[1], PALETTE[2], PALETTE[7]
 TABLES_MAX = 40
 MARKED_POINTS_MAX = 40
+LONG_WINDOW_STEPS = 60
 MILLISECONDS, MEGABYTE = 1e3, 1e6
 
 
@@ -125,14 +126,17 @@ AHEAD = {"looked_at": "batches the planner has read", "planned": "steps planned"
 
 
 def window_figure(points: Sequence[Point]) -> go.Figure:
-    """How far ahead of training everybody is. On a logarithmic axis: the window is much longer than the rest."""
+    """How far ahead of training everybody is. A window much longer than the rest needs a logarithmic axis."""
     figure = go.Figure()
     for number, (key, name) in enumerate(AHEAD.items()):
         there = [(point.step, point.ahead[key]) for point in points if key in point.ahead]
         if there:
             _curve(figure, name, there, PALETTE[number], False)
     styled(figure, x="step", y="steps ahead of training", height_pixels=300)
-    figure.update_yaxes(type="log", dtick=1)
+    if max((max(point.ahead.values(), default=0) for point in points), default=0) >= LONG_WINDOW_STEPS:
+        figure.update_yaxes(type="log", dtick=1)
+    else:
+        figure.update_yaxes(rangemode="tozero")
     return figure
 
 

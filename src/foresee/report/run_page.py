@@ -176,7 +176,7 @@ def _timeline(workers: Sequence[WorkerRecords]) -> Section:
 def _hidden_sentence(workers: Sequence[WorkerRecords]) -> str:
     """How much of what other threads did cost the training thread anything."""
     sentence = (
-        "Each line is a thread, each number marks the begin of a step. What lies under training is hidden behind it; "
+        "Each line is a thread, each number marks the start of a step. What lies under training is hidden behind it; "
         "what training waits for is red."
     )
     points = [point for worker in workers for point in worker.steady]
