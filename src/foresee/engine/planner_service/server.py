@@ -23,6 +23,8 @@ from foresee.engine.planner_service.protocol import Beginning
 from foresee.engine.planner_service.session import PlanSession
 from foresee.errors import ForeseeError, PlanError
 from foresee.plan.record import Header
+from foresee.store import points
+from foresee.store.points import reach
 from foresee.store.server.door import Door, Rules
 from foresee.store.server.limits import ACTION_BYTES_MAX
 from foresee.store.server.security import Security, TokenCheck, check_address, location
@@ -83,6 +85,7 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
                 run, beginning, worker, step = protocol.parse_get(ticket.ticket)
                 session = self._session_of(run, beginning)
                 batches = session.records(worker, step, deadline=time.monotonic() + PARK_SECONDS)
+                reach(points.RECORDS_SENT)
         except Exception as error:
             raise _told(error) from None
         return flight.GeneratorStream(SCHEMA, iter(batches))

@@ -1,0 +1,250 @@
+"""Real processes of real runs, killed at named points and at random moments; every run ends with the same bytes.
+
+`run(kills=, seed=, progress=)` disturbs runs of three kinds until so many processes were killed with SIGKILL: launched
+runs whose trainers, servers and planner are killed one after the other and started again by the launcher; runs of one
+process, killed and resumed; launchers killed with everything they started. Beside that parts are stopped for a while
+(SIGSTOP), asked to end (SIGTERM), and the disk is full. Every fault is seen to have happened before it counts, and
+every run that is done is compared, byte for byte, with one that nobody disturbed.
+
+    python tests/chaos/kills.py --kills 60 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from full_disks import fill_disks
+from killed_runs import Commands, Disturbed, Setting, is_alive, leavings, make_log, wait_until
+
+from foresee.data import ClickLog
+from foresee.store import points
+
+SINGLE = Setting(name="single", epochs=4, commit_every_steps=4)
+LAUNCHED = Setting(name="launched", epochs=6, workers=2, servers=2)
+PLACED = Setting(name="placed", epochs=6, workers=2, servers=2, placement="location_aware")
+ABANDONED = Setting(name="abandoned", epochs=4, workers=2, servers=2)
+
+OFTEN = {points.STEP_DONE, points.ROWS_APPLIED, points.RECORDS_SENT}
+"""Points that are reached with every step; the others once for each commit."""
+AT_START = {points.RESTORED, points.RUN_OPENED}
+"""Points that are reached while a run recovers: the fault needs another one before it."""
+PAUSE_SECONDS_MAX = 0.6
+
+Progress = Callable[[str], None]
+
+
+def run(*, kills: int, seed: int, progress: Progress) -> dict[str, int]:
+    """Kills so many processes; returns how many of which role, and `different_bytes`."""
+    counts: Counter[str] = Counter(kills=0, different_bytes=0, runs=0)
+    with tempfile.TemporaryDirectory(prefix="foresee-kills-") as name:
+        folder = Path(name)
+        log = make_log(folder)
+        shares = {_launched_runs: 0.6, _single_runs: 0.32, _abandoned_runs: 0.08}
+        errors: list[BaseException] = []
+
+        def work(kind: Callable[..., None], share: float) -> None:
+            try:
+                mine: Counter[str] = Counter()
+                place = folder / kind.__name__
+                place.mkdir()
+                with Commands(place) as commands:
+                    kind(commands, place, log, random.Random(f"{seed} {kind.__name__}"), mine, share * kills, progress)
+                with lock:
+                    counts.update(mine)
+            except BaseException as error:
+                errors.append(error)
+
+        lock = threading.Lock()
+        threads = [threading.Thread(target=work, args=(kind, share)) for kind, share in shares.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        counts.update(fill_disks(folder, log, random.Random(seed), trials=max(2, kills // 50), progress=progress))
+    return dict(counts)
+
+
+def _undisturbed(commands: Commands, folder: Path, log: ClickLog, setting: Setting) -> dict[str, bytes]:
+    place = folder / f"undisturbed-{setting.name}"
+    place.mkdir()
+    code, text = commands.run("train", setting.write(place, log))
+    assert code == 0, text
+    return leavings(place / setting.name, setting.num_steps)
+
+
+def _next_run(
+    commands: Commands, folder: Path, log: ClickLog, setting: Setting, rng: random.Random, counts: Counter[str]
+) -> Disturbed:
+    place = Path(tempfile.mkdtemp(dir=folder))
+    return Disturbed(commands, setting.write(place, log), setting, rng, counts)
+
+
+def _finish(disturbed: Disturbed, expected: dict[str, bytes], progress: Progress) -> None:
+    """The run is done: it must have left what the undisturbed one has."""
+    different = disturbed.different_bytes(expected)
+    disturbed.counts["different_bytes"] += different
+    disturbed.counts["runs"] += 1
+    progress(
+        f"{disturbed.setting.name}: {disturbed.counts['kills']} kills in {disturbed.counts['runs']} runs"
+        + (f"; {different} DIFFERENT BYTES in {disturbed.run}" if different else "")
+    )
+    if not different:
+        shutil.rmtree(disturbed.run_file.parent)
+
+
+def _single_runs(
+    commands: Commands, folder: Path, log: ClickLog, rng: random.Random, counts: Counter[str], kills: float,
+    progress: Progress,
+) -> None:  # fmt: skip
+    """One process trains, is killed, and goes on, until it is done."""
+    expected = _undisturbed(commands, folder, log, SINGLE)
+    disturbed = _next_run(commands, folder, log, SINGLE, rng, counts)
+    while counts["kills"] < kills:
+        _one_life(disturbed)
+        if disturbed.end() == 0:
+            _finish(disturbed, expected, progress)
+            disturbed = _next_run(commands, folder, log, SINGLE, rng, counts)
+
+
+def _one_life(disturbed: Disturbed) -> None:
+    rng = disturbed.rng
+    if rng.random() < 0.75:
+        point = rng.choice((*points.STORE_POINTS, *points.TRAINER_POINTS[:-1]))
+        occurrence = rng.randint(1, 20) if point in OFTEN else rng.randint(1, 4)
+        fired = disturbed.plant("train", point, occurrence)
+        disturbed.start()
+        if disturbed.wait_for_fault(fired):
+            disturbed.count("train")
+        return
+    disturbed.start()
+    number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
+    time.sleep(rng.random())
+    if not disturbed.is_over:
+        disturbed.command.signal(number)
+        wait_until(lambda: disturbed.is_over, disturbed.told)
+        if number == signal.SIGKILL:
+            disturbed.count("train")
+        else:
+            disturbed.counts["asked_to_end"] += 1
+
+
+def _launched_runs(
+    commands: Commands, folder: Path, log: ClickLog, rng: random.Random, counts: Counter[str], kills: float,
+    progress: Progress,
+) -> None:  # fmt: skip
+    """Parts of launched runs are killed; the launcher starts them again."""
+    expected = {setting: _undisturbed(commands, folder, log, setting) for setting in (LAUNCHED, PLACED)}
+    while counts["kills"] < kills:
+        setting = rng.choice((LAUNCHED, PLACED))
+        disturbed = _next_run(commands, folder, log, setting, rng, counts)
+        disturbed.start()
+        disturbed.wait_for_progress(0)
+        while not disturbed.is_over and counts["kills"] < kills:
+            _one_fault(disturbed)
+        assert disturbed.end() == 0, disturbed.told()
+        _finish(disturbed, expected[setting], progress)
+
+
+def _one_fault(disturbed: Disturbed) -> None:
+    rng, step = disturbed.rng, disturbed.steps_done
+    part = rng.choice(("worker 0", "worker 0", "worker 1", "server 0", "server 1", "planner", "planner"))
+    kind = rng.random()
+    if kind < 0.55:
+        _fault_at_point(disturbed, part)
+    elif kind < 0.88:
+        time.sleep(rng.random() * 0.3)
+        if disturbed.kill_part(part):
+            disturbed.count(part)
+    elif kind < 0.95:
+        if disturbed.pause_part(part, rng.random() * PAUSE_SECONDS_MAX):
+            disturbed.counts["paused"] += 1
+    elif part.startswith(("server", "planner")) and disturbed.kill_part(part, signal.SIGTERM):
+        disturbed.counts["asked_to_end"] += 1
+    disturbed.wait_for_progress(step)
+
+
+def _fault_at_point(disturbed: Disturbed, part: str) -> None:
+    rng = disturbed.rng
+    point = rng.choice(_points_of(part))
+    occurrence = 1 if point in AT_START else rng.randint(1, 12) if point in OFTEN else rng.randint(1, 2)
+    fired = disturbed.plant(part, point, occurrence)
+    if point in AT_START and disturbed.kill_part("worker 1"):
+        disturbed.count("worker 1")
+    if disturbed.wait_for_fault(fired):
+        disturbed.count(part)
+
+
+def _points_of(part: str) -> tuple[str, ...]:
+    if part == "worker 0":
+        return points.TRAINER_POINTS
+    if part.startswith("worker"):
+        return (points.STEP_DONE, points.FLUSHED, points.RESTORED)
+    return points.PLANNER_POINTS if part == "planner" else points.SERVER_POINTS
+
+
+def _abandoned_runs(
+    commands: Commands, folder: Path, log: ClickLog, rng: random.Random, counts: Counter[str], kills: float,
+    progress: Progress,
+) -> None:  # fmt: skip
+    """The launcher is killed, with it end all parts, and the run is resumed; or it is asked to stop."""
+    expected = _undisturbed(commands, folder, log, ABANDONED)
+    while counts["kills"] < kills:
+        disturbed = _next_run(commands, folder, log, ABANDONED, rng, counts)
+        while True:
+            disturbed.start()
+            if _abandon(disturbed):
+                continue
+            if disturbed.end() == 0:
+                break
+        _finish(disturbed, expected, progress)
+
+
+def _abandon(disturbed: Disturbed) -> bool:
+    """True if the launcher was ended before the run was done."""
+    rng, step = disturbed.rng, disturbed.steps_done
+    disturbed.wait_for_progress(step + rng.randint(0, 30))
+    if disturbed.is_over:
+        return False
+    number = signal.SIGKILL if rng.random() < 0.8 else signal.SIGTERM
+    parts = disturbed.parts()
+    disturbed.command.signal(number)
+    code = disturbed.end()
+    if code == 0:  # it was done in the same moment
+        disturbed.start()
+        return False
+    assert code == (-number if number == signal.SIGKILL else 128 + number), disturbed.told()
+    wait_until(lambda: not any(is_alive(it) for it in parts.values()), lambda: f"the end of {parts}")
+    if number == signal.SIGKILL:
+        disturbed.count("launcher")
+    else:
+        disturbed.counts["asked_to_end"] += 1
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    begun = time.monotonic()
+    found = run(kills=arguments.kills, seed=arguments.seed, progress=lambda line: print(line, file=sys.stderr))
+    print(json.dumps({**found, "seconds": round(time.monotonic() - begun, 1)}))
+
+
+if __name__ == "__main__":
+    main()
