@@ -198,7 +198,7 @@ PATH_KEYS = ("log", "run", "tables.folder", "cache.plan_file")
 RESULT_KEYS = (
     "model.name", "model.dim", "model.options", "tables.store", "tables.optimizer", "tables.seed", "tables.init_scale",
     "train.batch_size", "train.seed", "train.shuffle_samples", "train.optimizer", "train.num_threads", "train.device",
-    "distributed.workers", "distributed.placement",
+    "distributed.placement",
     "distributed.placement_features",
 )  # fmt: skip
 """Keys that change what a run computes. The others say where things are, how often something is shown or kept, how far
@@ -306,7 +306,8 @@ def _anchor(content: dict[str, Any], key: list[str], folder: Path) -> None:
     for name in key[:-1]:
         section = section.get(name) if isinstance(section, dict) else None
     if isinstance(section, dict) and isinstance(section.get(key[-1]), str) and section[key[-1]]:
-        section[key[-1]] = str(folder / section[key[-1]])
+        # By its words, as `dump_run` writes it: a run folder that is a link has no other parent than its name says.
+        section[key[-1]] = os.path.normpath(folder / section[key[-1]])
 
 
 def _override(content: dict[str, Any], override: str) -> None:

@@ -266,9 +266,13 @@ def _opening(config: RunConfig, run: Run, place: Place) -> str:
     return (
         f"{config.model.name} on {config.log}: {run.stream.num_steps:,} steps of {config.train.batch_size:,} samples "
         f"over {place.num_workers} workers, {begin}\n"
-        f"{layout.num_rows:,} rows of {layout.row_bytes} bytes on {len(place.servers)} servers; cache of "
+        f"{layout.num_rows:,} rows of {layout.row_bytes} bytes on {_servers(place)}; cache of "
         f"{header.capacity_rows:,} rows a worker, planner {header.planner}, placement {config.distributed.placement}"
     )
+
+
+def _servers(place: Place) -> str:
+    return f"{len(place.servers)} server{'s' if len(place.servers) > 1 else ''}"
 
 
 def _closing(config: RunConfig, run: Run, finished: bool) -> str:
