@@ -1,10 +1,15 @@
 """The same training by Foresee, by plain PyTorch and by TorchRec, all in memory: samples a second, memory, AUC.
 
-A DLRM (bottom 512-256-dim, top 512-256-1) on a synthetic log of Criteo's shape (26 tables, 13 numbers), and on Avazu's
-real log (21 tables) from $FORESEE_DATA or ../shared/data. Every side is a process of its own, starts from the same
-values, sees the same batches in the same order, decoded before the clock starts, and updates rows by Adagrad and the
-dense part by Adam (fused), on the same number of threads. Sides train in turns and are stopped in between; figures are
-medians of the ratios of each turn, the first left out. At the end each side scores the valid split.
+Three cases, all of them DLRMs:
+    synthetic   the model of `foresee demo` (dim 16, bottom 64, top 128-64), on a synthetic log of Criteo's shape (26
+                tables, 13 numbers), batches of 2048
+    large_mlp   the same log with dim 64, bottom 512-256, top 512-256: here most of a step is matrix products, which
+                are the same for all, so ratios are nearer to 1
+    avazu       the first model on Avazu's real log (21 tables), batches of 512; from $FORESEE_DATA or ../shared/data
+Every side is a process of its own, starts from the same values, sees the same batches in the same order, decoded before
+the clock starts, and updates rows by Adagrad and the dense part by Adam (fused), on the same number of threads. Sides
+train in turns and are stopped in between; figures are medians of the ratios of each turn, the first left out. At the
+end each side scores the valid split.
 
     ours       tables in memory, planner lookahead, planned while training, a cache of --cache-share of the rows
     pytorch    one nn.EmbeddingBag(sparse=True) over all tables, global ids: one lookup, one gradient and one
@@ -13,8 +18,8 @@ medians of the ratios of each turn, the first left out. At the end each side sco
                KeyedJaggedTensors made before the clock starts; left out if .venv-bench is missing
 
 DeepCTR-Torch and FuxiCTR are left out: the first has no DLRM and needs TensorFlow, the second needs a data pipeline of
-its own. Printed last: ours_over_pytorch, ours_over_torchrec (samples a second), auc_difference (largest over both logs,
-between ours and pytorch) and the peak resident memory of every side.
+its own. Printed last: ours_over_pytorch, ours_over_torchrec (samples a second), auc_difference (largest over all cases,
+between ours and pytorch), and peak resident memory and AUC of every side.
 """
 
 from __future__ import annotations
@@ -31,7 +36,8 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -63,41 +69,73 @@ class Case:
     """A log and how it is trained on."""
 
     name: str
-    batch_size: int
-    dim: int
-    epochs: int
-    turns: int
+    log: str
+    batch_size: int = 2048
+    dim: int = 16
+    bottom: tuple[int, ...] = (64,)
+    top: tuple[int, ...] = (128, 64)
+    turns: int = 5
     """Besides the first, which is not counted."""
+    steps: int
+    """Of a turn."""
+    epochs: int = 1
+    sides: tuple[str, ...] = ("ours", "pytorch", "torchrec")
 
-    def steps_per_turn(self, log: ClickLog) -> int:
-        return log.split_sizes["train"] // self.batch_size * self.epochs // (self.turns + 1)
+    @property
+    def num_steps(self) -> int:
+        return self.steps * (self.turns + 1)
 
 
-SYNTHETIC = Case(name="synthetic", batch_size=2048, dim=64, epochs=1, turns=5)
-REAL = Case(name="avazu", batch_size=512, dim=16, epochs=2, turns=3)
+CASES = {
+    case.name: case
+    for case in (
+        Case(name="synthetic", log="synthetic", steps=20),
+        Case(name="large_mlp", log="synthetic", dim=64, bottom=(512, 256), top=(512, 256), steps=8, turns=4),
+        Case(name="avazu", log="avazu", batch_size=512, steps=16, epochs=2, sides=("ours", "pytorch")),
+    )
+}
+FULL_TURNS = 4
+"""Times as many turns with --full."""
+MAIN = "synthetic"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="ten times as many samples of the synthetic log")
-    parser.add_argument("--samples", type=int, default=100_000, help="of the synthetic log")
+    parser.add_argument("--full", action="store_true", help="four times as many turns")
     parser.add_argument("--cache-share", type=float, default=0.3, help="of all rows")
     parser.add_argument("--side", choices=sorted(SIDES), help=argparse.SUPPRESS)
+    parser.add_argument("--case", choices=sorted(CASES), help=argparse.SUPPRESS)
     parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
         run_side(arguments)
         return
-    num_samples = arguments.samples * (10 if arguments.full else 1)
     with tempfile.TemporaryDirectory(dir=os.environ.get("FORESEE_BENCH_DIR", ".")) as folder:
-        synthetic(Path(folder) / SYNTHETIC.name, num_samples=num_samples, table_scale=0.03)
-        results = {SYNTHETIC.name: compare(SYNTHETIC, Path(folder) / SYNTHETIC.name, arguments)}
-        if AVAZU.exists():
-            prepare(Avazu(files=(AVAZU,)), Path(folder) / REAL.name)
-            results[REAL.name] = compare(REAL, Path(folder) / REAL.name, arguments)
-        else:
-            print(f"{AVAZU.name} is not in the data folder: no real log; FORESEE_DATA names another folder")
+        cases = [case_of(arguments, name) for name in CASES]
+        made = {"synthetic": make_synthetic(Path(folder) / "synthetic", cases)}
+        logs = {**made, "avazu": make_avazu(Path(folder) / "avazu")}
+        results = {case.name: compare(case, log, arguments) for case in cases if (log := logs[case.log]) is not None}
     print(json.dumps(figures(results)))
+
+
+def case_of(arguments: argparse.Namespace, name: str) -> Case:
+    case, times = CASES[name], FULL_TURNS if arguments.full else 1
+    return replace(case, turns=case.turns * times, epochs=case.epochs * times if case.epochs > 1 else 1)
+
+
+def make_synthetic(path: Path, cases: list[Case]) -> Path:
+    """As many samples as the longest case trains on, and a tenth of all to score."""
+    num_samples = max(case.num_steps * case.batch_size for case in cases if case.log == "synthetic")
+    synthetic(path, num_samples=round(num_samples / 0.89), table_scale=0.03)
+    return path
+
+
+def make_avazu(path: Path) -> Path | None:
+    if not AVAZU.exists():
+        print(f"{AVAZU.name} is not in the data folder: no real log; FORESEE_DATA names another folder")
+        return None
+    prepare(Avazu(files=(AVAZU,)), path)
+    return path
 
 
 Turns = dict[str, list[dict[str, Any]]]
@@ -107,36 +145,36 @@ Turns = dict[str, list[dict[str, Any]]]
 def compare(case: Case, log: Path, arguments: argparse.Namespace) -> Turns:
     """All sides on one log, in turns."""
     with contextlib.ExitStack() as running:
-        options = ["--cache-share", str(arguments.cache_share), "--log", str(log)]
+        options = ["--cache-share", str(arguments.cache_share), "--log", str(log), "--case", case.name]
+        options += ["--full"] if arguments.full else []
         processes = {
             name: running.enter_context(Process([python, __file__, *options, "--side", name]))
-            for name, python in sides_here().items()
+            for name, python in interpreters(case).items()
         }
         questions = [*["train"] * (case.turns + 1), "end"]
         answers: Turns = {name: [] for name in processes}
         for question in questions:
             for name, process in processes.items():
                 answers[name].append(process.ask(question))
-    print(f"{case.name}: batches of {case.batch_size}, dim {case.dim}")
+    print(f"{case.name}: batches of {case.batch_size}, dim {case.dim}, bottom {case.bottom}, top {case.top}")
     for name, (_, *turns, end) in answers.items():
         speed = statistics.median(turn["samples_per_second"] for turn in turns)
         print(f"  {name:<9} {speed:9,.0f} samples/s   AUC {end['auc']:.5f}   peak {end['peak_mb']:6.0f} MB")
     return answers
 
 
-def sides_here() -> dict[str, str]:
-    """Name and interpreter of every side that can run on this machine."""
-    sides = {"ours": sys.executable, "pytorch": sys.executable}
+def interpreters(case: Case) -> dict[str, str]:
+    """Of every side of a case that can run on this machine."""
     if BENCH_PYTHON.exists():
-        return {**sides, "torchrec": str(BENCH_PYTHON)}
+        return {name: str(BENCH_PYTHON) if name == "torchrec" else sys.executable for name in case.sides}
     print("TorchRec is left out: it needs .venv-bench, which `make bench-env` makes")
-    return sides
+    return {name: sys.executable for name in case.sides if name != "torchrec"}
 
 
 def figures(results: dict[str, Turns]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for log, answers in results.items():
-        suffix = "" if log == SYNTHETIC.name else f"_{log}"
+    for case, answers in results.items():
+        suffix = "" if case == MAIN else f"_{case}"
         for peer in answers.keys() - {"ours"}:
             pairs = zip(answers["ours"][1:-1], answers[peer][1:-1], strict=True)
             ratios = [ours["samples_per_second"] / other["samples_per_second"] for ours, other in pairs]
@@ -152,22 +190,21 @@ def run_side(arguments: argparse.Namespace) -> None:
     """One side's process."""
     torch.set_num_threads(THREADS)
     warnings.filterwarnings("ignore", message="Sparse invariant checks")  # of torch's own Adagrad
-    log, case = ClickLog.open(arguments.log), next(it for it in (SYNTHETIC, REAL) if it.name == arguments.log.name)
+    log, case = ClickLog.open(arguments.log), case_of(arguments, arguments.case)
     trainer = Trainer(case, log)
     side = SIDES[arguments.side](case, log, trainer, arguments)
     steps = side.steps()
-    num_steps = case.steps_per_turn(log)
 
     def train() -> dict[str, float]:
         begun = time.perf_counter()
-        for _ in range(num_steps):
+        for _ in range(case.steps):
             next(steps)
-        return {"samples_per_second": num_steps * case.batch_size / (time.perf_counter() - begun)}
+        return {"samples_per_second": case.steps * case.batch_size / (time.perf_counter() - begun)}
 
     def end() -> dict[str, float]:
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         steps.close()
-        return {"auc": side.auc(), "peak_mb": round(peak_mb, 1)}
+        auc, peak_mb = side.auc(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return {"auc": auc, "peak_mb": round(peak_mb, 1)}
 
     serve({"train": train, "end": end})
 
@@ -177,10 +214,11 @@ class Trainer:
 
     def __init__(self, case: Case, log: ClickLog) -> None:
         torch.manual_seed(0)
-        self.model = DLRM(log, case.dim)
+        self.model = DLRM(log, case.dim, bottom=case.bottom, top=case.top)
         self.adam = torch.optim.Adam(self.model.parameters(), fused=True)
         self.loss = nn.BCEWithLogitsLoss()
-        self.batches = list(log.batches(batch_size=case.batch_size, epochs=case.epochs).batches())
+        stream = log.batches(batch_size=case.batch_size, epochs=case.epochs)
+        self.batches = list(islice(stream.batches(), case.num_steps))
 
     def step(self, dense: Tensor, embeddings: Tensor, labels: Tensor) -> None:
         """Forward and backward; the dense part is updated."""
