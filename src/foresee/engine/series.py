@@ -32,10 +32,12 @@ class Series:
         self.every_steps = every_steps(num_steps, points)
         self._row_bytes = layout.row_bytes
         self._first_row_after = np.cumsum([table.num_rows for table in layout.tables])
-        self._num_links, self._num_workers, self._num_steps = max(1, num_servers), num_workers, num_steps
+        self._num_links, self._num_steps = max(1, num_servers), num_steps
         self._unique_by_table = np.zeros(len(layout.tables), np.int64)
         self._fetched_by_table = np.zeros(len(layout.tables), np.int64)
         self._counted_steps = 0
+        # Never set back: a background exchange may add to it at any moment. Each number is one thread's.
+        self._peers = np.zeros((num_workers, 4), np.int64)
 
     def start(self, step: int, now: float, lanes: LaneSeconds) -> None:
         """An interval begins."""
@@ -43,7 +45,7 @@ class Series:
         self._loss, self._losses = 0.0, 0
         self._lookups, self._unique, self._fetched, self._evicted, self._received = 0, 0, 0, 0, 0
         self._store = np.zeros((self._num_links, 2), np.int64)
-        self._peers = np.zeros((self._num_workers, 4), np.int64)
+        self._peers_before = self._peers.copy()
 
     def due(self, step: int) -> bool:
         """Does an interval end with this step?"""
@@ -83,16 +85,18 @@ class Series:
         self, work: Work, cache: Cache, now: float, lanes: LaneSeconds, ahead: dict[str, int]
     ) -> list[dict[str, Any]]:
         """The lines of the interval that ends with this step; a new one begins."""
-        steps_done = work.record.step + 1
+        steps_done, peers_now = work.record.step + 1, self._peers.copy()
+        peers = peers_now - self._peers_before
         line = {
             "kind": "series", "step": steps_done, "steps": steps_done - self._step,
             "seconds": round(now - self._now, 6), "lanes": _differences(lanes, self._lanes),
             "lookups": self._lookups, "unique": self._unique, "fetched": self._fetched, "evicted": self._evicted,
             "received": self._received, "occupied": int(np.count_nonzero(cache.table.row != EMPTY)), "ahead": ahead,
-            "store_bytes": (self._store * self._row_bytes).tolist(), "peer_bytes": self._peers.tolist(),
+            "store_bytes": (self._store * self._row_bytes).tolist(), "peer_bytes": peers.tolist(),
             "loss": self._loss / self._losses if self._losses else None,
         }  # fmt: skip
         self.start(steps_done, now, lanes)
+        self._peers_before = peers_now
         last = steps_done == self._num_steps
         return [line, *([self._tables_line(steps_done)] if last or self._tables_due(steps_done) else [])]
 

@@ -16,7 +16,7 @@ from foresee.report.run_breakdown import Breakdown, breakdown
 from foresee.report.run_figures import colours_of
 from foresee.report.run_links import links_of, traffic_over_run
 from foresee.report.run_records import Point, RunRecords, WorkerRecords
-from foresee.report.run_timeline import timeline_figure, windows
+from foresee.report.run_timeline import WORKERS_MAX, timeline_figure, windows
 from foresee.report.skew import Skew
 
 NO_SERIES = (
@@ -165,12 +165,15 @@ def _time_sentence(found: Sequence[Breakdown]) -> str:
 
 def _timeline(workers: Sequence[WorkerRecords]) -> Section:
     heading = "What happens at the same time"
-    found = windows([worker for worker in workers if worker.spans])
+    there = [worker for worker in workers if worker.spans]
+    found = windows(there[:WORKERS_MAX])
     if not found:
         return Section(heading=heading, sentence=NO_TIMELINE)
-    there = [worker for worker in workers if worker.spans]
-    chart: go.Figure = timeline_figure(there, found)
-    return Section(heading=heading, sentence=_hidden_sentence(there), content=chart, legend=colours_of(chart))
+    chart: go.Figure = timeline_figure(there[:WORKERS_MAX], found)
+    some = [f"Shown are the first {WORKERS_MAX} of {len(there)} workers."] if len(there) > WORKERS_MAX else []
+    return Section(
+        heading=heading, sentence=_hidden_sentence(there), content=chart, legend=colours_of(chart), notes=some
+    )
 
 
 def _hidden_sentence(workers: Sequence[WorkerRecords]) -> str:

@@ -23,6 +23,7 @@ LANES = {
 """From top to bottom. Row update: of workers that update during backward; exchange: in the background, with others."""
 SHOWN_STEPS = 6
 WINDOWS_MAX = 8
+WORKERS_MAX = 8
 LANE_PIXELS = 34
 HEADER = 0.9
 """How far above its first lane a worker is named."""
