@@ -33,6 +33,9 @@ class OpenAt:
     epoch: int
     """Its epoch as the sender saw it: if somebody has opened the part since then, the sender is too late."""
     step: int
+    started: int = 0
+    """When the run was started, as a number that rises from one start of the trainers to the next; 0: unknown. A
+    trainer that was given up before it began may begin long after the run that replaced it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,8 @@ class Part:
     """Rises with every run."""
     opened_at: int | None = None
     """Where this run has begun."""
+    started: int = 0
+    """When this run was started: an older one cannot take the part from it."""
 
     def __post_init__(self) -> None:
         steps = [step for step in (self.previous, self.committed, self.prepared) if step is not None]
@@ -177,11 +182,15 @@ def _open_at(part: Part, message: OpenAt) -> Decision:
             f"it was started again, or another run has begun here, since run {message.run!r} asked (epoch "
             f"{part.epoch}, not {message.epoch}); ask again",
         )
+    if message.started < part.started:
+        return _refuse(part, f"run {part.run!r}, which is served here, was started after run {message.run!r}; end that")
     if message.step not in part.openable:
         kept = ", ".join(map(str, sorted(part.openable)))
         return _refuse(part, f"there is no commit of step {message.step} here, only of {kept}; open one of these")
     moved, instructions = _go_to(part, message.step)
-    opened = replace(moved, run=message.run, epoch=part.epoch + 1, opened_at=message.step)
+    opened = replace(
+        moved, run=message.run, epoch=part.epoch + 1, opened_at=message.step, started=message.started
+    )
     return Decision(part=opened, instructions=(ForgetWrites(), *instructions))
 
 

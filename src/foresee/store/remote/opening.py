@@ -24,10 +24,11 @@ OPEN_SECONDS = 600.0
 
 def open_run(
     endpoints: Sequence[Endpoint], layout: Layout, *, run: str, num_workers: int, manifests: Collection[int],
-    fresh: bool = False, deadline_seconds: float = 60.0,
+    started: int = 0, fresh: bool = False, deadline_seconds: float = 60.0,
 ) -> int:  # fmt: skip
     """Opens all servers at the newest commit whose dense half is there and that all of them have.
 
+    started: when this process was, in milliseconds: one that was given up is older than the one that replaced it.
     fresh: a new run, which refuses servers that hold the commits of another.
     """
     deadline = time.monotonic() + deadline_seconds
@@ -49,7 +50,7 @@ def open_run(
         )
     for endpoint in endpoints:
         part = parts[endpoint.address]
-        message = OpenAt(run=run, incarnation=part.incarnation, epoch=part.epoch, step=step)
+        message = OpenAt(run=run, incarnation=part.incarnation, epoch=part.epoch, step=step, started=started)
         content = {**asdict(message), "num_workers": num_workers}
         ask_patiently(endpoint, protocol.OPEN_AT, content, OPEN_SECONDS, f"the opening at step {step}")
     return step

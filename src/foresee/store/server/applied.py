@@ -54,6 +54,8 @@ class Applied:
         """Rises with every run."""
         self.opened_at: int | None = None
         """Where the run was opened; None if it began by joining."""
+        self.started = 0
+        """When the run was started (see store.commits)."""
         self.watermarks: list[int] = []
         """For each worker the last step whose write-backs are all applied."""
 
@@ -62,12 +64,12 @@ class Applied:
         """Rises with everything that is applied."""
         return self._generation
 
-    def begin(self, run: str, num_workers: int, step: int, *, opened: bool) -> None:
+    def begin(self, run: str, num_workers: int, step: int, *, opened: bool, started: int = 0) -> None:
         """A new run; whoever waits for an older one is told so."""
         with self._changed:
             self.run, self.watermarks = run, [step - 1] * num_workers
             self.epoch += 1
-            self.opened_at = step if opened else None
+            self.opened_at, self.started = step if opened else None, started
             if opened:
                 self._committed_step = step
             self._generation += 1

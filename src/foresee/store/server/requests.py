@@ -24,6 +24,8 @@ from foresee.store.server.limits import ACTION_BYTES_MAX
 
 RUN_CHARACTERS_MAX = 256
 WORKERS_MAX = 1 << 16
+STARTED_MAX = 1 << 53
+"""Milliseconds."""
 PARK_SECONDS_MAX = 86_400.0
 VERSION_MAX = documents.SMALL_MAX - 1
 """One less than fits: shards count versions from one higher."""
@@ -85,6 +87,7 @@ def parse_open_at(content: dict[str, Any]) -> tuple[OpenAt, int]:
             incarnation=documents.text_of(content, "incarnation", RUN_CHARACTERS_MAX),
             epoch=documents.whole(content, "epoch"),
             step=documents.whole(content, "step"),
+            started=documents.whole(content, "started", high=STARTED_MAX),
         )
         return message, documents.whole(content, "num_workers", 1, WORKERS_MAX)
 

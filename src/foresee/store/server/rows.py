@@ -89,7 +89,7 @@ class RowService:
         applied = self.applied
         return replace(
             self.shard.parts[0], incarnation=self.incarnation, run=applied.run, epoch=applied.epoch,
-            opened_at=applied.opened_at,
+            opened_at=applied.opened_at, started=applied.started,
         )  # fmt: skip
 
     def obey(self, message: Message, *, num_workers: int = 1) -> Part:
@@ -110,7 +110,7 @@ class RowService:
             return
         with self._lock.exclusive():
             self._carry_out(instructions)
-            self.applied.begin(message.run, num_workers, message.step, opened=True)
+            self.applied.begin(message.run, num_workers, message.step, opened=True, started=message.started)
         reach(points.RUN_OPENED)
 
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from foresee.errors import ForeseeError, StaleReadError, StoreError
-from foresee.store.commits import step_to_open
+from foresee.store.commits import Part, step_to_open
 from foresee.store.server.shard import Share
 from foresee.testing.simulation.case import EXACT, ORDERED, Case
 from foresee.testing.simulation.server import Disk, Server, rows_of_commit
@@ -23,6 +23,9 @@ from foresee.testing.simulation.trainer import Planner, Trainer
 from foresee.testing.simulation.world import World
 
 VIOLATIONS_MAX = 5
+STARTS_STALLED = 0.1
+"""Share of new attempts whose first trainer stalls before it has done anything, and is replaced."""
+ATTEMPTS_STALLED_MAX = 6
 
 
 @dataclass
@@ -30,6 +33,7 @@ class Attempt:
     """One start of all trainers."""
 
     run: str
+    number: int
     trainers: list[Trainer] = field(default_factory=list)
     excused: bool = False
     """Something was done to it, so it may fail."""
@@ -41,9 +45,10 @@ class Cluster:
     def __init__(self, world: World, case: Case) -> None:
         self.world, self.case = world, case
         self.violations: list[str] = []
-        self.manifests: dict[int, int] = {0: 0}
-        """The shared folder: for each kept commit the dense half. That of step 0 is kept like any other: a manifest
-        that a replaced trainer writes late, before the first commit of its successor, must not be the only one."""
+        self.manifests: dict[int, int] = {}
+        """The shared folder: for each kept commit the dense half. That of step 0 follows from the seed."""
+        self._late: set[int] = set()
+        """Manifests that only replaced trainers wrote."""
         self.decided = 0
         """The newest step that the newest attempt decided to commit."""
         self._openings: list[int] = []
@@ -85,7 +90,18 @@ class Cluster:
         if step and len(self._attempts) > 1:
             self.world.happened["resumed from a commit"] += 1
 
+    def nothing_to_open(self, trainer: Trainer, parts: list[Part]) -> None:
+        """A run stops and says so if its only manifests were written by replaced trainers before its first commit: it
+        cannot tell them from those of rows that were lost. A person removes them."""
+        if not self.decided and self._late.issuperset(self.manifests) and all(0 in part.openable for part in parts):
+            self.world.happened["manifests of replaced trainers removed by hand"] += 1
+            self.manifests.clear()
+        else:
+            self.wrong(trainer, f"there is no commit to go on from: {self.manifests}, {parts}")
+
     def dense_of(self, step: int) -> int:
+        if step == 0:
+            return 0
         if step not in self.manifests:
             raise StoreError(f"the checkpoint of step {step} is gone: other trainers have gone on")
         return self.manifests[step]
@@ -100,7 +116,9 @@ class Cluster:
         self.manifests[step] = dense
         if trainer.attempt is not self.current or self._restarting:
             self.world.happened["manifest written late by a replaced trainer"] += 1
+            self._late.add(step)
             return
+        self._late.discard(step)
         self.decided = step
         self.check_whole("after its manifest was written")
 
@@ -192,7 +210,7 @@ class Cluster:
         for shard in range(self.case.num_servers):
             if not self.world.roles[f"server {shard}"].alive:
                 self._start_server(shard)
-        attempt = Attempt(f"run {len(self._attempts)}")
+        attempt = Attempt(f"run {len(self._attempts)}", len(self._attempts) + 1)
         self._attempts.append(attempt)
         self.world.say(f"{attempt.run} begins")
         if len(self._attempts) > 1:
@@ -200,6 +218,10 @@ class Cluster:
         attempt.trainers = [Trainer(self.world, self, attempt, rank) for rank in range(self.case.num_workers)]
         for trainer in attempt.trainers:
             self.world.at(self.world.rng.random(), trainer.wake)
+        if 1 < len(self._attempts) < ATTEMPTS_STALLED_MAX and self.world.rng.random() < STARTS_STALLED:
+            self.world.happened["trainer stalled at its start"] += 1
+            self.world.stall(attempt.trainers[0])
+            self._restart_all()
 
     def _start_server(self, shard: int) -> None:
         self._num_incarnations += 1
@@ -218,10 +240,12 @@ class Cluster:
         """What would be found if everything ended now."""
         openable = [disk.part.openable for disk in self._disks]
         step = step_to_open(self.manifests, openable)
+        if step is None and not self.decided and self._late.issuperset(self.manifests):
+            return
         if step is None or step < self.decided:
             self.wrong(None, f"{when}: step {self.decided} was decided, but {step} would be opened ({openable})")
             return
-        if self.manifests[step] != self.case.reference.dense[step]:
+        if step and self.manifests[step] != self.case.reference.dense[step]:
             self.wrong(None, f"{when}: the dense half of step {step} is wrong")
         for disk, share in zip(self._disks, self._shares, strict=True):
             self._check_rows(step, disk, share, when)

@@ -9,7 +9,7 @@ a commit goes (`commits`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from foresee.engine.conversation import Conversation, Moments, StartBackground, 
 from foresee.engine.pipeline import WRITES_IN_FLIGHT, check_versions
 from foresee.errors import ForeseeError, StoreError
 from foresee.plan.record import Int64, Record
-from foresee.store.commits import Commit, OpenAt, step_to_open
+from foresee.store.commits import Commit, OpenAt, Prepare, Settle, step_to_open
 from foresee.store.contract import Rows
 from foresee.store.remote.shards import split
 from foresee.testing.simulation import case as arithmetic
@@ -285,9 +285,13 @@ class Trainer(Process):
             yield
         self.progress = True
         for call in calls:
-            if isinstance(call.answer, Refused):
-                raise call.answer.error
+            self._check_answer(call)
         return [call.answer for call in calls]
+
+    @staticmethod
+    def _check_answer(call: Call) -> None:
+        if isinstance(call.answer, Refused):
+            raise call.answer.error
 
     # Commits ---------------------------------------------------------------------------------------------------------
 
@@ -307,10 +311,14 @@ class Trainer(Process):
         parts = yield from self._ask_all("describe", [None] * self._case.num_servers)
         step = step_to_open(self.cluster.manifests, [part.openable for part in parts])
         if step is None:
-            self.cluster.wrong(self, f"there is no commit to go on from: {self.cluster.manifests}, {parts}")
-            raise ForeseeError("there is no commit")
+            self.cluster.nothing_to_open(self, parts)
+            raise StoreError("there is no commit to go on from")
         messages = [
-            OpenAt(run=self._run, incarnation=part.incarnation, epoch=part.epoch, step=step) for part in parts
+            OpenAt(
+                run=self._run, incarnation=part.incarnation, epoch=part.epoch, step=step,
+                started=self.attempt.number,
+            )
+            for part in parts
         ]
         yield from self._ask_all("open", [(message, self._case.num_workers) for message in messages])
         self.cluster.opened(self, step)
@@ -337,8 +345,7 @@ class Trainer(Process):
         commit = Commit(
             run=self._run, step=self._steps_done, on=self._last_commit, num_parts=self._case.num_servers
         )
-        while not commit.may_decide:
-            commit = yield from self._tell(commit)
+        commit = yield from self._tell(commit, lambda commit: commit.may_decide)
         yield from self.sleep(self.world.rng.random())
         self.cluster.write_manifest(self, commit.step, self._dense)
         commit = commit.after_manifest()
@@ -350,22 +357,32 @@ class Trainer(Process):
 
     def _settle(self, commit: Commit) -> Task:
         """Perhaps while training goes on: then the next commit may overtake it, and says the same."""
-        while not commit.done:
-            try:
-                commit = yield from self._tell(commit)
-            except StoreError:
-                if commit.step == self._last_commit:
-                    raise
-                return
+        try:
+            yield from self._tell(commit, lambda commit: commit.done)
+        except StoreError:
+            if commit.step == self._last_commit:
+                raise
+            return
         self.cluster.forget_manifests(commit.on)
 
-    def _tell(self, commit: Commit) -> Generator[None, None, Commit]:
-        """Everybody who has to answer is told; lost messages are repeated below."""
-        outstanding = commit.outstanding()
-        calls = [self.world.call(self, f"server {part}", "commit", (to, 1)) for part, to in outstanding.items()]
-        yield from self._answers(calls)
-        for part, to in outstanding.items():
-            commit = commit.consented(part, to)
+    def _tell(self, commit: Commit, reached: Callable[[Commit], bool]) -> Generator[None, None, Commit]:
+        """Everybody is told what is outstanding, once (lost messages are repeated below), until so much is reached."""
+        told: dict[tuple[int, type], tuple[Prepare | Settle, Call]] = {}
+        counted: set[tuple[int, type]] = set()
+        while not reached(commit):
+            for part, to in commit.outstanding().items():
+                if (part, type(to)) not in told:
+                    told[part, type(to)] = to, self.world.call(self, f"server {part}", "commit", (to, 1))
+            news = [key for key, (_, call) in told.items() if call.answer is not None and key not in counted]
+            if not news:
+                yield
+                continue
+            for key in news:
+                to, call = told[key]
+                self._check_answer(call)
+                counted.add(key)
+                commit = commit.consented(key[0], to)
+        self.progress = True
         return commit
 
     def _ask_all(self, kind: str, requests: list[Any]) -> Answers:
