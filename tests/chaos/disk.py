@@ -44,6 +44,8 @@ POWER_CUTS = 4
 """Ways in which each crash may end, beside a mere kill."""
 RECOVERY_EVERY = 50
 """Every so many trials the recovery, too, is interrupted at each of its operations."""
+WAY_BACK_EVERY = 3
+"""Every so many trials each folder is also opened at the commit before its last one."""
 VIOLATIONS_SHOWN = 5
 
 Progress = Callable[[str], None]
@@ -202,8 +204,28 @@ class Scenario:
                 self._tally.found(f"{where}: {found}")
             elif interrupted:
                 self._interrupt_recovery(image, allowed, where)
+            if self._tally.trials % WAY_BACK_EVERY == 0:
+                self._try_way_back(image, where)
         except (ForeseeError, AssertionError, OSError, ValueError) as error:
             self._tally.found(f"{where}: {type(error).__name__}: {error}")
+
+    def _try_way_back(self, image: Image, where: str) -> None:
+        """Where a folder says that it can go back to the commit before its last one, it can."""
+        for name, expected in zip(SERVERS, self._expected, strict=True):
+            shutil.rmtree(self._copy, ignore_errors=True)
+            self._copy.mkdir()
+            image.write_to(self._copy)
+            store = DiskStore.open(self._copy / name, LAYOUT)
+            try:
+                if (previous := store.parts[0].previous) is None:
+                    continue
+                store.open_at(previous)
+                self._tally.trials += 1
+                self._tally.points["way back"] += 1
+                if (found := _other_rows(name, store, expected[previous], previous)) is not None:
+                    self._tally.found(f"{where}, on the way back: {found}")
+            finally:
+                store.close()
 
     def _interrupt_recovery(self, image: Image, allowed: set[int], where: str) -> None:
         """The power goes again while the folders are opened."""
@@ -246,17 +268,23 @@ class Scenario:
 
     def _differences(self, root: Path, stores: list[DiskStore], step: int) -> str | None:
         for name, store, expected in zip(SERVERS, stores, self._expected, strict=True):
-            found, right = read_rows(store, ALL_ROWS), expected[step]
-            if found.versions.tobytes() != right.versions.tobytes():
-                return f"{name} at step {step} has versions {found.versions.tolist()}"
-            if (found.values.tobytes(), found.state.tobytes()) != (right.values.tobytes(), right.state.tobytes()):
-                return f"{name} at step {step} has other values"
+            if (found := _other_rows(name, store, expected[step], step)) is not None:
+                return found
         if step:
             model, _ = _model(-1)
             checkpoint.load_weights(root / CHECKPOINTS, step, model)
             if not all(bool((weights == step).all()) for weights in model.state_dict().values()):
                 return f"the weights of step {step} are of another"
         return None
+
+
+def _other_rows(name: str, store: DiskStore, right: Rows, step: int) -> str | None:
+    found = read_rows(store, ALL_ROWS)
+    if found.versions.tobytes() != right.versions.tobytes():
+        return f"{name} at step {step} has versions {found.versions.tolist()}"
+    if (found.values.tobytes(), found.state.tobytes()) != (right.values.tobytes(), right.state.tobytes()):
+        return f"{name} at step {step} has other values"
+    return None
 
 
 def _writes(rng: np.random.Generator, step: int) -> list[tuple[Int64, Rows]]:

@@ -23,6 +23,7 @@ from foresee.store.commits import (
 )
 from foresee.store.memory import MemoryStore
 from foresee.store.pre_images import PreImages
+from foresee.store.server.rows import RowService
 from foresee.testing.simulation import trainer
 
 _open_at, _prepare, _settle, _decide = commits._open_at, commits._prepare, commits._settle, commits.decide
@@ -44,11 +45,16 @@ def _without(kind: type) -> Any:
 
 
 def _open_any_time(part: Part, message: OpenAt) -> Decision:
-    return _open_at(part, replace(message, incarnation=part.incarnation, epoch=part.epoch))
+    return _open_at(replace(part, started=0), replace(message, incarnation=part.incarnation, epoch=part.epoch))
 
 
 def _open_again(part: Part, message: OpenAt) -> Decision:
     return _open_at(replace(part, run=None), replace(message, incarnation=part.incarnation, epoch=part.epoch))
+
+
+def _begin_again(self: RowService, instructions: Any, message: OpenAt, num_workers: int) -> None:
+    self._carry_out(instructions)
+    self.applied.begin(message.run, num_workers, message.step, opened=True, started=message.started)
 
 
 def _prepare_again(part: Part, message: Prepare) -> Decision:
@@ -148,12 +154,16 @@ COMMIT_MUTANTS = [
         judge=judges.schedules, patch=lambda: [mock.patch.object(PreImages, "keep", _keep_always)],
     ),
     Mutant(
-        name="openings out of date", rule="Who has asked before somebody else opened a part opens nothing.",
+        name="older runs take over", rule="Who was started before the run that is served opens nothing.",
         judge=judges.schedules, patch=lambda: [mock.patch.object(commits, "_open_at", _open_any_time)],
     ),
     Mutant(
         name="openings that come twice", rule="An opening that comes again leaves what was written since.",
-        judge=judges.schedules, patch=lambda: [mock.patch.object(commits, "_open_at", _open_again)],
+        judge=judges.schedules,
+        patch=lambda: [
+            mock.patch.object(commits, "_open_at", _open_again),
+            mock.patch.object(RowService, "_open", _begin_again),
+        ],
     ),
     Mutant(
         name="preparations that come twice", rule="What is sealed under a step is what was there the first time.",
