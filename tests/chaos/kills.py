@@ -119,6 +119,9 @@ def _single_runs(
         if disturbed.end() == 0:
             _finish(disturbed, expected, progress)
             disturbed = _next_run(commands, folder, log, SINGLE, rng, counts)
+    disturbed.start()
+    assert disturbed.end() == 0, disturbed.told()
+    _finish(disturbed, expected, progress)
 
 
 def _one_life(disturbed: Disturbed) -> None:

@@ -23,6 +23,7 @@ from foresee.engine.local_shards import shard_folders
 from foresee.engine.parts import build_model, open_log, plan_header, table_layout, train_stream
 from foresee.engine.processes import Part, Processes, Start
 from foresee.engine.progress import Display, make_display
+from foresee.engine.resharding import reshard
 from foresee.engine.run_folder import RunFolder
 from foresee.engine.stopping import StopSignals
 from foresee.engine.supervisor import Failed, Stopped, Supervisor
@@ -45,7 +46,7 @@ def launch(
     `start` starts parts; see `processes.starting`.
     """
     console = console or Console()
-    check_can_launch(config)
+    check_can_launch(config, resume=resume)
     log = open_log(config)
     build_model(config, log)
     plan_header(config, log, train_stream(config, log))
@@ -58,6 +59,9 @@ def launch(
         Processes(logs, start) as processes,
         display or make_display(console) as display,
     ):
+        if resume:
+            folder = RunFolder(config.run)
+            reshard(config.tables_folder, layout, config.num_servers, folder.checkpoints, display.say)
         write_layout(Path(scratch) / "layout.json", layout)
         if config.tables.store == "memory":
             display.say(
@@ -73,7 +77,7 @@ def launch(
     return 0
 
 
-def check_can_launch(config: RunConfig) -> None:
+def check_can_launch(config: RunConfig, *, resume: bool = False) -> None:
     """What would only be found out by a process later."""
     if config.cache.plan_file is not None:
         raise ConfigError("cache.plan_file: a run with servers is planned by its planner; leave the key out")
@@ -83,7 +87,7 @@ def check_can_launch(config: RunConfig) -> None:
             "set it to cpu, or train in one process"
         )
     found = shard_folders(config.tables_folder)
-    if config.tables.store == "disk" and found and len(found) != config.num_servers:
+    if config.tables.store == "disk" and found and len(found) != config.num_servers and not resume:
         raise ConfigError(
             f"{config.tables_folder} holds {len(found)} shards, but this run has {config.num_servers} servers; "
             f"give --servers {len(found)}, or another run folder"

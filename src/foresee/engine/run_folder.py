@@ -37,6 +37,8 @@ IDENTITY_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
 MARK_FILE = "_SUCCESS"
 PLAN_FILE = "plan.json"
+BEFORE_A_RUN = (IDENTITY_FILE, f"{IDENTITY_FILE}.draft", f"{CONFIG_FILE}.draft")
+"""What a process that was killed while it began may have left."""
 FORMAT_VERSION = 1
 
 
@@ -158,7 +160,7 @@ def check_can_begin(config: RunConfig, *, replace: bool) -> None:
     holds_run = (path / CONFIG_FILE).is_file()
     if holds_run and not replace:
         raise ConfigError(f"{path} already holds a run; continue it with --resume, or start anew with --replace")
-    if not holds_run and path.is_dir() and any(path.iterdir()):
+    if not holds_run and path.is_dir() and any(it for it in path.iterdir() if it.name not in BEFORE_A_RUN):
         raise ConfigError(f"run: {path} is not empty and holds no run; give another folder, or empty it yourself")
     if config.tables.store == "disk" and (tables / MANIFEST_FILE).exists():
         if not _inside(tables, path):

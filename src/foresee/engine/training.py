@@ -47,6 +47,7 @@ from foresee.engine.parts import (
     train_stream,
 )
 from foresee.engine.progress import Display, make_display
+from foresee.engine.resharding import finish_switch
 from foresee.engine.run_folder import RunFolder
 from foresee.engine.stopping import StopSignals
 from foresee.engine.timeline import NOT_RECORDED, Recording, Timeline
@@ -102,6 +103,8 @@ def train(
     optimizer = dense_optimizer(config.train.optimizer, model)
     first_batch, kept = stream.batch(0), kept_plan(config, stream)
     check_batch_fits(kept.header if kept else plan_header(config, log, stream), first_batch, stream)
+    if resume:
+        finish_switch(config.tables_folder)
     with (
         _folder(config, log.digest, resume=resume, replace=replace) as folder,
         _threads(config.train.num_threads) as num_threads,

@@ -10,9 +10,10 @@ on peers end after `PEER_SECONDS`.
 
 from __future__ import annotations
 
+import time
 import uuid
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal
 
@@ -77,6 +78,8 @@ class Place:
     """env:// under torchrun, or file:///path for workers of one machine."""
     servers: tuple[str, ...]
     planner: str
+    started: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    """When this process was, in milliseconds."""
     token: str | None = None
     tls_root_certificate: bytes | None = None
 
@@ -158,7 +161,7 @@ def _open(config: RunConfig, log: ClickLog, place: Place, name: str, folder: Run
     endpoints = [Endpoint.parse(it, place.token, place.tls_root_certificate) for it in place.servers]
     step = open_run(
         endpoints, table_layout(config, log), run=name, num_workers=place.num_workers,
-        manifests=checkpoint.whole_steps(folder.checkpoints), fresh=fresh,
+        manifests=checkpoint.whole_steps(folder.checkpoints), started=place.started, fresh=fresh,
     )  # fmt: skip
     checkpoint.forget_after(folder.checkpoints, step)
     folder.forget_metrics_after(step)

@@ -21,6 +21,7 @@ from foresee.errors import StoreError
 from foresee.store.commits import Instruction, Part
 from foresee.store.contract import Float32, Int32, Int64, Layout, Rows, Table
 from foresee.store.disk import DiskStore
+from foresee.store.disk.files import Files
 from foresee.store.initial import fill_initial_row, initial_key, initial_unit
 from foresee.store.layouts import layout_from_dict, layout_to_dict
 from foresee.store.memory import MemoryStore
@@ -156,7 +157,7 @@ def disk_shard(folder: Path, layout: Layout | None, share: Share) -> Shard:
     store = DiskStore.open_or_create(folder, _inner_layout(described, share))
     if found is None:
         content = {"shard": share.shard, "num_shards": share.num_shards, "layout": layout_to_dict(described)}
-        (folder / SHARD_FILE).write_text(json.dumps(content, indent=2) + "\n")
+        Files().publish(folder / SHARD_FILE, (json.dumps(content, indent=2) + "\n").encode())
     return Shard(store, described, share)
 
 
