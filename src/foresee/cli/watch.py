@@ -107,7 +107,8 @@ class WatchDisplay:
 
         self._last = time.monotonic()
         try:
-            self._live.update(live_view(read_run(self._run, spans=False), reading.line()), refresh=True)
+            view = live_view(read_run(self._run, spans=False), reading.line(), reading.step)
+            self._live.update(view, refresh=True)
         except InputError:
             self._live.update(Text(reading.line()), refresh=True)
 

@@ -25,14 +25,15 @@ WORKERS_MAX = 8
 LINKS_MAX = 8
 
 
-def live_view(records: RunRecords, news: str = "") -> RenderableType:
-    """`news` is a line of somebody who knows more than the records, such as the trainer itself."""
+def live_view(records: RunRecords, news: str = "", steps_done: int = 0) -> RenderableType:
+    """`news` and `steps_done` come from somebody who knows more than the records, such as the trainer itself."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True, min_width=9)
     table.add_column(overflow="fold")
     for name, content in _rows(records):
         table.add_row(name, content)
-    parts: list[RenderableType] = [_head(records), *([Text(news)] if news else []), table]
+    head = _head(records, max(steps_done, records.steps_done))
+    parts: list[RenderableType] = [head, *([Text(news)] if news else []), table]
     if not any(worker.points for worker in records.workers):
         parts.append(Text("no point of the recording yet", style="dim"))
     return Group(*parts)
@@ -78,22 +79,22 @@ def stacked_bar(parts: dict[str, float], colours: dict[str, str], total: float, 
     return bar
 
 
-def _head(records: RunRecords) -> Text:
-    done, of = records.steps_done, records.num_steps
+def _head(records: RunRecords, done: int) -> Text:
+    of = records.num_steps
     model = records.config.get("model", {}).get("name", "a loop of your own")
     text = Text(f"{records.folder} · {model}  ", style="bold")
     if of:
         filled = round(30 * min(1.0, done / of))
         text.append("━" * filled, style="green").append("━" * (30 - filled), style="bright_black")
         text.append(f"  step {done:,} of {of:,}", style="not bold")
-        text.append(_remaining(records), style="not bold dim")
+        text.append(_remaining(records, done), style="not bold dim")
     return text
 
 
-def _remaining(records: RunRecords) -> str:
+def _remaining(records: RunRecords, done: int) -> str:
     points = _recent(records, of_all=False)
     steps, seconds = sum(point.steps for point in points), sum(point.seconds for point in points)
-    left = round((records.num_steps - records.steps_done) * seconds / steps) if steps else 0
+    left = round((records.num_steps - done) * seconds / steps) if steps else 0
     if left <= 0:
         return ""
     hours, minutes = left // 3600, left % 3600 // 60
@@ -136,7 +137,7 @@ def _time(workers: Sequence[WorkerRecords]) -> list[tuple[str, RenderableType]]:
     legend = Text()
     for part, seconds in first.visible_parts.items():
         if seconds >= 0.01 * first.step_seconds:
-            legend.append("■ ", style=COLOURS[part]).append(f"{part} {seconds / first.step_seconds:.0%}  ")
+            _enter(legend, f"{part} {seconds / first.step_seconds:.0%}", COLOURS[part])
     over = first.step_seconds / first.ideal_seconds if first.ideal_seconds else 0.0
     waits = Text(f"{first.waited / max(1e-9, first.step_seconds):<9.1%}of a step")
     return [*rows, ("", legend), ("waits", waits.append(f", {over:.2f} times the ideal" if over else ""))]
@@ -172,8 +173,13 @@ def _links(workers: Sequence[WorkerRecords]) -> list[tuple[str, RenderableType]]
     legend = Text()
     for kind, colour in LINK_COLOURS.items():
         if kind in kinds:
-            legend.append("■ ", style=colour).append(f"{kind}  ")
+            _enter(legend, kind, colour)
     return [*rows, ("", legend)]
+
+
+def _enter(legend: Text, name: str, colour: str) -> None:
+    """One entry, which is never broken over two lines."""
+    legend.append("■\N{NO-BREAK SPACE}", style=colour).append(name.replace(" ", "\N{NO-BREAK SPACE}") + "  ")
 
 
 def _latest(worker: WorkerRecords) -> Sequence[Point]:
