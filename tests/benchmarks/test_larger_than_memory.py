@@ -1,0 +1,121 @@
+"""The benchmark's limit is a real one, counted honestly; small runs of it end with equal bytes on both sides."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import larger_than_memory
+from larger_than_memory import Cgroup, Limit, Warden, cached_bytes, make_cgroup, resident_bytes
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+MEGABYTE = 1_000_000
+
+
+class Forgetting:
+    """A store that counts how often it was told to forget its pages."""
+
+    def __init__(self) -> None:
+        self.num_forgotten, self.closed = 0, False
+
+    def forget_pages(self) -> None:
+        self.num_forgotten += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_the_page_cache_of_a_file_is_counted(tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    file.write_bytes(bytes(4 * MEGABYTE))
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        assert cached_bytes(descriptor) >= 4 * MEGABYTE
+    finally:
+        os.close(descriptor)
+
+
+def test_the_warden_sees_files_and_memory_and_acts_before_the_limit(tmp_path: Path) -> None:
+    file, store = tmp_path / "rows", Forgetting()
+    file.write_bytes(bytes(8 * MEGABYTE))
+    with Warden([file], store, limit_bytes=resident_bytes() + 8 * MEGABYTE) as warden:
+        warden.look()
+    assert warden.peak_bytes >= 8 * MEGABYTE + resident_bytes() // 2
+    assert warden.forgotten >= 1
+    assert store.num_forgotten == warden.forgotten
+    assert store.closed
+    unlimited = Warden([], Forgetting(), None)
+    unlimited.look()
+    assert unlimited.forgotten == 0
+
+
+def test_a_process_under_the_limit_cannot_allocate_more() -> None:
+    code = "import numpy; numpy.ones(40_000_000, numpy.uint8); print('small'); numpy.ones(2_000_000_000, numpy.uint8)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
+        preexec_fn=Limit(900 * MEGABYTE).enter,
+    )  # fmt: skip
+    assert done.stdout.split() == ["small"]
+    assert "MemoryError" in done.stderr
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] != 900 * MEGABYTE, "only the child is limited"
+
+
+def test_a_cgroup_is_used_only_where_one_can_be_made(tmp_path: Path) -> None:
+    """The files of a cgroup v2, as plain ones: which of them are read and written."""
+    assert make_cgroup(None, MEGABYTE) is None
+    assert make_cgroup(tmp_path, MEGABYTE) is None, "no cgroup at all"
+    (tmp_path / "cgroup.subtree_control").write_text("cpu pids\n")
+    assert make_cgroup(tmp_path, MEGABYTE) is None, "memory is not counted there"
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids\n")
+    made = make_cgroup(tmp_path, MEGABYTE)
+    assert isinstance(made, Cgroup)
+    assert (made.path / "memory.max").read_text() == str(MEGABYTE)
+    (made.path / "memory.peak").write_text("12345\n")
+    assert made.peak_bytes() == 12345
+    made.enter()
+    assert (made.path / "cgroup.procs").read_text() == str(os.getpid())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_small_run_of_the_benchmark(tmp_path: Path) -> None:
+    options = ["--turns", "1", "--steps", "2", "--table-scale", "0.05", "--cache-rows", "20000"]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "larger_than_memory.py"), *options],
+        capture_output=True, text=True, timeout=380, check=False,
+        env={**os.environ, "FORESEE_BENCH_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["same_bytes"]
+    assert 0 < found["peak_bytes"] <= found["limit_bytes"] == 1200 * MEGABYTE
+    assert found["tables_over_limit"] == pytest.approx(found["tables_bytes"] / found["limit_bytes"], abs=0.01)
+    assert found["ours_over_in_memory"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_limit_too_small_ends_the_run_with_an_error(tmp_path: Path) -> None:
+    """Half of what the interpreter and torch need: the side cannot start, and nobody reports figures."""
+    options = ["--turns", "1", "--steps", "1", "--table-scale", "0.01", "--limit-mb", "120"]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "larger_than_memory.py"), *options],
+        capture_output=True, text=True, timeout=110, check=False,
+        env={**os.environ, "FORESEE_BENCH_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "tables_over_limit" not in done.stdout
+    assert "the side --side ours ended" in done.stderr
+
+
+def test_the_docstring_says_what_is_printed() -> None:
+    text = textwrap.dedent(larger_than_memory.__doc__ or "")
+    for word in ("tables_over_limit", "ours_over_in_memory", "RLIMIT_DATA", "cgroup v2"):
+        assert word in text

@@ -1,0 +1,48 @@
+"""Sides of a comparison answer when they are asked, and do nothing in between."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sides.process import Process
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+COUNTER = f"""
+import sys, threading, time
+sys.path.insert(0, {str(BENCHMARKS)!r})
+from sides.process import serve
+count = 0
+def work():
+    global count
+    while True:
+        count += 1
+        time.sleep(0.001)
+threading.Thread(target=work, daemon=True).start()
+serve({{"count": lambda: {{"count": count}}, "fail": lambda: 1 / 0}})
+"""
+
+
+def side(code: str = COUNTER) -> Process:
+    return Process([sys.executable, "-c", code])
+
+
+def test_a_side_is_stopped_between_its_answers() -> None:
+    with side() as process:
+        first = process.ask("count")["count"]
+        state = Path(f"/proc/{process._process.pid}/stat")
+        while state.read_text().rsplit(")", 1)[1].split()[0] != "T":
+            time.sleep(0.001)
+        time.sleep(0.3)
+        second = process.ask("count")["count"]
+    assert second - first < 200, "a thread that counts every millisecond did not go on"
+
+
+def test_a_side_that_fails_ends_the_comparison_with_its_name() -> None:
+    with pytest.raises(SystemExit, match="ended with code 1"), side() as process, pytest.raises(
+        SystemExit, match="ended before it could fail"
+    ):
+        process.ask("fail")
