@@ -83,3 +83,4 @@ def test_the_kernel_tells_bytes_and_ends_connections() -> None:
             assert near.recv(100) == b"", "cut from our side"
             late.join(10)
         assert sockets.look() == []
+        sockets.close()

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+FILES_SPARE = 512
+"""Files beside two for each connection."""
+
 
 def serve(
     layout: Annotated[
@@ -46,12 +49,16 @@ def serve(
       foresee serve --layout layout.json --folder shard-1 --shard 1 --num-shards 2 --port 0 --port-file port
     """
     from foresee.errors import ConfigError
+    from foresee.store.machine import raise_file_limit, share_arenas
+    from foresee.store.server.footprint import check_footprint, footprint, in_words, warm_up
     from foresee.store.server.layout_file import read_layout
     from foresee.store.server.limits import Limits
     from foresee.store.server.process import end_process, run_server
     from foresee.store.server.security import check_address, read_security
     from foresee.store.server.shard import Share, disk_shard, memory_shard
 
+    share_arenas()
+    raise_file_limit(2 * connections_max + FILES_SPARE)
     security = read_security(tls_certificate, tls_key, token_file)
     check_address(host, security)
     described = None if layout is None else read_layout(layout)
@@ -67,5 +74,13 @@ def serve(
         bytes_in_flight_max=bytes_in_flight_max,
         rows_per_request_max=rows_per_request_max,
     )
+    warm_up()
+    needed = footprint(rows, limits, in_memory=folder is None)
+    print(in_words(needed), flush=True)
+    try:
+        check_footprint(needed)
+    except ConfigError:
+        rows.close()
+        raise
     code = run_server(rows, host=host, port=port, security=security, limits=limits, port_file=port_file, parent=parent)
     end_process(code)

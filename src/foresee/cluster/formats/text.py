@@ -24,7 +24,7 @@ def delimited_rows(path: Path, *, delimiter: str = ",", required: Sequence[str])
     header = [name.strip().lower() for name in next(reader, [])]
     if missing := [name for name in required if name not in header]:
         raise DataError(
-            f"{path}:1: the header has {', '.join(header) or 'nothing'} and lacks {', '.join(missing)}; "
+            f"{path}:1: the header has {', '.join(header)[:300] or 'nothing'} and lacks {', '.join(missing)}; "
             f"expected at least {', '.join(required)}"
         )
     rows = []

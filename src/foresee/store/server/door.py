@@ -6,7 +6,7 @@ kernel's counters of every connection, many times a second, and ends those that 
 function):
 
     a stranger, on whose connection no call has passed the token check, has a few seconds and a few kilobytes;
-    others may send what was not yet read up to one message and what flow control lets in beyond it;
+    others may send what is not yet dealt with up to one message and what flow control lets in beyond it;
     all together may do so up to a total; a reply must be taken within a minute; and there is a number of connections.
 
 In: what the handlers of calls report (`admit`, `read`, `sending`). Out: cut connections. It never looks into a
@@ -23,9 +23,9 @@ from threading import Event, Lock, Thread
 
 from foresee.store.server.sockets import PortSockets, Socket, peer_of
 
-LOOK_SECONDS = 0.02
-LOOK_SHARE_MAX = 0.05
-"""The thread sleeps so long that looking takes at most this share of a core."""
+LOOK_SECONDS, LOOK_SECONDS_MAX = 0.02, 0.1
+LOOK_SHARE_MAX = 0.1
+"""The thread sleeps so long that looking takes at most this share of a core, and never longer than the maximum."""
 CALL_OVERHEAD_BYTES = 1024
 """Allowed for the headers of a call or message."""
 FRAMING_SHARE = 0.05
@@ -42,7 +42,7 @@ class Rules:
 
     connections_max: int
     unread_bytes_max: int
-    """Of one connection: received, and not yet handed to us as a message."""
+    """Of one connection: received, and not yet dealt with."""
     unread_total_bytes_max: int
     """Of all connections."""
     stranger_seconds: float = 10.0
@@ -134,7 +134,7 @@ class Door:
                 visitor.num_calls, visitor.used_at = visitor.num_calls - 1, self._clock()
 
     def read(self, visitor: Visitor, num_bytes: int) -> None:
-        """A message of so many bytes was handed over."""
+        """A message of so many bytes was dealt with."""
         with self._lock:
             visitor.read_bytes += num_bytes * (1 + FRAMING_SHARE) + CALL_OVERHEAD_BYTES
 
@@ -156,6 +156,8 @@ class Door:
     def close(self) -> None:
         self._closed.set()
         self._thread.join(10.0)
+        if not self._thread.is_alive():
+            self._sockets.close()
 
     def look(self) -> None:
         """Once around: who is there, and who has to go."""
@@ -204,6 +206,6 @@ class Door:
     def _run(self) -> None:
         pause = LOOK_SECONDS
         while not self._closed.wait(pause):
-            begun = time.monotonic()
+            begun = time.thread_time()
             self.look()
-            pause = max(LOOK_SECONDS, (time.monotonic() - begun) / LOOK_SHARE_MAX)
+            pause = min(LOOK_SECONDS_MAX, max(LOOK_SECONDS, (time.thread_time() - begun) / LOOK_SHARE_MAX))

@@ -60,7 +60,7 @@ class Limits:
         return Rules(
             connections_max=self.connections_max + SPARE_CONNECTIONS,
             unread_bytes_max=unread,
-            unread_total_bytes_max=max(unread, self.bytes_in_flight_max),
+            unread_total_bytes_max=max(unread, self.bytes_in_flight_max // 2),
             stranger_seconds=self.stranger_seconds,
         )
 

@@ -215,8 +215,11 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                 raise StoreError("a message came that is no Arrow data; use a client of this version") from None
             if message.data is None or message.app_metadata is None:
                 raise StoreError("a request without rows or header came; use a client of this version")
-            self._door.read(visitor, message.data.nbytes + message.app_metadata.size)
+            num_bytes = message.data.nbytes + message.app_metadata.size
             yield message.data, requests.parse_content(message.app_metadata.to_pybytes())
+            # Only now: a message takes memory until the request is over, also one that is refused.
+            del message
+            self._door.read(visitor, num_bytes)
 
     def _describe(self, content: dict[str, Any]) -> dict[str, Any]:
         return {

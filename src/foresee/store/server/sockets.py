@@ -2,8 +2,8 @@
 
 In: a port of this process. Out: one `Socket` for each connection that was accepted there, read from /proc and from the
 kernel's own counters; nothing is ever read from or written to a connection. gRPC owns the descriptors and may close one
-at any moment, so each is looked at through a copy whose identity is checked first. Where the system has no /proc there
-are no connections to see.
+at any moment, so each is looked at through a copy, which is given up as soon as nobody else has the connection. Where
+the system has no /proc there are no connections to see.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import unquote
 
 DESCRIPTORS = "/proc/self/fd"
+EXAMINE_SECONDS = 0.5
 KEEPALIVE_SECONDS = 60
 KEEPALIVE_PROBES, KEEPALIVE_PROBE_SECONDS = 6, 10
 """A machine that vanished is noticed within two minutes, however quiet the connection is."""
 UNACKNOWLEDGED_MILLISECONDS = 60_000
-_LISTENING = 10
+_ESTABLISHED = 1
 _COUNTERS = struct.Struct("<QQ")
 _COUNTERS_AT = 120  # tcpi_bytes_acked and tcpi_bytes_received in the kernel's struct tcp_info
 
@@ -54,51 +56,78 @@ def peer_of(grpc_peer: str) -> str:
 
 
 class PortSockets:
-    """The connections of one port. Used by one thread."""
+    """The connections of one port. Used by one thread; `close` gives its descriptors back.
+
+    Looking is done many times a second beside threads that want the interpreter, so a look is one listing of
+    descriptors and one question to the kernel for each connection; all descriptors are examined only when the listing
+    has changed, a connection has ended, or some time has passed.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._foreign: set[int] = set()
+        self._ours: dict[int, socket.socket] = {}
+        """Copies of the descriptors of our connections, by inode."""
+        self._names: set[str] = set()
+        self._examined_at = 0.0
 
     def look(self) -> list[Socket]:
         """All connections that are open now."""
-        found, foreign = [], set()
-        for descriptor, inode in _sockets():
-            if inode in self._foreign:
-                foreign.add(inode)
-                continue
-            with _copy(descriptor, inode) as connection:
-                seen = None if connection is None else self._describe(connection, inode)
-            if seen is None:
-                foreign.add(inode)
-            else:
-                found.append(seen)
-        self._foreign = foreign
-        return found
+        names = set(_listing())
+        if names != self._names or time.monotonic() - self._examined_at > EXAMINE_SECONDS:
+            self._examine()
+        found = [self._describe(inode, connection) for inode, connection in self._ours.items()]
+        if None in found:
+            self._examine()
+            found = [self._describe(inode, connection) for inode, connection in self._ours.items()]
+        return [it for it in found if it is not None]
 
     def cut(self, inodes: set[int]) -> None:
         """Ends connections; gRPC finds them closed and frees what it holds for them."""
-        for descriptor, inode in _sockets():
-            if inode in inodes:
-                with _copy(descriptor, inode) as connection, suppress(OSError):
-                    if connection is not None:
-                        connection.shutdown(socket.SHUT_RDWR)
+        for inode in inodes & self._ours.keys():
+            with suppress(OSError):
+                self._ours[inode].shutdown(socket.SHUT_RDWR)
 
     def watch_for_death(self, inodes: set[int]) -> None:
         """Lets the kernel find out that the other machine is gone."""
-        for descriptor, inode in _sockets():
-            if inode in inodes:
-                with _copy(descriptor, inode) as connection, suppress(OSError):
-                    if connection is not None:
-                        _set_keepalive(connection)
+        for inode in inodes & self._ours.keys():
+            with suppress(OSError):
+                _set_keepalive(self._ours[inode])
 
-    def _describe(self, connection: socket.socket, inode: int) -> Socket | None:
-        """None for whatever is not an accepted connection of this port."""
+    def close(self) -> None:
+        for connection in self._ours.values():
+            connection.close()
+        self._ours.clear()
+
+    def _examine(self) -> None:
+        """Copies the descriptors of new connections, and gives up those that nobody else has any more."""
+        own = {connection.fileno() for connection in self._ours.values()}
+        theirs = {inode: descriptor for descriptor, inode in _sockets() if descriptor not in own}
+        for inode in self._ours.keys() - theirs.keys():
+            self._ours.pop(inode).close()
+        for inode in theirs.keys() - self._ours.keys():
+            connection = _copy(theirs[inode], inode)
+            if connection is None:
+                continue
+            if self._is_accepted(connection):
+                self._ours[inode] = connection
+            else:
+                connection.close()
+        self._names, self._examined_at = set(_listing()), time.monotonic()
+
+    def _is_accepted(self, connection: socket.socket) -> bool:
         try:
             if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != self._port:
-                return None
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-            if info[0] == _LISTENING or len(info) < _COUNTERS_AT + _COUNTERS.size:
+                return False
+            return not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        except OSError:
+            return False
+
+    @staticmethod
+    def _describe(inode: int, connection: socket.socket) -> Socket | None:
+        """None once the connection has ended."""
+        try:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTERS_AT + _COUNTERS.size)
+            if info[0] != _ESTABLISHED or len(info) < _COUNTERS_AT + _COUNTERS.size:
                 return None
             peer = connection.getpeername()
         except OSError:
@@ -109,13 +138,16 @@ class PortSockets:
         )
 
 
+def _listing() -> list[str]:
+    try:
+        return os.listdir(DESCRIPTORS)
+    except OSError:
+        return []
+
+
 def _sockets() -> Iterator[tuple[int, int]]:
     """(descriptor, inode) of every socket of this process."""
-    try:
-        names = os.listdir(DESCRIPTORS)
-    except OSError:
-        return
-    for name in names:
+    for name in _listing():
         try:
             target = os.readlink(f"{DESCRIPTORS}/{name}")
         except OSError:  # closed since
@@ -124,31 +156,19 @@ def _sockets() -> Iterator[tuple[int, int]]:
             yield int(name), int(target[8:-1])
 
 
-class _copy:  # noqa: N801 - reads as a word
+def _copy(descriptor: int, inode: int) -> socket.socket | None:
     """A descriptor of our own for a socket, if it is still the one we mean."""
-
-    def __init__(self, descriptor: int, inode: int) -> None:
-        self._descriptor, self._inode = descriptor, inode
-        self._connection: socket.socket | None = None
-
-    def __enter__(self) -> socket.socket | None:
-        try:
-            own = os.dup(self._descriptor)
-        except OSError:
-            return None
-        if os.fstat(own).st_ino != self._inode:
-            os.close(own)
-            return None
-        try:
-            self._connection = socket.socket(fileno=own)
-        except OSError:
-            os.close(own)
-        return self._connection
-
-    def __exit__(self, *exception: object) -> None:
-        if self._connection is not None:
-            with closing(self._connection):
-                pass
+    try:
+        own = os.dup(descriptor)
+    except OSError:  # closed since, or there are no descriptors left
+        return None
+    try:
+        if os.fstat(own).st_ino == inode:
+            return socket.socket(fileno=own)
+    except OSError:
+        pass
+    os.close(own)
+    return None
 
 
 def _set_keepalive(connection: socket.socket) -> None:

@@ -1,0 +1,111 @@
+"""How much memory this process may still take, and how much it has.
+
+In: what the kernel says of the machine, of the control groups the process is in, and of its own limits. Out: bytes; the
+smallest of the bounds counts. Where nothing says anything, there is no bound and nothing is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+PROC = Path("/proc")
+_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
+
+def available_bytes(proc: Path = PROC, control_groups: Path = CONTROL_GROUPS) -> int | None:
+    """What can still be taken before something is refused or killed; None if nobody knows."""
+    bounds = [*_machine(proc), *_control_groups(proc, control_groups), *_own_limit(proc)]
+    return max(0, min(bounds)) if bounds else None
+
+
+def used_bytes(proc: Path = PROC) -> int:
+    """Memory of this process that is in use now; 0 where the system does not say."""
+    try:
+        return int((proc / "self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def share_arenas() -> None:
+    """Lets all threads of this process share two pools of freed memory, where the C library would keep one for each of
+    many threads. Only before threads are started, and only where the library is glibc; elsewhere nothing happens."""
+    try:
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
+    except (OSError, AttributeError, TypeError):
+        return
+
+
+def raise_file_limit(num_files: int) -> None:
+    """Allows so many open files, as far as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < num_files and soft != resource.RLIM_INFINITY:
+        wanted = num_files if hard == resource.RLIM_INFINITY else min(num_files, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def in_megabytes(num_bytes: int) -> str:
+    """Such as 12.3 MB."""
+    return f"{num_bytes / 1e6:,.1f} MB"
+
+
+def _machine(proc: Path) -> Iterator[int]:
+    try:
+        for line in (proc / "meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                yield 1024 * int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        return
+
+
+def _control_groups(proc: Path, root: Path) -> Iterator[int]:
+    """The group this process is in and all above it, in either version of their interface."""
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            names = (root, "memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            names = (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        inside = names[0] / path.lstrip("/")
+        for folder in (inside, *inside.parents):
+            limit, used = _number(folder / names[1]), _number(folder / names[2])
+            if limit is not None and used is not None and limit < 1 << 62:
+                # Pages of files that could be given up count as used; they are given up before anything fails.
+                yield limit - used + _reclaimable(folder)
+            if folder == names[0]:
+                break
+
+
+def _reclaimable(folder: Path) -> int:
+    try:
+        fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return int(fields.get("inactive_file", fields.get("total_inactive_file", 0)))
+    except (OSError, ValueError):
+        return 0
+
+
+def _own_limit(proc: Path) -> Iterator[int]:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return
+    try:
+        yield limit - int((proc / "self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        yield limit
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
