@@ -132,8 +132,8 @@ def _from_json(content: dict[str, Any]) -> Manifest:
     )
     if manifest.going_back and manifest.undo is None:
         raise ValueError("it goes back without an undo")
-    steps = [manifest.previous_step, manifest.committed_step, manifest.prepared and manifest.prepared.step]
-    known = [step for step in steps if step is not None]
+    prepared = None if manifest.prepared is None else manifest.prepared.step
+    known = [step for step in (manifest.previous_step, manifest.committed_step, prepared) if step is not None]
     if known != sorted(set(known)):
         raise ValueError(f"its commits do not follow each other: {known}")
     return manifest
