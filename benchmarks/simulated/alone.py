@@ -118,7 +118,7 @@ class OneProcess:
                 yield
 
         running = steps()
-        seconds = time_steps(running, warmup, TIMED_STEPS)
+        seconds = time_steps(running, warmup, TIMED_STEPS).seconds
         running.close()  # type: ignore[attr-defined]
         return seconds
 

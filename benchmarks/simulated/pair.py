@@ -1,7 +1,8 @@
 """Two trainers and two servers, each a host of its own on shaped links: measured, and predicted from a fast network.
 
-Calibrated at 1 Gbit/s: the compute of a step on a run whose cache holds every row; reads and writes of rows at the
-servers, TLS included; an all-to-all of nothing; and what a row costs in an exchange, from one plan without placement.
+Calibrated at 1 Gbit/s: the compute of a step on a run whose cache holds every row, before and after each measurement;
+reads and writes of rows at the servers, TLS included; an all-to-all of nothing; and what a row in an exchange costs the
+training thread's processor, from one plan without placement.
 Predicted: other rates, caches, placements, and no cache. Plans are made before the clock starts.
 """
 
@@ -27,6 +28,7 @@ from foresee.engine.mesh import Lane, TorchMesh
 from foresee.engine.peers import PeerExchange
 from foresee.engine.tables import Tables
 from foresee.plan.cost import RowBytes, Speeds, predict
+from foresee.plan.volumes import CRITICAL
 from foresee.store.contract import Store
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
@@ -36,6 +38,7 @@ from simulated.scene import (
     OPTIMIZER,
     Part,
     Scene,
+    Taken,
     Trainee,
     cache_row_seconds,
     make_model,
@@ -100,10 +103,12 @@ class Trainer:
 
     def turn(self) -> Turn:
         speeds, found = self._calibrate(), {}
+        computes = [speeds.compute_seconds]
         for some in CONFIGURATIONS:
             part, measured = self._measure(some)
-            here = self._at(speeds, some.rate_mbit)
-            found[some.name] = (self._predict(part, here), measured)
+            computes.append(self._compute(speeds.dense_bytes).seconds)
+            here = replace(self._at(speeds, some.rate_mbit), compute_seconds=sum(computes[-2:]) / 2)
+            found[some.name] = (self._predict(part, here), measured.seconds)
         return found
 
     def _at(self, speeds: Speeds, rate_mbit: float) -> Speeds:
@@ -118,28 +123,32 @@ class Trainer:
         store.close()
         row_wire = (store.layout.row_bytes + ID_BYTES) / wire
         dense_bytes = 4.0 * sum(weight.numel() for weight in self.model.parameters())
-        speeds = Speeds(
-            compute_seconds=self._compute_seconds() - dense_bytes / wire,
+        compute = self._compute(dense_bytes)
+        part, measured = self._measure(CALIBRATED)
+        copied = cache_row_seconds(self.scene)
+        timed = part.volumes.until_step(WARMUP_STEPS + TIMED_STEPS).from_step(WARMUP_STEPS)
+        exchanged = float(timed.transfers[..., CRITICAL].sum(axis=(2, 3)).mean())
+        copying = copied * float((timed.fetched + timed.evicted).mean())
+        return Speeds(
+            compute_seconds=compute.seconds,
             cores=1,
             num_servers=2,
             request_seconds=request,
             read_row_seconds=max(0.0, read_row - row_wire),
             write_row_seconds=max(0.0, write_row - row_wire),
-            cache_row_seconds=cache_row_seconds(self.scene),
+            cache_row_seconds=copied,
             exchange_seconds=self._exchange_seconds(),
+            exchange_row_seconds=max(0.0, measured.thread_seconds - compute.thread_seconds - copying) / exchanged,
             dense_bytes=dense_bytes,
         )
-        part, measured = self._measure(CALIBRATED)
-        predicted = self._predict(part, self._at(speeds, FAST_MBIT))
-        exchanged = float(part.volumes.transfers[WARMUP_STEPS:-TAIL_STEPS, :, :, :, 0].sum(axis=(2, 3)).mean())
-        return replace(speeds, exchange_row_seconds=max(0.0, measured - predicted) / exchanged)
 
-    def _compute_seconds(self) -> float:
-        """A step whose rows are all in the cache already; dense gradients go over the link."""
-        dist.barrier()
+    def _compute(self, dense_bytes: float) -> Taken:
+        """A step whose rows are all in the cache already, without the time that dense gradients take on the link."""
+        self._shape(FAST_MBIT)
         tables, known = Tables(MemoryStore(self.again.layout), OPTIMIZER), self.cached
         run = Run(self.again.stream, tables, known.header, self.again.pooling, known.records)
-        return self._mean(self._time(run, FILLING_STEPS + 2))
+        taken = self._mean(self._time(run, FILLING_STEPS + 2))
+        return taken._replace(seconds=taken.seconds - dense_bytes / (FAST_MBIT * 1e6 / 8 * GOODPUT))
 
     def _exchange_seconds(self) -> float:
         """An all-to-all of next to nothing."""
@@ -150,10 +159,10 @@ class Trainer:
             begun = time.perf_counter()
             self.mesh.swap(Lane.CRITICAL, little, sizes, sizes)
             seconds.append(time.perf_counter() - begun)
-        return self._mean(statistics.median(seconds))
+        return self._mean(Taken(statistics.median(seconds), 0.0)).seconds
 
-    def _measure(self, some: Pair) -> tuple[Part, float]:
-        """From an empty cache, at the step after the last one. The plan, and seconds of a step."""
+    def _measure(self, some: Pair) -> tuple[Part, Taken]:
+        """From an empty cache, at the step after the last one. The plan, and what a step took."""
         num_steps = WARMUP_STEPS + TIMED_STEPS + TAIL_STEPS
         part = plan_part(
             self.scene, planner=some.planner, cache_share=some.cache_share, first_step=self.first_step,
@@ -167,7 +176,7 @@ class Trainer:
             self.scene.stream, Tables(store, OPTIMIZER), part.header, self.scene.pooling, own, exchange=exchange,
             commit_at_end=False,
         )  # fmt: skip
-        seconds = self._time(run, WARMUP_STEPS)
+        taken = self._time(run, WARMUP_STEPS)
         exchange.close()
         self._shape(FAST_MBIT)
         self.first_step = run.steps_done
@@ -176,9 +185,9 @@ class Trainer:
             store.commit(self.first_step)
         dist.barrier()
         store.close()
-        return part, self._mean(seconds)
+        return part, self._mean(taken)
 
-    def _time(self, run: Run, warmup: int) -> float:
+    def _time(self, run: Run, warmup: int) -> Taken:
         trainee = Trainee(self.model)
 
         def steps() -> Iterator[None]:
@@ -188,9 +197,9 @@ class Trainer:
                 yield
 
         running = steps()
-        seconds = time_steps(running, warmup, TIMED_STEPS)
+        taken = time_steps(running, warmup, TIMED_STEPS)
         running.close()  # type: ignore[attr-defined]
-        return seconds
+        return taken
 
     def _store(self) -> Store:
         servers = [f"grpc+tls://{ADDRESSES[f'server{i}']}:{SERVER_PORT}" for i in range(2)]
@@ -205,19 +214,19 @@ class Trainer:
         return predict(trained, row, speeds, first_step=WARMUP_STEPS).step_seconds
 
     def _shape(self, rate_mbit: float) -> None:
-        """Both ends of every link, with a bucket so small that bursts do not matter."""
+        """Both ends of every link: a bucket so small that bursts do not matter, a queue so long that none is lost."""
         dist.barrier()
         if self.rank == 0:
-            shaping = f"root tbf rate {rate_mbit}mbit burst 32kb latency 50ms".split()
+            shaping = f"root tbf rate {rate_mbit}mbit burst 32kb latency 1000ms".split()
             for name in ADDRESSES:
                 for space, device in ((f"{self.prefix}-{name}", "eth0"), (f"{self.prefix}-switch", name)):
                     call("tc", "-n", space, "qdisc", "replace", "dev", device, *shaping)
         dist.barrier()
 
-    def _mean(self, seconds: float) -> float:
-        both = torch.tensor(seconds, dtype=torch.float64)
+    def _mean(self, taken: Taken) -> Taken:
+        both = torch.tensor(taken, dtype=torch.float64)
         dist.all_reduce(both)
-        return float(both) / NUM_TRAINERS
+        return Taken(*(both / NUM_TRAINERS).tolist())
 
 
 def train(arguments: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -104,17 +105,26 @@ class Trainee:
         self.optimizer.zero_grad()
 
 
-def time_steps(steps: Iterator[None], warmup: int, timed: int) -> float:
-    """Seconds of a step: the median over blocks of a few, so that what else the machine does counts less."""
+class Taken(NamedTuple):
+    """What a step took."""
+
+    seconds: float
+    thread_seconds: float
+    """Processor time of the training thread, which other work on the machine hardly changes."""
+
+
+def time_steps(steps: Iterator[None], warmup: int, timed: int) -> Taken:
+    """The median over blocks of a few steps, so that what else the machine does counts less."""
     for _ in range(warmup):
         next(steps)
     blocks = []
     for _ in range(timed // BLOCK_STEPS):
-        begun = time.perf_counter()
+        begun, thread_begun = time.perf_counter(), time.thread_time()
         for _ in range(BLOCK_STEPS):
             next(steps)
-        blocks.append((time.perf_counter() - begun) / BLOCK_STEPS)
-    return statistics.median(blocks)
+        spent = time.perf_counter() - begun, time.thread_time() - thread_begun
+        blocks.append([seconds / BLOCK_STEPS for seconds in spent])
+    return Taken(*(statistics.median(column) for column in zip(*blocks, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a row costs a processor, timed on this machine in a moment: a store reads and writes it, a cache copies it.
 
-In: how a row looks. Out: seconds a row on one core. The wire is not in it: links are given, and what packing a row for
-one costs is measured by `benchmarks/wire.py`.
+In: how a row looks. Out: processor seconds a row, whatever else the machine does. The wire is not in it: links are
+given, and so is what packing a row for one costs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _median(act: Callable[..., None], some: Callable[[], np.ndarray[tuple[int], 
     seconds = []
     for _ in range(TURNS + 1):
         chosen = some()
-        begun = time.perf_counter()
+        begun = time.thread_time()
         act(chosen)
-        seconds.append((time.perf_counter() - begun) / NUM_TIMED)
+        seconds.append((time.thread_time() - begun) / NUM_TIMED)
     return statistics.median(seconds[1:])
