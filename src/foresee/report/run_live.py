@@ -19,6 +19,9 @@ from foresee.report.run_records import Point, RunRecords, WorkerRecords
 BLOCKS = "▁▂▃▄▅▆▇█"
 SPARKLINE_COLUMNS = 40
 BAR_COLUMNS = 46
+LEGEND_COLUMNS = 66
+NAMED_SHARE = 0.01
+"""A smaller part of a step is not named."""
 RECENT_POINTS = 5
 """Over which bars and rates are taken: the present, without its noise."""
 WORKERS_MAX = 8
@@ -134,10 +137,13 @@ def _time(workers: Sequence[WorkerRecords]) -> list[tuple[str, RenderableType]]:
         name = "step" if len(workers) == 1 else f"worker {number}"
         rows.append((name, label.append(stacked_bar(one.parts, COLOURS, longest))))
     first = next(iter(found.values()))
-    legend = Text()
-    for part, seconds in first.visible_parts.items():
-        if seconds >= 0.01 * first.step_seconds:
-            _enter(legend, f"{part} {seconds / first.step_seconds:.0%}", COLOURS[part])
+    legend = _legend(
+        {
+            f"{part} {seconds / first.step_seconds:.0%}": COLOURS[part]
+            for part, seconds in first.visible_parts.items()
+            if seconds >= NAMED_SHARE * first.step_seconds
+        }
+    )
     over = first.step_seconds / first.ideal_seconds if first.ideal_seconds else 0.0
     waits = Text(f"{first.waited / max(1e-9, first.step_seconds):<9.1%}of a step")
     return [*rows, ("", legend), ("waits", waits.append(f", {over:.2f} times the ideal" if over else ""))]
@@ -170,16 +176,19 @@ def _links(workers: Sequence[WorkerRecords]) -> list[tuple[str, RenderableType]]
         text.append(stacked_bar(link.bytes_a_step, LINK_COLOURS, most, 16))
         rows.append(("" if number else "links", text))
     kinds = {kind for link in links for kind, num_bytes in link.bytes_a_step.items() if num_bytes}
-    legend = Text()
-    for kind, colour in LINK_COLOURS.items():
-        if kind in kinds:
-            _enter(legend, kind, colour)
-    return [*rows, ("", legend)]
+    return [*rows, ("", _legend({kind: colour for kind, colour in LINK_COLOURS.items() if kind in kinds}))]
 
 
-def _enter(legend: Text, name: str, colour: str) -> None:
-    """One entry, which is never broken over two lines."""
-    legend.append("■\N{NO-BREAK SPACE}", style=colour).append(name.replace(" ", "\N{NO-BREAK SPACE}") + "  ")
+def _legend(colours: dict[str, str]) -> Text:
+    """What colours stand for; no entry is broken over two lines."""
+    legend, column = Text(), 0
+    for name, colour in colours.items():
+        if column and column + len(name) + 2 > LEGEND_COLUMNS:
+            legend.append("\n")
+            column = 0
+        legend.append("■ ", style=colour).append(f"{name}  ")
+        column += len(name) + 4
+    return legend
 
 
 def _latest(worker: WorkerRecords) -> Sequence[Point]:
