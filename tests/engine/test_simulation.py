@@ -45,6 +45,7 @@ def test_slow_links_show_in_the_exchange() -> None:
     assert slow.prediction.parts[EXCHANGE] > 0
     assert slower.prediction.step_seconds > 4 * slow.prediction.step_seconds
     assert slow.critical_bytes == slower.critical_bytes, "what moves does not depend on the link"
+    assert slow.critical_bytes_most >= slow.critical_bytes > 0
 
 
 def test_a_planner_that_cannot_keep_up_is_the_bottleneck() -> None:

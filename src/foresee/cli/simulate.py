@@ -25,8 +25,8 @@ STEPS = 12
 GIGABIT = 1e9 / 8
 EXPLANATION = (
     "predicted ms: compute, then what is not hidden behind it; of compute: share of a step that its own compute takes; "
-    "fetched, critical KB and plan KB: of a trainer in a step; planning ms and cores: processor time of planning a "
-    "step here, and cores like this one's that keep up with the predicted step"
+    "fetched, critical KB and plan KB: of a trainer in a step, busiest: of the one with most; planning ms and cores: "
+    "processor time of planning a step here, and cores like this one's that keep up with the predicted step"
 )
 
 

@@ -60,6 +60,9 @@ class Simulated:
     fetched_rows: float
     """Of a trainer in a step, as all that follow."""
     critical_bytes: float
+    """Received from other trainers, due at the next step."""
+    critical_bytes_most: float
+    """Of the busiest trainer, sent or received."""
     plan_bytes: float
     prediction: Prediction
     planner_seconds: float
@@ -96,6 +99,7 @@ def simulate(
     speeds = replace(cluster.speeds, planner_seconds=bound)
     prediction = predict(trained, on_wire, speeds, first_step=trained.num_steps // 2)
     steady = trained.from_step(trained.num_steps // 2)
+    critical = transfer_bytes(steady, on_wire)[..., CRITICAL]  # [steps, workers, directions]
     return Simulated(
         num_trainers=sample.num_workers,
         num_servers=speeds.num_servers,
@@ -105,7 +109,8 @@ def simulate(
         num_unique=sample.num_unique,
         hit_rate=steady.hit_rate,
         fetched_rows=float(steady.fetched.mean()),
-        critical_bytes=float(transfer_bytes(steady, on_wire)[:, :, RECEIVED, CRITICAL].mean()),
+        critical_bytes=float(critical[:, :, RECEIVED].mean()),
+        critical_bytes_most=float(critical.max(axis=(1, 2)).mean()),
         plan_bytes=float(steady.plan_bytes.mean()),
         prediction=prediction,
         planner_seconds=planner_seconds,
