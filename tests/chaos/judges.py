@@ -24,6 +24,7 @@ from foresee.plan.check import check
 from foresee.plan.check_additive import check_additive
 from foresee.plan.record import Fetch, Header, Record
 from foresee.plan.workers.herald import herald
+from foresee.store import commits
 from foresee.store.contract import Layout, Rows, Table
 from foresee.testing import simulation
 from foresee.testing.simulation import SCHEDULES_OF_A_CASE, simulate
@@ -98,6 +99,22 @@ def versions() -> str | None:
     with suppress(StaleReadError):
         pipeline.check_versions(5, fetch, staging)
         return "a row in an old version was taken"
+    return None
+
+
+def openings() -> str | None:
+    """Where a run goes on, by what is left of its manifests and at its parts."""
+    cases: list[tuple[list[int], list[set[int]], int | None]] = [
+        ([3, 7], [{3}, {3, 7}], 3),
+        ([3], [{3, 7}, {3, 7}], 3),
+        ([3, 7], [{3, 7}, {7}], 7),
+        ([], [{0}, {0, 2}], 0),
+        ([4], [{2}], None),
+    ]
+    for manifests, openable, expected in cases:
+        found = commits.step_to_open(manifests, [frozenset(steps) for steps in openable])
+        if found != expected:
+            return f"with manifests {manifests} and commits {openable}, {found} is opened, not {expected}"
     return None
 
 

@@ -175,7 +175,7 @@ COMMIT_MUTANTS = [
     ),
     Mutant(
         name="the newest manifest counts alone", rule="A run goes on from a step that every part has.",
-        judge=judges.schedules, patch=lambda: [mock.patch.object(trainer, "step_to_open", _newest_manifest)],
+        judge=judges.openings, patch=lambda: [mock.patch.object(commits, "step_to_open", _newest_manifest)],
     ),
     Mutant(
         name="the newest seal counts alone", rule="A prepared commit without a manifest never stands.",

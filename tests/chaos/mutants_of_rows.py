@@ -20,7 +20,6 @@ from foresee.store.server import rows as server_rows
 from foresee.store.server.applied import Applied
 
 _sum, _update, _deliver = conversation.sum_in_worker_order, Conversation.update, Conversation.deliver
-_depart = Conversation.depart
 
 
 def _all_ready(rows: Int64, expected: Int32, found: Int32, all_applied: bool) -> Any:
@@ -58,19 +57,6 @@ def _update_at_once(self: Conversation, *arguments: Any) -> Iterator[Any]:
         except StopIteration:
             return
         answer = None if isinstance(request, FinishBackground) else (yield request)
-
-
-def _depart_and_keep(self: Conversation, record: Any, itinerary: Any, cache: Any) -> Iterator[Any]:
-    """The slot of a row that has another owner now still counts as one's own."""
-    rows = cache.table.row[itinerary.moved].copy()
-    moments = _depart(self, record, itinerary, cache)
-    request = next(moments)
-    cache.table.row[itinerary.moved] = rows
-    while True:
-        try:
-            request = moments.send((yield request))
-        except StopIteration:
-            return
 
 
 def _deliver_early(self: Conversation, step: int, cache: Any) -> None:
@@ -137,10 +123,6 @@ ROW_MUTANTS = [
     Mutant(
         name="rows arrive early", rule="A row takes its slot when its step begins, not when it arrives.",
         judge=judges.schedules, patch=lambda: [mock.patch.object(Conversation, "deliver", _deliver_early)],
-    ),
-    Mutant(
-        name="moved rows are kept", rule="A row that moved belongs to its new owner alone.",
-        judge=judges.schedules, patch=lambda: [mock.patch.object(Conversation, "depart", _depart_and_keep)],
     ),
     Mutant(
         name="commit without a flush", rule="Rows in caches are at the servers before a commit.",

@@ -19,8 +19,8 @@ def test_mutant_is_noticed(mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize(
-    "judge", [judges.plans, judges.additive_plans, judges.versions, judges.planner_session],
-    ids=["plans", "additive_plans", "versions", "planner_session"],
+    "judge", [judges.plans, judges.additive_plans, judges.versions, judges.openings, judges.planner_session],
+    ids=["plans", "additive_plans", "versions", "openings", "planner_session"],
 )  # fmt: skip
 def test_judge_is_content_with_the_code_as_it_is(judge: judges.Judge) -> None:
     assert judge() is None
