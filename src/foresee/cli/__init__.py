@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from foresee.cli import (
+    check,
     compare,
     demo,
     evaluate,
@@ -47,6 +48,7 @@ COMMANDS: dict[str, ModuleType] = {
     "watch": watch,
     "evaluate": evaluate,
     "verify": verify,
+    "check": check,
     "explain": explain,
     "report": report,
     "export": export,

@@ -137,7 +137,7 @@ def memory_shard(layout: Layout, share: Share) -> Shard:
 
 def disk_shard(folder: Path, layout: Layout | None, share: Share) -> Shard:
     """A shard in a folder, made if it is not there; then `layout` is needed."""
-    found = _read_shard_file(folder)
+    found = read_shard_file(folder)
     if found is None and share.num_shards == 1:
         store = DiskStore.open(folder) if layout is None else DiskStore.open_or_create(folder, layout)
         return Shard(store, store.layout, share)
@@ -168,7 +168,7 @@ def _inner_layout(layout: Layout, share: Share) -> Layout:
     return replace(layout, tables=(Table(name, num_local_rows(layout, share.shard, share.num_shards)),))
 
 
-def _read_shard_file(folder: Path) -> dict[str, Any] | None:
+def read_shard_file(folder: Path) -> dict[str, Any] | None:
     path = folder / SHARD_FILE
     try:
         content = documents.parse_object(path.read_bytes())
