@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from foresee.cli import main
-from foresee.config import load_run
-from foresee.data import ClickLog, tiny
-from foresee.engine.run_folder import begin
+from foresee.data import tiny
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +79,14 @@ def test_several_workers_and_a_fixed_window(
 
 
 def test_the_folder_of_a_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    config = load_run("run.yaml")
-    with begin(config, log_digest=ClickLog.open(config.log).digest, replace=False):
-        pass
+    assert foresee("train", "run.yaml", "--stop-after", "4", monkeypatch=monkeypatch) == 0
+    capsys.readouterr()
+    assert foresee("explain", "run", "--step", "2", monkeypatch=monkeypatch) == 0
+    assert "in the recorded run it took" in capsys.readouterr().out
+    assert foresee("explain", "run", "--step", "2", "--json", monkeypatch=monkeypatch) == 0
+    assert json.loads(capsys.readouterr().out)["measured"][0]["seconds"] > 0
+    assert foresee("explain", "run", "--step", "20", monkeypatch=monkeypatch) == 0
+    assert "recorded run" not in capsys.readouterr().out, "that step was not trained"
     assert foresee("explain", "run", "--row", "item:84", monkeypatch=monkeypatch) == 0
     from_folder = capsys.readouterr().out
     assert foresee("explain", "run.yaml", "--row", "item:84", monkeypatch=monkeypatch) == 0

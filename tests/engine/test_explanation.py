@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +11,10 @@ import pytest
 from foresee.config import RunConfig, make_run
 from foresee.data import Categorical, Columns, Csv, PrepareOptions, prepare, tiny
 from foresee.data.click_log import ClickLog
-from foresee.engine.explanation import RowLife, RowNames, RunPlan, explain_row, explain_step
+from foresee.engine.explanation import RowLife, RowNames, RunPlan, explain_row, explain_step, step_words
 from foresee.engine.explanation.explain import explain_rows
 from foresee.engine.explanation.following import Played
+from foresee.engine.explanation.measured import measured_step
 from foresee.engine.explanation.row_words import headline, paragraphs
 from foresee.engine.explanation.strip import AWAY, KEPT, USED, strip
 from foresee.engine.parts import open_log, plan_header, train_stream
@@ -271,3 +272,66 @@ def test_names_and_values(named: ClickLog) -> None:
 def test_names_that_name_nothing(named: ClickLog, name: str, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         RowNames(named).find(name)
+
+
+@dataclass(frozen=True)
+class Lap:
+    lane: str
+    what: str
+    step: int
+    begin: float
+    end: float
+
+
+def laps(*, fetched: tuple[float, float], waited: tuple[float, float]) -> list[Lap]:
+    """Step 7 of one worker: the reader waits for the plan, then for write-backs, then reads."""
+    begin, end = waited
+    return [
+        Lap("reader", "wait_plan", 7, 0.0, 1.0),
+        Lap("reader", "wait_writes", 7, 1.0, fetched[0]),
+        Lap("reader", "fetch", 7, *fetched),
+        Lap("train", "wait_rows", 7, begin, end),
+        Lap("train", "fill", 7, end, end + 0.5),
+        Lap("train", "forward", 7, end + 0.5, end + 2.0),
+        Lap("train", "update", 7, end + 2.0, end + 3.0),
+        Lap("train", "commit", 7, end + 3.0, end + 90.0),
+        Lap("train", "forward", 8, 200.0, 300.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fetched", "waited", "culprit", "there_before"),
+    [
+        ((2.0, 3.0), (5.0, 5.0), None, 2.0),
+        ((4.0, 9.0), (5.0, 9.0), "fetch", -4.0),
+        ((8.0, 9.0), (2.0, 9.0), "wait_writes", -7.0),
+        ((1.5, 2.0), (0.0, 2.0), "wait_plan", -2.0),
+    ],
+)
+def test_what_a_recorded_step_waited_for(
+    fetched: tuple[float, float], waited: tuple[float, float], culprit: str | None, there_before: float
+) -> None:
+    found = measured_step(laps(fetched=fetched, waited=waited), step=7, worker=3)
+    assert found is not None
+    assert (found.worker, found.waited_for, found.there_before_seconds) == (3, culprit, there_before)
+    assert found.waited_seconds == waited[1] - waited[0]
+    assert found.seconds == found.waited_seconds + 3.0, "a commit after it is not part of the step"
+    assert (found.moving_seconds, found.computing_seconds, found.update_seconds) == (0.5, 1.5, 1.0)
+
+
+def test_a_step_that_was_not_recorded_in_full(log_folder: Path) -> None:
+    assert measured_step(laps(fetched=(1.0, 2.0), waited=(3.0, 4.0)), step=8, worker=0) is None
+    assert measured_step([], step=0, worker=0) is None
+
+
+def test_a_recorded_step_in_words(log_folder: Path) -> None:
+    plan = RunPlan.of(config_of(log_folder, "lookahead"))
+    account = explain_step(plan, 10)
+    there, late = ((2.0, 3.0), (5.0, 5.0)), ((8.0, 9.0), (2.0, 9.0))
+    for (fetched, waited), sentence in ((there, "it waited for nothing: its rows were"), (late, "write-backs of")):
+        found = measured_step(laps(fetched=fetched, waited=waited), step=7, worker=0)
+        assert found is not None
+        account.measured = [found]
+        text = " ".join(step_words.paragraphs(account, plan.names)[0])
+        assert "in the recorded run it took" in text
+        assert sentence in text

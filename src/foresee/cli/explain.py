@@ -6,7 +6,7 @@ import json as json_format
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +15,9 @@ from foresee.cli.bars import bar
 from foresee.cli.options import Set
 from foresee.config import RunConfig, load_run
 from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    from foresee.engine.explanation.measured import MeasuredStep
 
 STRIP_WIDTH_MAX = 96
 
@@ -48,7 +51,7 @@ def explain(
         _explain_row(config, row, console, as_json=json)
     else:
         assert step is not None
-        _explain_step(config, step, console, as_json=json)
+        _explain_step(run, config, step, console, as_json=json)
 
 
 def _config_of(run: Path, overrides: Sequence[str]) -> RunConfig:
@@ -80,17 +83,28 @@ def _explain_row(config: RunConfig, name: str, console: Console, *, as_json: boo
     _print(console, lines, paragraphs(life))
 
 
-def _explain_step(config: RunConfig, step: int, console: Console, *, as_json: bool) -> None:
+def _explain_step(run: Path, config: RunConfig, step: int, console: Console, *, as_json: bool) -> None:
     from foresee.engine.explanation import RunPlan, explain_step
     from foresee.engine.explanation.step_words import headline, paragraphs
 
     plan = RunPlan.of(config)
     with bar(console, "planning", plan.header.num_steps) as advance:
         account = explain_step(plan, step, advance=advance)
+    if run.is_dir():
+        account.measured = _recorded(run, step)
     if as_json:
         print(json_format.dumps(asdict(account)))
     else:
         _print(console, headline(account), paragraphs(account, plan.names))
+
+
+def _recorded(run: Path, step: int) -> list[MeasuredStep]:
+    """What the run recorded of this step: all of it, or nothing, as it records only some steps."""
+    from foresee.engine.explanation.measured import measured_step
+    from foresee.report.run_records import read_run
+
+    found = [measured_step(worker.spans, step=step, worker=worker.worker) for worker in read_run(run).workers]
+    return [measured for measured in found if measured is not None]
 
 
 def _print(console: Console, head: list[str], groups: list[list[str]]) -> None:

@@ -7,11 +7,12 @@ asked when the rows that it gave up are used again.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from foresee.engine.explanation.following import Played
+from foresee.engine.explanation.measured import MeasuredStep
 from foresee.plan.record import UNKNOWN_VERSION, Int64, Kind, Record
 
 ROWS_NAMED_MAX = 3
@@ -101,7 +102,7 @@ class StepAccount:
     fetch_ahead_steps: int
     known_until: int
     workers: list[WorkerAccount]
-    measured: list[dict[str, Any]] = field(default_factory=list)
+    measured: list[MeasuredStep] = field(default_factory=list)
     """What the run recorded of this step, if it did."""
 
 

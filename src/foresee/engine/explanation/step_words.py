@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from foresee.engine.explanation.measured import MeasuredStep
 from foresee.engine.explanation.names import RowNames
 from foresee.engine.explanation.phrases import counted, listed, share
 from foresee.engine.explanation.step_account import Fetching, Leaving, StepAccount, WorkerAccount
+
+WORTH_SAYING = 0.01
+"""Of a step; a shorter wait is none."""
 
 
 def headline(account: StepAccount) -> list[str]:
@@ -50,6 +54,7 @@ def _sentences(account: StepAccount, worker: WorkerAccount, names: RowNames) -> 
     yield _left(account, worker, names)
     room = f"{worker.num_cached:,} of {account.capacity_rows:,} slots"
     yield f"after the step {room} hold rows for later; {counted(worker.num_applied, 'row')} were updated"
+    yield from _measured(account, worker)
 
 
 def _fetched(account: StepAccount, fetching: Fetching, names: RowNames) -> Iterator[str]:
@@ -145,6 +150,38 @@ def _why_left(account: StepAccount, leaving: Leaving) -> str:
         account.planner, f"those that {account.planner} ranks lowest"
     )
     return f"{needed}; {rule} left: {again}"
+
+
+def _measured(account: StepAccount, worker: WorkerAccount) -> Iterator[str]:
+    for found in (found for found in account.measured if found.worker == worker.worker):
+        several = len(account.workers) > 1
+        exchange = f", {_ms(found.exchange_seconds)} exchanging with other workers" if several else ""
+        yield (
+            f"in the recorded run it took {_ms(found.seconds)}: {_ms(found.waited_seconds)} waiting for rows, "
+            f"{_ms(found.moving_seconds)} moving them in and out of slots, {_ms(found.computing_seconds)} in the "
+            f"model, {_ms(found.update_seconds)} updating rows{exchange}"
+        )
+        yield _waited(found, worker.fetching)
+
+
+def _waited(found: MeasuredStep, fetching: Fetching) -> str:
+    if found.waited_for is not None and found.waited_seconds > WORTH_SAYING * found.seconds:
+        causes = {
+            "fetch": "the read itself, which was not done",
+            "wait_writes": f"the write-backs of step {fetching.not_before:,}, which the read had to wait for",
+            "wait_plan": "the plan, which had not come that far",
+        }
+        return f"what it waited for was {causes[found.waited_for]}"
+    if found.there_before_seconds is not None and found.there_before_seconds > 0 and found.fetch_seconds is not None:
+        return (
+            f"it waited for nothing: its rows were read in {_ms(found.fetch_seconds)} and had been there for "
+            f"{_ms(found.there_before_seconds)} when it began"
+        )
+    return "it waited for nothing worth naming"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.1f} ms"
 
 
 def _split(critical: int, background: int) -> str:
