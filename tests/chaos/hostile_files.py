@@ -25,6 +25,7 @@ from foresee.cluster.formats import read_jobs
 from foresee.config import RunConfig, load_run, make_run
 from foresee.data import ClickLog, tiny
 from foresee.engine import checkpoint, run_folder
+from foresee.engine.checkup import check
 from foresee.engine.export import export
 from foresee.engine.exported import load_exported
 from foresee.engine.loop import make_header
@@ -42,6 +43,8 @@ from foresee.store.server.shard import Share, disk_shard
 Target = Callable[[Rng], None]
 Open = Callable[[], Any]
 DIRECTORY_SHARE, MISSING_SHARE = 0.02, 0.02
+CHECK_SHARE = 0.2
+"""How often `foresee check` looks at the damage first: it has to say a sentence about everything."""
 
 
 class Files:
@@ -61,6 +64,8 @@ class Files:
             self._restore()
         try:
             self._break(rng, path, good)
+            if rng.random() < CHECK_SHARE:
+                check(self._folder if self._folder.name != "texts" else path)
             found = self._read()
             if self._expected is not None:
                 assert found == self._expected, f"{name} was damaged, and other content was read without an error"
