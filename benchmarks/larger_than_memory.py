@@ -13,7 +13,8 @@ memory and the page cache of the table files are added up, and before the sum re
 forget the table files. Which of the two held, and the peak it saw, is printed; a peak above the limit fails the run.
 
 At the end both sides hash every row the log touches, values, state and versions: the digests must be equal. Rows nobody
-has written take no disk and need no read, so --full also writes every row beforehand: then every fetch reads the disk.
+has written take no disk and need no read; --written, and so --full, writes every row beforehand: then every fetch reads
+the disk.
 
     tables_over_limit    bytes of all rows / limit          ours_over_in_memory    seconds of a step, median of turns
 """
@@ -57,6 +58,7 @@ pages a table in memory takes two megabytes for every row that is touched, and h
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="more steps, and every row written beforehand")
+    parser.add_argument("--written", action="store_true", help="write every row beforehand: all fetches read the disk")
     parser.add_argument("--limit-mb", type=int, default=1200)
     parser.add_argument("--cache-rows", type=int, default=30_000)
     parser.add_argument("--table-scale", type=float, default=1.5, help="times Criteo's table sizes")
@@ -70,7 +72,7 @@ def main() -> None:
         Side(arguments).serve()
         return
     if arguments.full:
-        arguments.turns, arguments.steps = 8, 40
+        arguments.turns, arguments.steps, arguments.written = 8, 40, True
     with tempfile.TemporaryDirectory(dir=os.environ.get("FORESEE_BENCH_DIR", ".")) as folder:
         arguments.folder = Path(folder)
         compare(arguments)
@@ -125,7 +127,7 @@ def side(arguments: argparse.Namespace, name: str, limit: Limit | None) -> Proce
 
 
 def make_log(arguments: argparse.Namespace) -> tuple[int, int]:
-    """Writes the log, its touched rows and, in a full run, the tables; returns bytes of a row and rows."""
+    """Writes the log, its touched rows and, if asked for, the tables; returns bytes of a row and rows."""
     from foresee.data import synthetic
     from foresee.engine.tables import layout_for
     from foresee.store.disk import DiskStore
@@ -137,7 +139,7 @@ def make_log(arguments: argparse.Namespace) -> tuple[int, int]:
     touched = np.unique(np.concatenate([np.unique(batch.rows) for batch in stream.batches()]))
     np.save(arguments.folder / "touched.npy", touched)
     layout = layout_for(log, DIM, optimizer(), 0, 0.05)
-    if arguments.full:
+    if arguments.written:
         store = DiskStore.create(arguments.folder / "tables", layout)
         store.initialise_all()
         store.forget_pages()

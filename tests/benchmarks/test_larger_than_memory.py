@@ -86,8 +86,9 @@ def test_a_cgroup_is_used_only_where_one_can_be_made(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_small_run_of_the_benchmark(tmp_path: Path) -> None:
-    options = ["--turns", "1", "--steps", "2", "--table-scale", "0.05", "--cache-rows", "20000"]
+@pytest.mark.parametrize("written", [(), ("--written",)], ids=["never-written", "all-written"])
+def test_a_small_run_of_the_benchmark(written: tuple[str, ...], tmp_path: Path) -> None:
+    options = ["--turns", "1", "--steps", "2", "--table-scale", "0.05", "--cache-rows", "20000", *written]
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "larger_than_memory.py"), *options],
         capture_output=True, text=True, timeout=380, check=False,

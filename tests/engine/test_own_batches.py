@@ -23,6 +23,7 @@ from torchrec_fakes import Batch, DataType, EmbeddingBagConfig, KeyedJaggedTenso
 
 import foresee
 from foresee.engine.jagged import bags_of
+from foresee.engine.loop import FETCH_AHEAD_STEPS
 from foresee.errors import ConfigError, DataError, PlanError, UsageError
 
 SAMPLES, STEPS = 16, 12
@@ -254,6 +255,28 @@ def test_an_iterator_is_read_once_and_says_so_the_second_time() -> None:
     run = run_over(iter(batches), epochs=2)
     with pytest.raises(UsageError, match="can be read only once; give a function"):
         [finish(it) for it in run]
+
+
+@pytest.mark.parametrize("read_ahead_steps", [1, 5, 40])
+def test_no_more_is_read_ahead_than_asked_for(read_ahead_steps: int) -> None:
+    batches, num_read = items([USERS, FILMS], 4), 0
+
+    def endless(epoch: int) -> Iterator[Batch]:
+        nonlocal num_read
+        while True:
+            num_read += 1
+            yield batches[num_read % 4]
+
+    most, last_step = 0, 30
+    for step in run_over(endless, read_ahead_steps=read_ahead_steps):
+        finish(step)
+        most = max(most, num_read - step.index)
+        if step.index == last_step:
+            break
+    # Planned steps wait in two queues on their way to the loop.
+    assert read_ahead_steps < most <= read_ahead_steps + 2 * (FETCH_AHEAD_STEPS + 2) + 4
+    with pytest.raises(UsageError, match="read_ahead_steps=0 looks nowhere"):
+        run_over(endless, read_ahead_steps=0)
 
 
 def test_it_goes_on_after_a_commit(tmp_path: Path) -> None:

@@ -293,6 +293,8 @@ def lookahead(
     header = make_header(
         stream, planner=planner, cache_rows=cache_rows, first_step=first_step, window_steps=window_steps
     )
+    if isinstance(log, Batches):
+        header = log.bounded(header)
     timeline = NOT_RECORDED if record is None else Recording(Path(record))
     return Run(
         stream, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline

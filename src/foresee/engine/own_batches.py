@@ -5,15 +5,15 @@
         dense, ids, labels = step.item
 
 In: what gives batches, and the bags their ids belong to. Out: a stream that a plan is made of. Every batch is read
-once, in the planner's thread, as far ahead as the cache can use, and kept until its step: so batches need not come out
-the same twice, except to go on after a commit, when those that were trained already are read again and left out.
+once, in the planner's thread, so many steps ahead, and kept until its step: so batches need not come out the same
+twice, except to go on after a commit, when those that were trained already are read again and left out.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -21,9 +21,12 @@ from foresee.data.batch import Batch
 from foresee.engine.bags import EmbeddingBags
 from foresee.engine.jagged import bags_of, is_keyed_jagged
 from foresee.errors import DataError, UsageError
+from foresee.plan.record import Header
 
 STEPS_MAX = (1 << 31) - 1
 """Number of steps where nobody knows it."""
+READ_AHEAD_STEPS = 256
+"""Of which items are kept in memory. A log's stream, whose batches are small, is read four times as far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +46,21 @@ class Batches:
         *,
         epochs: int = 1,
         num_steps: int | None = None,
+        read_ahead_steps: int = READ_AHEAD_STEPS,
         ids: Callable[[Any], Any] | None = None,
     ) -> None:
         """source: anything that can be iterated, or a function of the epoch that gives such a thing.
 
         Items are (dense, ids, labels), ids alone, or objects with dense_features, sparse_features and labels, as
         TorchRec's batches. For other items, `ids` says where the ids of an item are. num_steps: of all epochs
-        together, where it is known and `source` cannot say it; only displays use it.
+        together, where it is known and `source` cannot say it; only displays use it. read_ahead_steps: how many
+        batches the planner reads beyond the one it plans; their items wait in memory.
         """
         if epochs < 1:
             raise UsageError(f"epochs={epochs} trains nothing; give 1 or more")
-        self.bags, self.epochs = bags, epochs
+        if read_ahead_steps < 1:
+            raise UsageError(f"read_ahead_steps={read_ahead_steps} looks nowhere; give 1 or more")
+        self.bags, self.epochs, self.read_ahead_steps = bags, epochs, read_ahead_steps
         self._source, self._num_steps, self._ids = source, num_steps, ids
         self._spent = False
 
@@ -81,6 +88,10 @@ class Batches:
         """All batches from `first_step` on; those before it are read and left out."""
         for step, item in islice(enumerate(self._items()), first_step, None):
             yield self.batch_of(item, step)
+
+    def bounded(self, header: Header) -> Header:
+        """The header of a plan that reads no further ahead than these batches may wait in memory."""
+        return replace(header, parameters={**header.parameters, "read_ahead_steps": self.read_ahead_steps})
 
     def batch_of(self, item: Any, step: int) -> OwnBatch:
         """One item as a batch."""

@@ -30,7 +30,8 @@ def _lookahead(header: Header, profile: Profile) -> Planner:
     versions = bool(header.parameters.get("remember_versions", False))
     window = header.parameters.get("window_steps")
     if window is None:
-        return Lookahead(header, remember_versions=versions)
+        most = header.parameters.get("read_ahead_steps")
+        return Lookahead(header, window_steps=int(most or WINDOW_STEPS), remember_versions=versions)
     return Lookahead(header, window_steps=int(window), eager=True, remember_versions=versions)
 
 
