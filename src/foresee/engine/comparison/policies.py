@@ -67,7 +67,7 @@ def absence(policy: Policy, num_workers: int) -> str | None:
     """Why a policy does not exist for so many trainers, as half a sentence; None if it does."""
     if num_workers == 1 and policy.planner in ("owner", "herald"):
         return "decides between trainers, and there is only one"
-    if num_workers > BITS_MAX and policy.planner not in ("none", OURS, BOUND):
+    if num_workers > BITS_MAX and policy.planner not in ("none", "owner", OURS, BOUND):
         return f"is planned for up to {BITS_MAX} trainers"
     return None
 
