@@ -141,6 +141,7 @@ def test_steps_that_are_trained_again_are_recorded_once(log: ClickLog, tmp_path:
     points = of_kind(tmp_path / "run", "series")
     assert [line["step"] for line in of_kind(tmp_path / "run", "start")] == [0, 12]
     assert [point["step"] for point in points] == sorted({point["step"] for point in points})
+    assert sum(point["steps"] for point in points) == 25
     found = Counter(span["step"] for span in of_kind(tmp_path / "run", "span") if span["what"] == "forward")
     assert found == Counter(range(25))
 

@@ -52,6 +52,10 @@ class Series:
         steps_done = step + 1
         return self.every_steps > 0 and (steps_done % self.every_steps == 0 or steps_done == self._num_steps)
 
+    def has_begun(self, step: int) -> bool:
+        """Would a point after this step count anything?"""
+        return self.every_steps > 0 and step + 1 > self._step
+
     def arrived(self, work: Work, cache: Cache) -> None:
         if not self.due(work.record.step):
             return

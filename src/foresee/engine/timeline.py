@@ -164,6 +164,7 @@ class Recording:
         self._num_servers = num_servers
         self._lanes: dict[str, RecordedLane] = {}
         self._spans_left = timeline_steps * SPANS_PER_STEP_MAX
+        self._last_done: tuple[Work, Cache] | None = None
 
     def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int) -> None:
         self._windows = window_steps(num_steps, self._timeline_steps)
@@ -193,14 +194,20 @@ class Recording:
 
     def done(self, work: Work, cache: Cache) -> None:
         self._series.done(work)
+        self._last_done = work, cache
         if self._series.due(work.record.step):
-            self._file.append(self._series.read(work, cache, self.clock(), self._lane_seconds(), self._ahead(work)))
+            self._write_point(work, cache)
         self._open_or_close(work.record.step + 1)
 
     def end(self) -> None:
         self.spans_until = float("-inf")
         self._write_spans()
-        self._file.append(self._series.rest(self.step + 1))
+        if self._last_done is not None:
+            work, cache = self._last_done
+            if self._series.has_begun(work.record.step):
+                self._write_point(work, cache)
+            self._file.append(self._series.rest(work.record.step + 1))
+            self._last_done = None
 
     def _open_or_close(self, next_step: int) -> None:
         if next_step in self._windows:
@@ -209,6 +216,9 @@ class Recording:
             self.spans_until = self.clock()  # what is under way belongs to the window
         elif self.spans and next_step - 1 not in self._windows:
             self._write_spans()
+
+    def _write_point(self, work: Work, cache: Cache) -> None:
+        self._file.append(self._series.read(work, cache, self.clock(), self._lane_seconds(), self._ahead(work)))
 
     def _write_spans(self) -> None:
         spans, self.spans = self.spans[: max(0, self._spans_left)], []
