@@ -3,9 +3,9 @@
 Eight workers are emulated in one process (`emulated`): the planners' own records are carried out row by row, with a
 replica for each worker that may be stale, on a real model. With staleness 0 the emulation ends with the bytes of
 training without workers; a test shows it. Rows learn by plain SGD, because HET adds updates up; the learning rates were
-chosen for exact training. All protocols of a log train the same batches from the same first weights, for each seed; FAE
-trains the same samples of each epoch in its own order. AUC and log loss are those of the held-out split with every
-update counted in, also what a stale protocol has not pushed yet: that favours it.
+chosen for exact training, and for no stale protocol. All protocols of a log train the same batches from the same first
+weights, for each seed; FAE trains the same samples of each epoch in its own order. AUC and log loss are those of the
+held-out split with every update counted in, also what a stale protocol has not pushed yet: what a commit would keep.
 
     exact      our plan: ownership, samples placed where that saves transfers; every read sees every update
     het S      HET with staleness S; het 0 is exact too, and shows what rounding alone does

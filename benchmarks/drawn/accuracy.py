@@ -9,6 +9,9 @@ from drawn.section import COLOURS, Command, Output, Outputs, Section, markdown_t
 
 LABELS = {"exact": "exact (ours)", "fae": "FAE"}
 
+CUT = 1.25
+"""Of the highest log loss of exact training."""
+
 
 def draw(outputs: Outputs) -> go.Figure:
     found = outputs["accuracy"]
@@ -25,12 +28,21 @@ def draw(outputs: Outputs) -> go.Figure:
                     col=column, mode="lines", name=LABELS.get(protocol, f"HET s = {protocol.partition(' ')[2]}"),
                     showlegend=column == 1 and row == 1, line={"color": COLOURS[number], "width": 2},
                 )  # fmt: skip
+        figure.update_yaxes(range=_log_loss_range(by), row=2, col=column)
     style(figure)
     figure.update_yaxes(title="AUC", row=1, col=1)
     figure.update_yaxes(title="log loss", row=2, col=1)
     figure.update_xaxes(title="samples trained", row=2)
     figure.update_layout(legend={"y": 1.08}, font={"size": 11}, margin={"t": 90})
     return figure
+
+
+def _log_loss_range(by: Output) -> list[float]:
+    """A stale protocol may diverge for a while; its line then leaves the picture, so that the others can be told apart."""
+    losses = {protocol: [point["log_loss"] for point in points] for protocol, points in by["curves"].items()}
+    least = min(min(values) for values in losses.values())
+    most = max(max(values) for values in losses.values())
+    return [0.98 * least, min(1.02 * most, CUT * max(losses["exact"]))]
 
 
 def words(outputs: Outputs) -> str:
