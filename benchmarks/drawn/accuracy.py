@@ -38,7 +38,7 @@ def draw(outputs: Outputs) -> go.Figure:
 
 
 def _log_loss_range(by: Output) -> list[float]:
-    """A stale protocol may diverge for a while; its line then leaves the picture, so that the others can be told apart."""
+    """A stale protocol may diverge for a while; its line then leaves the picture, so that others can be told apart."""
     losses = {protocol: [point["log_loss"] for point in points] for protocol, points in by["curves"].items()}
     least = min(min(values) for values in losses.values())
     most = max(max(values) for values in losses.values())
