@@ -6,12 +6,22 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from training_runs import small_run
+from training_runs import small_run, train_quietly
 
 from foresee.data import ClickLog, synthetic
+from foresee.engine import memory
 from foresee.engine.loop import Run
-from foresee.engine.memory import Memory, in_words, memory_needed, window_steps
+from foresee.engine.memory import (
+    Memory,
+    check_memory,
+    in_words,
+    launched_memory,
+    memory_needed,
+    planner_memory,
+    window_steps,
+)
 from foresee.engine.parts import make_run, open_tables, plan_header, table_layout, train_stream
+from foresee.errors import ConfigError
 
 SHUFFLE_SAMPLES = 8192
 
@@ -68,3 +78,34 @@ def test_in_words() -> None:
         "memory needed, at most: 10.0 MB (slots 1.0 MB, staging 2.0 MB, window 3.0 MB, log 4.0 MB) "
         "beside model and torch"
     )
+
+
+def test_what_the_machine_lacks_is_refused_before_anything_is_made(
+    log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_run(log, tmp_path / "run", cache={"rows": 20_000}, train={"batch_size": 512})
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
+    with pytest.raises(ConfigError, match=r"needs up to .* and 1\.0 MB are available; lower train\.shuffle_samples"):
+        train_quietly(config)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("purpose", ["slots", "staging", "window", "log", "rows", "programs"])
+def test_the_sentence_names_what_to_lower(purpose: str) -> None:
+    sizes = {"slots": 1, "staging": 1, "window": 1, "log": 1, "rows": 1, "programs": 1, purpose: 10**9}
+    with pytest.raises(ConfigError, match=f"most of it for {purpose} .*; lower {memory.LOWER[purpose][:8]}"):
+        check_memory(Memory(**sizes), available=10**8)
+    check_memory(Memory(**sizes), available=2 * 10**9)
+
+
+def test_a_launched_run_counts_all_its_processes(log: ClickLog, tmp_path: Path) -> None:
+    config = small_run(log, tmp_path / "run", cache={"rows": 20_000}, train={"batch_size": 512})
+    stream = train_stream(config, log)
+    header, batch, layout = plan_header(config, log, stream), stream.batch(0), table_layout(config, log)
+    one = memory_needed(layout, header, batch, SHUFFLE_SAMPLES, rows_in_memory=True)
+    all_of_them = launched_memory(layout, header, batch, SHUFFLE_SAMPLES, num_servers=2, rows_in_memory=True)
+    assert all_of_them.programs == 4 * memory.PROGRAM_BYTES
+    assert all_of_them.rows == one.rows >= layout.num_rows * layout.row_bytes
+    assert all_of_them.total > one.total
+    planner = planner_memory(layout, header, batch, SHUFFLE_SAMPLES)
+    assert (planner.slots, planner.window) == (0, one.window)

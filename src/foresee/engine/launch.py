@@ -20,6 +20,7 @@ from rich.console import Console
 from foresee.config import RunConfig
 from foresee.engine import run_folder
 from foresee.engine.local_shards import shard_folders
+from foresee.engine.memory import check_memory, in_words, launched_memory
 from foresee.engine.parts import build_model, open_log, plan_header, table_layout, train_stream
 from foresee.engine.processes import Part, Processes, Start
 from foresee.engine.progress import Display, make_display
@@ -49,8 +50,13 @@ def launch(
     check_can_launch(config, resume=resume)
     log = open_log(config)
     build_model(config, log)
-    plan_header(config, log, train_stream(config, log))
-    layout = table_layout(config, log)
+    stream = train_stream(config, log)
+    header, layout = plan_header(config, log, stream), table_layout(config, log)
+    memory = launched_memory(
+        layout, header, stream.batch(0), config.train.shuffle_samples, num_servers=config.num_servers,
+        rows_in_memory=config.tables.store == "memory",
+    )  # fmt: skip
+    check_memory(memory)
     with (
         _folder(config, log.digest, resume=resume, replace=replace),
         _logs(RunFolder(config.run)) as logs,
@@ -62,6 +68,7 @@ def launch(
         if resume:
             folder = RunFolder(config.run)
             reshard(config.tables_folder, layout, config.num_servers, folder.checkpoints, display.say)
+        display.say(in_words(memory))
         write_layout(Path(scratch) / "layout.json", layout)
         if config.tables.store == "memory":
             display.say(

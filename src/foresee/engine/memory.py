@@ -1,21 +1,24 @@
-"""How much memory a run will take, before it takes it.
+"""How much memory a run will take, before it takes it, and a refusal if the machine lacks it.
 
-In: the layout of rows, the header of the plan and one batch of the stream to measure. Out: bytes by purpose. Upper
-bounds as far as the batch is typical: lookups and distinct rows of later batches are taken to be about the same.
+In: the layout of rows, the header of the plan and one batch of the stream to measure. Out: bytes by purpose, for one
+process, for a planner, or for all processes of a launched run; and a sentence that names what to lower. Upper bounds as
+far as the batch is typical: lookups and distinct rows of later batches are taken to be about the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from foresee.data.batch import Batch
 from foresee.data.stream import GROUPS_KEPT
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
+from foresee.errors import ConfigError
 from foresee.plan.record import Header
 from foresee.plan.upcoming import WINDOW_LOOKUPS_MAX, WINDOW_STEPS
 from foresee.store.contract import Layout
+from foresee.store.machine import available_bytes, in_megabytes
 
 SLOT_TABLE_BYTES = 12
 """Which row a slot holds and in which version the store has it."""
@@ -40,14 +43,35 @@ class Memory:
     """Batches that the planner has looked at and the loop has not finished, and what it knows of their rows."""
     log: int
     """Decoded samples that batches are cut from."""
+    rows: int = 0
+    """All rows of the tables, where they are kept in memory."""
+    programs: int = 0
+    """Of a launched run: its processes, before they do anything."""
 
     @property
     def total(self) -> int:
         return sum(getattr(self, field.name) for field in fields(self))
 
 
-def memory_needed(layout: Layout, header: Header, batch: Batch, shuffle_samples: int) -> Memory:
-    """What a run of this plan takes, beside the model, torch and, if the store is in memory, its rows."""
+LOWER = {
+    "slots": "cache.rows or cache.share",
+    "staging": "train.batch_size",
+    "window": "cache.window_steps or train.batch_size",
+    "log": "train.shuffle_samples",
+    "rows": "the rows in memory (tables.store: disk)",
+    "programs": "distributed.workers or distributed.servers",
+}
+"""For each purpose, what a person lowers to need less."""
+OPTIONAL = ("rows", "programs")
+"""Purposes that most runs do not have; they are shown where they are."""
+PROGRAM_BYTES = 256 << 20
+"""Of one process with torch, beyond what all of them share."""
+
+
+def memory_needed(
+    layout: Layout, header: Header, batch: Batch, shuffle_samples: int, *, rows_in_memory: bool = False
+) -> Memory:
+    """What a run of this plan takes, beside the model and torch."""
     distinct = len(np.unique(batch.rows))
     in_flight = 2 * header.fetch_ahead_steps + 4 + WRITES_IN_FLIGHT + 2
     return Memory(
@@ -55,18 +79,51 @@ def memory_needed(layout: Layout, header: Header, batch: Batch, shuffle_samples:
         staging=in_flight * distinct * layout.row_bytes,
         window=_window(header, batch, distinct, in_flight),
         log=(GROUPS_KEPT + 1) * shuffle_samples * sample_bytes(batch),  # one more while it is decoded
+        rows=layout.num_rows * layout.row_bytes + layout.num_rows // 8 if rows_in_memory else 0,
+    )
+
+
+def planner_memory(layout: Layout, header: Header, batch: Batch, shuffle_samples: int) -> Memory:
+    """What a planner takes that does nothing else; it has no cache, and rows never reach it."""
+    return replace(memory_needed(layout, header, batch, shuffle_samples), slots=0, staging=0)
+
+
+def launched_memory(
+    layout: Layout, header: Header, batch: Batch, shuffle_samples: int, *, num_servers: int, rows_in_memory: bool
+) -> Memory:
+    """What all processes of a launched run take on one machine: workers, the planner, and servers without requests."""
+    one = memory_needed(layout, header, batch, shuffle_samples, rows_in_memory=rows_in_memory)
+    num_workers = header.num_workers
+    return Memory(
+        slots=num_workers * one.slots,
+        staging=one.staging,  # each worker fetches its share of a batch's rows
+        window=one.window,
+        log=(num_workers + 1) * one.log,
+        rows=one.rows,
+        programs=(num_workers + num_servers + 1) * PROGRAM_BYTES,
+    )
+
+
+def check_memory(memory: Memory, available: int | None = None) -> None:
+    """Refuses what the machine, its control group or the process's own limit lacks."""
+    available = available_bytes() if available is None else available
+    if available is None or memory.total <= available:
+        return
+    largest = max((field.name for field in fields(memory)), key=lambda name: int(getattr(memory, name)))
+    raise ConfigError(
+        f"this run needs up to {megabytes(memory.total)} of memory, most of it for {largest} "
+        f"({megabytes(getattr(memory, largest))}), and {megabytes(available)} are available; lower {LOWER[largest]}"
     )
 
 
 def in_words(memory: Memory) -> str:
     """One line for a person."""
-    parts = ", ".join(f"{field.name} {megabytes(getattr(memory, field.name))}" for field in fields(memory))
+    needed = [field.name for field in fields(memory) if field.name not in OPTIONAL or getattr(memory, field.name)]
+    parts = ", ".join(f"{name} {megabytes(getattr(memory, name))}" for name in needed)
     return f"memory needed, at most: {megabytes(memory.total)} ({parts}) beside model and torch"
 
 
-def megabytes(num_bytes: int) -> str:
-    """Such as 12.3 MB."""
-    return f"{num_bytes / 1e6:,.1f} MB"
+megabytes = in_megabytes
 
 
 def sample_bytes(batch: Batch) -> int:

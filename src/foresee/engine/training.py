@@ -31,7 +31,7 @@ from foresee.engine.duties import (
     tensorboard_sink,
 )
 from foresee.engine.loop import Run, Step
-from foresee.engine.memory import in_words, memory_needed
+from foresee.engine.memory import check_memory, in_words, memory_needed
 from foresee.engine.meter import Meter
 from foresee.engine.metrics import Metrics, MetricsWindow
 from foresee.engine.parts import (
@@ -102,7 +102,13 @@ def train(
     model, stream = build_model(config, log), train_stream(config, log)
     optimizer = dense_optimizer(config.train.optimizer, model)
     first_batch, kept = stream.batch(0), kept_plan(config, stream)
-    check_batch_fits(kept.header if kept else plan_header(config, log, stream), first_batch, stream)
+    header = kept.header if kept else plan_header(config, log, stream)
+    check_batch_fits(header, first_batch, stream)
+    memory = memory_needed(
+        table_layout(config, log), header, first_batch, config.train.shuffle_samples,
+        rows_in_memory=config.tables.store == "memory",
+    )  # fmt: skip
+    check_memory(memory)
     if resume:
         finish_switch(config.tables_folder)
     with (
@@ -116,7 +122,6 @@ def train(
         first_step = _restore(folder, tables.store.committed_step, model, optimizer)
         run = make_run(config, log, stream, tables, num_threads=num_threads)
         run.timeline = recording(config)
-        memory = memory_needed(table_layout(config, log), run.header, first_batch, config.train.shuffle_samples)
         display.say(_opening(config, run, first_step))
         display.say(in_words(memory))
         window, samples_before = MetricsWindow(), first_step * config.train.batch_size

@@ -13,7 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from foresee.config import RunConfig
-from foresee.engine.parts import open_log, plan_header, train_stream
+from foresee.engine.memory import check_memory, in_words, planner_memory
+from foresee.engine.parts import open_log, plan_header, table_layout, train_stream
 from foresee.engine.planner_service.server import PlannerServer
 from foresee.errors import ConfigError, PlanError
 from foresee.store.server.security import Security
@@ -30,7 +31,10 @@ def run_planner(
         signal.signal(number, lambda *_: stop.set())
     log = open_log(config)
     stream = train_stream(config, log)
-    plan_header(config, log, stream)  # what is wrong with the configuration is said now, not to the first worker
+    header = plan_header(config, log, stream)  # what is wrong is said now, not to the first worker
+    needed = planner_memory(table_layout(config, log), header, stream.batch(0), config.train.shuffle_samples)
+    print(in_words(needed), flush=True)
+    check_memory(needed)
     try:
         server = PlannerServer(
             stream,
