@@ -51,7 +51,7 @@ ROLES = {"worker 1": "recovery_seconds_trainer", "server 0": "recovery_seconds_s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=4, help="turns without and with a commit")
+    parser.add_argument("--pairs", type=int, default=3, help="turns without and with a commit")
     parser.add_argument("--turn-seconds", type=float, default=2.5, help="about what a turn takes")
     parser.add_argument("--kills", type=int, default=3, help="of each role")
     arguments = parser.parse_args()
@@ -115,7 +115,7 @@ class Turn:
 
 
 def measure_commits(folder: Path, num_pairs: int, turn_seconds: float) -> dict[str, float]:
-    synthetic(folder / "log", num_samples=600_000, table_scale=0.02, valid_share=0.0)
+    synthetic(folder / "log", num_samples=100_000, table_scale=0.02, valid_share=0.0)
     content = {
         "log": str(folder / "log"), "run": str(folder / "run"), "model": {"name": "dlrm", "dim": 16},
         "cache": {"share": 0.1}, "train": {"batch_size": 1024, "epochs": 50},

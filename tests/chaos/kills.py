@@ -48,34 +48,35 @@ Progress = Callable[[str], None]
 
 def run(*, kills: int, seed: int, progress: Progress) -> dict[str, int]:
     """Kills so many processes; returns how many of which role, and `different_bytes`."""
+    with tempfile.TemporaryDirectory(prefix="foresee-kills-") as name, Commands(Path(name)) as commands:
+        return run_with(commands, Path(name), kills=kills, seed=seed, progress=progress)
+
+
+def run_with(commands: Commands, folder: Path, *, kills: int, seed: int, progress: Progress) -> dict[str, int]:
+    """The three kinds of runs beside each other, then full disks."""
     counts: Counter[str] = Counter(kills=0, different_bytes=0, runs=0)
-    with tempfile.TemporaryDirectory(prefix="foresee-kills-") as name:
-        folder = Path(name)
-        log = make_log(folder)
-        shares = {_launched_runs: 0.6, _single_runs: 0.32, _abandoned_runs: 0.08}
-        errors: list[BaseException] = []
+    log, lock, errors = make_log(folder), threading.Lock(), list[BaseException]()
 
-        def work(kind: Callable[..., None], share: float) -> None:
-            try:
-                mine: Counter[str] = Counter()
-                place = folder / kind.__name__
-                place.mkdir()
-                with Commands(place) as commands:
-                    kind(commands, place, log, random.Random(f"{seed} {kind.__name__}"), mine, share * kills, progress)
-                with lock:
-                    counts.update(mine)
-            except BaseException as error:
-                errors.append(error)
+    def work(kind: Callable[..., None], share: float) -> None:
+        try:
+            mine: Counter[str] = Counter()
+            place = folder / kind.__name__
+            place.mkdir()
+            kind(commands, place, log, random.Random(f"{seed} {kind.__name__}"), mine, share * kills, progress)
+            with lock:
+                counts.update(mine)
+        except BaseException as error:
+            errors.append(error)
 
-        lock = threading.Lock()
-        threads = [threading.Thread(target=work, args=(kind, share)) for kind, share in shares.items()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        counts.update(fill_disks(folder, log, random.Random(seed), trials=max(2, kills // 50), progress=progress))
+    threads = [threading.Thread(target=work, args=it) for it in SHARES.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    trials = max(1, kills // 50)
+    counts.update(fill_disks(commands, folder, log, random.Random(seed), trials=trials, progress=progress))
     return dict(counts)
 
 
@@ -151,9 +152,11 @@ def _launched_runs(
     progress: Progress,
 ) -> None:  # fmt: skip
     """Parts of launched runs are killed; the launcher starts them again."""
-    expected = {setting: _undisturbed(commands, folder, log, setting) for setting in (LAUNCHED, PLACED)}
+    expected: dict[Setting, dict[str, bytes]] = {}
     while counts["kills"] < kills:
         setting = rng.choice((LAUNCHED, PLACED))
+        if setting not in expected:
+            expected[setting] = _undisturbed(commands, folder, log, setting)
         disturbed = _next_run(commands, folder, log, setting, rng, counts)
         disturbed.start()
         disturbed.wait_for_progress(0)
@@ -237,6 +240,10 @@ def _abandon(disturbed: Disturbed) -> bool:
     else:
         disturbed.counts["asked_to_end"] += 1
     return True
+
+
+SHARES: dict[Callable[..., None], float] = {_launched_runs: 0.6, _single_runs: 0.32, _abandoned_runs: 0.08}
+"""Of all kills."""
 
 
 def main() -> None:

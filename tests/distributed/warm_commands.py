@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -79,7 +80,7 @@ class Commands:
     """The warm process. Use it as a context manager."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._count = folder, 0
+        self._folder, self._count, self._lock = folder, 0, threading.Lock()
         self._running: dict[int, Command] = {}
         self._warm = subprocess.Popen(
             [sys.executable, str(Path(__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -101,8 +102,9 @@ class Commands:
 
     def start(self, *arguments: object, environment: dict[str, str] | None = None) -> Command:
         """`foresee` with these arguments."""
-        self._count += 1
-        output = self._folder / f"command-{self._count}.txt"
+        with self._lock:
+            self._count += 1
+            output = self._folder / f"command-{self._count}.txt"
         request = {"arguments": [str(it) for it in arguments], "output": str(output), "environment": environment or {}}
         command = Command(int(self._ask(request)["process_id"]), output)
         self._running[command.process_id] = command
@@ -135,9 +137,10 @@ class Commands:
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._warm.stdin is not None
         assert self._warm.stdout is not None
-        self._warm.stdin.write(json.dumps(request) + "\n")
-        self._warm.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._warm.stdout.readline())
+        with self._lock:
+            self._warm.stdin.write(json.dumps(request) + "\n")
+            self._warm.stdin.flush()
+            answer: dict[str, Any] = json.loads(self._warm.stdout.readline())
         return answer
 
 
