@@ -20,11 +20,12 @@ Record = dict[str, str | int | float]
 
 def record_of(found: Simulated, compute_seconds: float) -> Record:
     """One flat record."""
-    from foresee.plan.cost import BEHIND, COMPUTE, DENSE, EXCHANGE, WAITED
+    from foresee.plan.cost import BEHIND, COMPUTE, DENSE, EXCHANGE, SERVER_LINK, SERVERS, TRAINER_LINK, WAITED
 
     prediction = found.prediction
     names = {"compute_ms": COMPUTE, "waited_ms": WAITED, "exchange_ms": EXCHANGE, "dense_ms": DENSE, "late_ms": BEHIND}
     parts = {name: 1e3 * prediction.parts[part] for name, part in names.items()}
+    busy = {"trainer_link_ms": TRAINER_LINK, "server_link_ms": SERVER_LINK, "servers_ms": SERVERS}
     return {
         "trainers": found.num_trainers,
         "servers": found.num_servers,
@@ -35,6 +36,7 @@ def record_of(found: Simulated, compute_seconds: float) -> Record:
         "bottleneck": prediction.bottleneck,
         **parts,
         "bound_ms": max(0.0, 1e3 * prediction.step_seconds - sum(parts.values())),
+        **{name: 1e3 * prediction.lanes[lane] for name, lane in busy.items()},
         "samples_per_second": found.samples_per_second,
         "efficiency": compute_seconds / prediction.step_seconds,
         "unique_rows": found.num_unique,
