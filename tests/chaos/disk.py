@@ -60,6 +60,7 @@ class Tally:
     points: Counter[str] = field(default_factory=Counter)
     """How often the power went at which operation."""
     stop_at_first: bool = False
+    power_cuts: int = POWER_CUTS
 
     def found(self, violation: str) -> None:
         self.violations.append(violation)
@@ -186,7 +187,7 @@ class Scenario:
         """The power goes here, in several ways."""
         where = f"seed {self._seed}, operation {len(self._disk.points)} ({point})"
         allowed = {self._decided, self._under_way}
-        for ending in range(POWER_CUTS + 1):
+        for ending in range(self._tally.power_cuts + 1):
             rng = np.random.default_rng([self._seed, len(self._disk.points), ending]) if ending else None
             self._tally.trials += 1
             self._tally.points[point] += 1
@@ -324,7 +325,7 @@ def _try_run_folder(root: Path, seed: int, tally: Tally) -> None:
     config = "model:\n  name: dlrm\n" * 40
 
     def look(point: str) -> None:
-        for ending in range(POWER_CUTS + 1):
+        for ending in range(tally.power_cuts + 1):
             rng = np.random.default_rng([seed, len(disk.points), ending]) if ending else None
             files = disk.image(rng).files
             tally.trials += 1

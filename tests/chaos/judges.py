@@ -57,7 +57,7 @@ def schedules() -> str | None:
 def disk() -> str | None:
     """The power goes at every operation of a commit."""
     for seed in range(4):
-        tally = Tally(stop_at_first=True)
+        tally = Tally(stop_at_first=True, power_cuts=2)
         try:
             try_scenario(seed, tally)
         except Enough:

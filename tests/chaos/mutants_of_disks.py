@@ -15,7 +15,7 @@ from foresee.engine import checkpoint
 from foresee.store.disk.base import Base
 from foresee.store.disk.files import Files
 from foresee.store.disk.journal import CommitJournal
-from foresee.store.disk.manifest import Journal, Prepared, Undo
+from foresee.store.disk.manifest import Undo
 from foresee.store.disk.overlay import Overlay
 from foresee.testing.crash_disk import CrashDisk
 
@@ -40,16 +40,6 @@ def _publish(self: Files, path: Path, content: bytes) -> None:
         stream.flush()
         self.sync(stream.fileno())
     self.sync_folder(path.parent)
-
-
-def _seal_first(self: CommitJournal, step: int, version_max: int) -> None:
-    """The manifest says that the records are there, and then they are brought there."""
-    segment, num_records = self._overlay.segment, len(self._overlay)
-    crc32 = self._overlay.checksum(segment, num_records)
-    journal = Journal(num_records=num_records, crc32=crc32, segment=segment)
-    self._publish(replace(self.manifest, prepared=Prepared(step=step, version_max=version_max, journal=journal)))
-    self._overlay.sync()
-    self._overlay.switch()
 
 
 def _without_digests(folder: Path, step: int) -> list[str]:
@@ -126,10 +116,6 @@ DISK_MUTANTS = [
     _disk(
         "manifests written in place", "A small file is replaced, never overwritten.",
         _patched(Files, "publish", _publish),
-    ),
-    _disk(
-        "sealed before synced", "The seal comes after the records, not before.",
-        _patched(CommitJournal, "seal", _seal_first),
     ),
     _disk(
         "prepared is committed", "A prepared commit can still be given up.",

@@ -12,13 +12,14 @@ from foresee.testing.crash_disk import CrashDisk, mix_sectors
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_crash_at_every_operation_leaves_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "POWER_CUTS", 1)
-    monkeypatch.setattr(disk, "RECOVERY_EVERY", 100)
-    tally = disk.Tally()
+    monkeypatch.setattr(disk, "NUM_STEPS", 2)
+    monkeypatch.setattr(disk, "RECOVERY_EVERY", 60)
+    tally = disk.Tally(power_cuts=1)
     disk.try_scenario(1, tally)
     assert tally.violations == []
-    assert tally.trials > 300
+    assert tally.trials > 200
     for point in ("sync overlay.bin", "replace layout.json", "sync rows.npy", "replace undo.bin", "rows half written",
                   "sync model.safetensors", "replace manifest.json", "decided", "run folder: replace config.yaml"):
         assert tally.points[point], f"the power never went at {point}; there are {sorted(tally.points)}"
@@ -49,11 +50,11 @@ def test_what_was_synced_is_kept(tmp_path: Path) -> None:
 
 def test_a_name_is_as_before_or_as_after(tmp_path: Path) -> None:
     """A rename whose folder was not synced: the old file or the new one, never a mixture."""
-    found: set[bytes] = set()
+    found: set[bytes | None] = set()
 
     def look(point: str) -> None:
         if point.startswith("sync test_a_name"):
-            found.update(_image(crash_disk, seed)["file"] for seed in range(40))
+            found.update(_image(crash_disk, seed).get("file") for seed in range(40))
 
     crash_disk = CrashDisk(tmp_path, look)
     crash_disk.publish(tmp_path / "file", b"one" * 400)

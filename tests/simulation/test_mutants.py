@@ -13,6 +13,7 @@ from mutants_of_rows import ROW_MUTANTS
 MUTANTS = [*ROW_MUTANTS, *COMMIT_MUTANTS, *DISK_MUTANTS, *PLAN_MUTANTS]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name.replace(" ", "_") for mutant in MUTANTS])
 def test_mutant_is_noticed(mutant: Mutant) -> None:
     assert mutant.noticed() is not None, f"nobody noticed that this was broken: {mutant.rule}"

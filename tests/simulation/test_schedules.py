@@ -8,12 +8,13 @@ import schedules
 from foresee.testing.simulation import SCHEDULES_OF_A_CASE, simulate
 from foresee.testing.simulation.case import make_case
 
-NUM_SCHEDULES = 1_500
-OF_A_CASE = 30
+NUM_SCHEDULES = 750
+OF_A_CASE = 25
 COMMON_FAULTS = tuple(fault for fault in schedules.FAULTS if "decision" not in fault and "late" not in fault)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_schedules_with_faults_end_as_without() -> None:
     said: list[str] = []
     found = schedules.run(
