@@ -130,10 +130,11 @@ def every_steps(num_steps: int, points: int) -> int:
 
 
 def rows_of(work: Work, cache: Cache) -> Int64:
-    """The distinct rows of a step. A copy that a peer sent is in no slot's name, so the lookups are asked if there."""
+    """The distinct rows of a step, by its lookups if they are there; else by the slots, which do not know copies."""
     record = work.record
     if not len(work.batch.rows):
-        return cache.table.row[record.unique]
+        rows = cache.table.row[record.unique]
+        return rows[rows != EMPTY]
     rows = np.empty(len(record.unique), np.int64)
     rows[record.inverse] = work.batch.rows
     return rows
