@@ -8,18 +8,25 @@ import plotly.graph_objects as go
 
 from drawn.section import Command, Outputs, Section, figure_of, flat_figures, markdown_table
 
-POLICIES = {"ours": "lookahead", "none": "none"}
+TRAINERS = "2,4,8,16,32"
+PREDICTED = {
+    "ours": ("ours, the plan made beforehand", ("--policy", "lookahead", "--planners", "0")),
+    "ours_planning": ("ours, planned by one core meanwhile", ("--policy", "lookahead", "--planners", "1")),
+    "none": ("no cache", ("--policy", "none", "--planners", "0")),
+}
+"""What is predicted: a label, and what tells it to the simulator."""
 
 
 def draw(outputs: Outputs) -> go.Figure | None:
     if "ours" not in outputs:
         return None
     figure = figure_of(x="trainers", y="predicted ms a step", log_x=True)
-    for name, policy in POLICIES.items():
+    for name, (label, _) in PREDICTED.items():
         lines = _lines(outputs, name)
         if lines:
             x = [float(line["trainers"]) for line in lines]
-            figure.add_scatter(x=x, y=[float(line["step_ms"]) for line in lines], name=policy, mode="lines+markers")
+            figure.add_scatter(x=x, y=[float(line["step_ms"]) for line in lines], name=label, mode="lines+markers")
+    figure.update_xaxes(tickvals=[int(count) for count in TRAINERS.split(",")])
     figure.update_layout(title="Predicted by the simulator, not measured")
     return figure
 
@@ -32,12 +39,12 @@ def words(outputs: Outputs) -> str:
         checked = flat_figures(outputs["simulator"])
         parts.append(f"The simulator against measured steps of other configurations:\n\n{checked}")
     predicted = [
-        (line["trainers"], policy, f"{float(line['step_ms']):.1f}", line.get("bottleneck", ""))
-        for name, policy in POLICIES.items()
+        (line["trainers"], label, f"{float(line['step_ms']):.1f}", line.get("bottleneck", ""))
+        for name, (label, _) in PREDICTED.items()
         for line in _lines(outputs, name)
     ]
     if predicted:
-        table = markdown_table(("trainers", "policy", "predicted ms a step", "limited by"), predicted)
+        table = markdown_table(("trainers", "who", "predicted ms a step", "limited by"), predicted)
         parts.append(f"Predicted, not measured:\n\n{table}")
     return "\n\n".join(parts)
 
@@ -47,16 +54,15 @@ def _lines(outputs: Outputs, name: str) -> list[dict[str, Any]]:
     return lines
 
 
-def _simulate(policy: str) -> Command:
-    trainers = ("--trainers", "2,4,8,16,32")
-    return Command(script="foresee", arguments=("simulate", "--synthetic", "3e7", *trainers, "--policy", policy))
+def _simulate(arguments: tuple[str, ...]) -> Command:
+    return Command(script="foresee", arguments=("simulate", "--synthetic", "3e7", "--trainers", TRAINERS, *arguments))
 
 
 SECTION = Section(
     commands={
         "network": Command(script="benchmarks/network.py"),
         "simulator": Command(script="benchmarks/simulator.py"),
-        **{name: _simulate(policy) for name, policy in POLICIES.items()},
+        **{name: _simulate(arguments) for name, (_, arguments) in PREDICTED.items()},
     },
     minutes=3.5,
     draw=draw,
