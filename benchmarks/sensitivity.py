@@ -140,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", help="a longer trace, and more turns of more steps")
     full = parser.parse_args().full
-    trace, num_touched = trace_of(300 if full else 120, table_scale=0.1)
+    trace, num_touched = trace_of(200 if full else 120, table_scale=0.1)
     figures = over_lookahead(trace, num_touched) | over_cache(trace, num_touched)
     for steps, eager, lazy in zip(LOOKAHEADS, figures["eager_fetched"], figures["lazy_fetched"], strict=True):
         print(f"lookahead {steps:4}: {eager:9,.1f} rows fetched a step (eager), {lazy:9,.1f} (lazy)", flush=True)
