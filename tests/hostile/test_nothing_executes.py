@@ -14,8 +14,8 @@ SOURCE = Path(foresee.__file__).parent
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib", "jsonpickle", "code"}
 CALLS = {
     "eval", "exec", "compile", "__import__", "torch.load", "torch.save", "torch.jit.load", "torch.hub.load",
-    "os.system", "os.popen", "yaml.unsafe_load", "yaml.full_load", "pandas.read_pickle", "runpy.run_path", "runpy.run_module",
-    "np.fromfile", "numpy.fromfile",
+    "os.system", "os.popen", "yaml.unsafe_load", "yaml.full_load", "pandas.read_pickle", "runpy.run_path",
+    "runpy.run_module", "np.fromfile", "numpy.fromfile",
 }  # fmt: skip
 BOUNDED_BY_POSITION = {"wait": 0, "join": 0, "acquire": 1, "wait_for": 1, "result": 0, "exception": 0, "communicate": 1}
 """Methods that wait, and where their bound stands if it has no name."""
