@@ -133,8 +133,9 @@ def rows_of(work: Work, cache: Cache) -> Int64:
     """The distinct rows of a step, by its lookups if they are there; else by the slots, which do not know copies."""
     record = work.record
     if not len(work.batch.rows):
-        rows = cache.table.row[record.unique]
-        return rows[rows != EMPTY]
+        held: Int64 = cache.table.row[record.unique]
+        named: Int64 = held[held != EMPTY]
+        return named
     rows = np.empty(len(record.unique), np.int64)
     rows[record.inverse] = work.batch.rows
     return rows
