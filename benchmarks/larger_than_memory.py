@@ -171,7 +171,7 @@ class Side:
         log = ClickLog.open(arguments.folder / "log")
         stream = log.batches(batch_size=BATCH_SIZE, shuffle_samples=SHUFFLE_SAMPLES)
         if self.ours and arguments.enforced_by == "rlimit":
-            check_refused(log)
+            check_refused(log, arguments.limit_mb * MEGABYTE)
         tables_folder = arguments.folder / "tables"
         self.tables = (
             Tables.on_disk(tables_folder, log, dim=DIM, optimizer=optimizer())
@@ -231,11 +231,14 @@ class Side:
         return digest.hexdigest()
 
 
-def check_refused(log: Any) -> None:
-    """Under the limit, tables in memory must be refused: otherwise it is no limit."""
+def check_refused(log: Any, limit: int) -> None:
+    """Under the limit, larger tables in memory must be refused: otherwise it is no limit."""
     from foresee import Tables
+    from foresee.engine.tables import layout_for
     from foresee.errors import StoreError
 
+    if log.num_rows * layout_for(log, DIM, optimizer(), 0, 0.05).row_bytes <= limit:
+        return
     with suppress(StoreError):
         Tables.in_memory(log, dim=DIM, optimizer=optimizer())
         sys.exit("the limit does not hold: tables larger than it were given memory")
