@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -46,3 +47,33 @@ def test_a_side_that_fails_ends_the_comparison_with_its_name() -> None:
         SystemExit, match="ended before it could fail"
     ):
         process.ask("fail")
+
+
+def test_no_side_stays_behind_when_the_comparison_is_killed() -> None:
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(BENCHMARKS)!r})
+from sides.process import Process
+with Process([sys.executable, "-c", {COUNTER!r}]) as process:
+    process.ask("count")
+    print(process._process.pid, flush=True)
+    time.sleep(100)
+"""
+    asking = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert asking.stdout is not None
+    side_id = int(asking.stdout.readline())
+    asking.kill()
+    asking.wait()
+    asking.stdout.close()
+    deadline = time.monotonic() + 60
+    while is_alive(side_id):
+        assert time.monotonic() < deadline, "the side is still there"
+        time.sleep(0.01)
+
+
+def is_alive(process_id: int) -> bool:
+    try:
+        state = Path(f"/proc/{process_id}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
