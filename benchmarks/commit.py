@@ -41,7 +41,8 @@ from foresee.engine.parts import build_model, dense_optimizer, open_log, open_ta
 from foresee.engine.parts import make_run as make_steps
 from foresee.engine.run_folder import RunFolder
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 240.0
+"""A bound for what fails; nothing waits for it."""
 POLL_SECONDS = 0.005
 TAIL_BYTES = 4096
 PLANNER_WATCH_SECONDS = 3.0

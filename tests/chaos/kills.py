@@ -35,6 +35,7 @@ from foresee.store import points
 SINGLE = Setting(name="single", epochs=4, commit_every_steps=4)
 LAUNCHED = Setting(name="launched", epochs=6, workers=2, servers=2)
 PLACED = Setting(name="placed", epochs=6, workers=2, servers=2, placement="location_aware")
+LAUNCHED_SETTINGS = (LAUNCHED, PLACED)
 ABANDONED = Setting(name="abandoned", epochs=4, workers=2, servers=2)
 
 OFTEN = {points.STEP_DONE, points.ROWS_APPLIED, points.RECORDS_SENT}
@@ -154,7 +155,7 @@ def _launched_runs(
     """Parts of launched runs are killed; the launcher starts them again."""
     expected: dict[Setting, dict[str, bytes]] = {}
     while counts["kills"] < kills:
-        setting = rng.choice((LAUNCHED, PLACED))
+        setting = rng.choice(LAUNCHED_SETTINGS)
         if setting not in expected:
             expected[setting] = _undisturbed(commands, folder, log, setting)
         disturbed = _next_run(commands, folder, log, setting, rng, counts)

@@ -11,7 +11,7 @@ import pytest
 from run_results import Bytes, dense_half, num_steps_done, rows_in_folders
 from warm_commands import Command, Commands, is_alive, wait_until
 
-EPOCHS = 8
+EPOCHS = 4
 NUM_STEPS = 25 * EPOCHS
 OPTIONS = ("--set", f"train.epochs={EPOCHS}", "--set", "train.commit_every_steps=10")
 
@@ -67,3 +67,22 @@ def test_a_killed_launcher_leaves_a_run_that_goes_on(
     code, text = commands.run("train", run_file, *OPTIONS, "--resume")
     assert code == 0, text
     assert everything(run) == expected
+
+
+def test_servers_in_memory_roll_back_when_a_trainer_is_killed(
+    commands: Commands, run_file: Path, undisturbed: Callable[..., Bytes]
+) -> None:
+    expected, run = undisturbed(run_file, *OPTIONS), run_file.parent / "run"
+    launched = commands.start("train", run_file, *OPTIONS, "--set", "tables.store=memory")
+    wait_for_step(launched, run, 12)
+    os.kill(launched.children()["worker1"], signal.SIGKILL)
+    assert commands.wait(launched) == 0, launched.text()
+    assert "worker 1 was killed by SIGKILL; all trainers go on from the last commit" in launched.text()
+    assert dense_half(run, NUM_STEPS)["model"] == expected["model"]
+
+
+def test_a_run_that_is_done_says_so_when_it_is_resumed(commands: Commands, run_file: Path) -> None:
+    for resume in ([], ["--resume"]):
+        code, text = commands.run("train", run_file, *resume)
+        assert code == 0, text
+        assert "done: 25 steps" in text

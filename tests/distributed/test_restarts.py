@@ -25,6 +25,8 @@ def ended(**codes: int) -> list[Ended]:
         ({"server_1": KILLED}, Remedy(servers=("server 1",), trainers=True)),
         ({"server_0": 0, "worker_0": LOST_ANOTHER_CODE}, Remedy(servers=("server 0",), trainers=True)),
         ({"server_0": KILLED, "planner": KILLED}, Remedy(planner=True, servers=("server 0",), trainers=True)),
+        ({"worker_0": 1, "worker_1": KILLED}, Remedy(trainers=True)),
+        ({"worker_0": 2, "server_0": KILLED}, Remedy(servers=("server 0",), trainers=True)),
         ({"worker_0": 1}, Remedy()),
         ({"worker_0": 2, "worker_1": LOST_ANOTHER_CODE}, Remedy()),
         ({"server_0": 2, "worker_1": LOST_ANOTHER_CODE}, Remedy()),

@@ -5,7 +5,7 @@
     a server ends      it is started again on its folder, and then as for a trainer; a server in memory is gone for good
 
 A part that ended by itself with an error would do so again, so that only a signal, or the loss of another part, is a
-reason to start anything again.
+reason to start anything again. Where one was ended by a signal, whatever others say then is taken for a consequence.
 """
 
 from __future__ import annotations
@@ -31,8 +31,13 @@ class Ended:
 
     @property
     def by_itself(self) -> bool:
-        """With an error of its own. A server or planner that ends in peace was told to by somebody."""
+        """With an error of its own."""
         return self.code > 0 and self.code != LOST_ANOTHER_CODE and self.code not in STOPPED_CODES
+
+    @property
+    def by_others(self) -> bool:
+        """By a signal; a server or planner that ends in peace was told to by somebody."""
+        return self.code <= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,7 @@ class Remedy:
 
 def remedy(ended: Sequence[Ended], *, servers_on_disk: bool, lost_in_a_row: int = 0) -> Remedy:
     """`lost_in_a_row`: how often trainers have lost another that had not ended, one time after the other."""
-    if any(it.by_itself for it in ended):
+    if any(it.by_itself for it in ended) and not any(it.by_others for it in ended):
         return Remedy()
     servers = tuple(it.name for it in ended if it.role == "server")
     if servers and not servers_on_disk:

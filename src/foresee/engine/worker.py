@@ -220,7 +220,7 @@ def _train(
             WriteMetrics(meters[1], run, sinks, every_steps=config.train.log_every_steps),
             *chores,
         ]
-    pulse, finished = Pulse(), False
+    pulse, finished = Pulse(), run.steps_done == run.stream.num_steps
     model.train()
     for step in run:
         torch.manual_seed(_seed(config.train.seed, step.index, rank))
