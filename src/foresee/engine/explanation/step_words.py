@@ -97,11 +97,11 @@ def _received(step: int, worker: WorkerAccount) -> Iterator[str]:
         if kind == "VALUE":
             what = f"received {counted(traffic.num_rows, 'copy')} of rows that other workers own"
         yield f"{what}: {_split(traffic.num_critical, traffic.num_background)}"
-        if traffic.num_critical:
-            yield (
-                f"critical, because step {step - 1:,} trained those rows too, or gradients of step {step - 2:,} still "
-                "came in while it computed: no value was final earlier"
-            )
+    if any(traffic.num_critical for traffic in worker.received.values()):
+        yield (
+            f"critical, because step {step - 1:,} trained those rows too, or gradients of step {step - 2:,} still came "
+            "in while it computed: no value was final earlier"
+        )
 
 
 def _gradients(step: int, worker: WorkerAccount) -> Iterator[str]:
