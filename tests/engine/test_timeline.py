@@ -92,6 +92,8 @@ def test_the_points_add_up_to_the_counters_of_the_run(log: ClickLog, tmp_path: P
         ("evicted", outcome.counters.num_evicted),
     ):
         assert sum(point[name] for point in points) == total, name
+    for point in points:  # over a whole run as many rows are written as fetched, in an interval not
+        assert point["store_bytes"] == [[start["row_bytes"] * point[name] for name in ("fetched", "evicted")]]
     read = sum(point["store_bytes"][0][0] for point in points)
     assert read == outcome.counters.num_fetched * start["row_bytes"]
     assert max(point["occupied"] for point in points) <= start["capacity_rows"]
