@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from drawn.section import Command, Outputs, Section, figure_of, markdown_table
+from drawn.section import INK, Command, Outputs, Section, figure_of, markdown_table
 
 BOUND = "belady"
 
@@ -17,7 +17,9 @@ def draw(outputs: Outputs) -> go.Figure:
             by[policy]["critical_rows_per_step"] / by["none"]["critical_rows_per_step"] if policy in by else None
             for by in found.values()
         ]
-        figure.add_bar(x=list(found), y=share, name="lookahead (ours)" if policy == "lookahead" else policy)
+        ours = policy == "lookahead"
+        marker = {"color": INK} if ours else {}
+        figure.add_bar(x=list(found), y=share, name="lookahead (ours)" if ours else policy, marker=marker)
     figure.update_layout(barmode="group")
     return figure
 
