@@ -95,6 +95,7 @@ def demo(
     console.print(
         "The cache changes no bit of this. To see that, train with and without the plan\n"
         f"and count the bytes that differ:  [bold]foresee verify {run_file} --steps 50[/]\n"
+        f"See where the time went:          [bold]foresee report {config.run}[/]\n"
         f"Come closer to the best AUC:      [bold]foresee demo --samples {2 * samples}[/]\n"
         f"Another planner, same result:     [bold]foresee train {run_file} --replace --set cache.planner=lru[/]\n"
         f"Look around:                      {run_file}, {config.run}/metrics.jsonl",

@@ -125,13 +125,14 @@ def become(arguments: Sequence[str], environment: Mapping[str, str], output: Pat
 
 
 def _run_command(arguments: Sequence[str]) -> int:
-    from foresee import cli
+    import runpy
+
     from foresee.store import points
 
     points.arm("train")
     sys.argv = ["foresee", *arguments]
     try:
-        cli.main()
+        runpy.run_module("foresee", run_name="__main__")
     except SystemExit as end:
         return int(end.code or 0)
     except BaseException:
