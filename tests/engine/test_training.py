@@ -256,7 +256,8 @@ def test_a_lost_checkpoint_is_a_sentence(log: ClickLog, tmp_path: Path) -> None:
     config = small_run(log, tmp_path / "run")
     train_quietly(config, stop_after=3)
     (config.run / "checkpoints" / "step-000000003" / checkpoint.STATE_FILE).unlink()
-    with pytest.raises(StoreError, match=r"the tables have that of step 0, 3, the checkpoints .* none \(.*state.json is missing"):
+    sentence = r"the tables have that of step 0, 3, the checkpoints .* none \(.*state.json is missing"
+    with pytest.raises(StoreError, match=sentence):
         train_quietly(config, resume=True)
 
 
