@@ -51,7 +51,7 @@ def _one_disk(
     counts: Counter[str] = Counter()
     place.mkdir()
     run_file, ballast = DISK.write(place, log), place / "ballast"
-    room = rng.randint(1, 900) * KILOBYTE
+    room = rng.randint(1, 100) * KILOBYTE
     for attempt in range(20):
         _leave(ballast, room)
         resume = ["--resume"] if (place / DISK.name / "config.yaml").exists() else []
@@ -62,7 +62,7 @@ def _one_disk(
         assert "Traceback" not in text, text
         assert text.strip().splitlines()[-1].startswith("foresee: "), text
         counts["full_disks"] += 1
-        room += rng.randint(8, 120) * KILOBYTE
+        room += rng.randint(4, 40) * KILOBYTE
         if attempt == 18:
             room = DISK_BYTES
     ballast.unlink()  # the last commit may not be folded yet

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -43,8 +43,22 @@ OFTEN = {points.STEP_DONE, points.ROWS_APPLIED, points.RECORDS_SENT}
 AT_START = {points.RESTORED, points.RUN_OPENED}
 """Points that are reached while a run recovers: the fault needs another one before it."""
 PAUSE_SECONDS_MAX = 0.6
+PARTS = ("worker 0", "worker 1", "server 0", "server 1", "planner")
 
 Progress = Callable[[str], None]
+
+
+class Deck:
+    """Every part at every named point, in a random order, then again: none is left out."""
+
+    def __init__(self, rng: random.Random, parts: Sequence[str]) -> None:
+        self._rng, self._all = rng, [(part, point) for part in parts for point in _points_of(part)]
+        self._left: list[tuple[str, str]] = []
+
+    def draw(self) -> tuple[str, str]:
+        if not self._left:
+            self._left = self._rng.sample(self._all, len(self._all))
+        return self._left.pop()
 
 
 def run(*, kills: int, seed: int, progress: Progress) -> dict[str, int]:
@@ -116,8 +130,9 @@ def _single_runs(
     """One process trains, is killed, and goes on, until it is done."""
     expected = _undisturbed(commands, folder, log, SINGLE)
     disturbed = _next_run(commands, folder, log, SINGLE, rng, counts)
+    deck = Deck(rng, ["train"])
     while counts["kills"] < kills:
-        _one_life(disturbed)
+        _one_life(disturbed, deck)
         if disturbed.end() == 0:
             _finish(disturbed, expected, progress)
             disturbed = _next_run(commands, folder, log, SINGLE, rng, counts)
@@ -126,10 +141,10 @@ def _single_runs(
     _finish(disturbed, expected, progress)
 
 
-def _one_life(disturbed: Disturbed) -> None:
+def _one_life(disturbed: Disturbed, deck: Deck) -> None:
     rng = disturbed.rng
     if rng.random() < 0.75:
-        point = rng.choice((*points.STORE_POINTS, *points.TRAINER_POINTS[:-1]))
+        _, point = deck.draw()
         occurrence = rng.randint(1, 20) if point in OFTEN else rng.randint(1, 4)
         fired = disturbed.plant("train", point, occurrence)
         disturbed.start()
@@ -154,6 +169,7 @@ def _launched_runs(
 ) -> None:  # fmt: skip
     """Parts of launched runs are killed; the launcher starts them again."""
     expected: dict[Setting, dict[str, bytes]] = {}
+    deck = Deck(rng, PARTS)
     while counts["kills"] < kills:
         setting = rng.choice(LAUNCHED_SETTINGS)
         if setting not in expected:
@@ -162,17 +178,16 @@ def _launched_runs(
         disturbed.start()
         disturbed.wait_for_progress(0)
         while not disturbed.is_over and counts["kills"] < kills:
-            _one_fault(disturbed)
+            _one_fault(disturbed, deck)
         assert disturbed.end() == 0, disturbed.told()
         _finish(disturbed, expected[setting], progress)
 
 
-def _one_fault(disturbed: Disturbed) -> None:
+def _one_fault(disturbed: Disturbed, deck: Deck) -> None:
     rng, step = disturbed.rng, disturbed.steps_done
-    part = rng.choice(("worker 0", "worker 0", "worker 1", "server 0", "server 1", "planner", "planner"))
-    kind = rng.random()
+    part, kind = rng.choice(PARTS), rng.random()
     if kind < 0.55:
-        _fault_at_point(disturbed, part)
+        _fault_at_point(disturbed, *deck.draw())
     elif kind < 0.88:
         time.sleep(rng.random() * 0.3)
         if disturbed.kill_part(part):
@@ -185,9 +200,8 @@ def _one_fault(disturbed: Disturbed) -> None:
     disturbed.wait_for_progress(step)
 
 
-def _fault_at_point(disturbed: Disturbed, part: str) -> None:
+def _fault_at_point(disturbed: Disturbed, part: str, point: str) -> None:
     rng = disturbed.rng
-    point = rng.choice(_points_of(part))
     occurrence = 1 if point in AT_START else rng.randint(1, 12) if point in OFTEN else rng.randint(1, 2)
     fired = disturbed.plant(part, point, occurrence)
     if point in AT_START and disturbed.kill_part("worker 1"):
@@ -197,6 +211,8 @@ def _fault_at_point(disturbed: Disturbed, part: str) -> None:
 
 
 def _points_of(part: str) -> tuple[str, ...]:
+    if part == "train":
+        return (*points.STORE_POINTS, *points.TRAINER_POINTS[:-1])
     if part == "worker 0":
         return points.TRAINER_POINTS
     if part.startswith("worker"):
