@@ -90,7 +90,7 @@ def run_with(commands: Commands, folder: Path, *, kills: int, seed: int, progres
         thread.join()
     if errors:
         raise errors[0]
-    trials = max(1, kills // 50)
+    trials = max(1, kills // 25)
     counts.update(fill_disks(commands, folder, log, random.Random(seed), trials=trials, progress=progress))
     return dict(counts)
 

@@ -217,6 +217,7 @@ def _restore(folder: RunFolder, step: int, model: nn.Module, optimizer: torch.op
     folder.forget_metrics_after(step)
     if step:
         checkpoint.load(folder.checkpoints, step, model, optimizer)
+        folder.mark(step)  # a stop may have come before the mark, or the run went back to the commit before
     return step
 
 

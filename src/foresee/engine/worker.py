@@ -165,6 +165,8 @@ def _open(config: RunConfig, log: ClickLog, place: Place, name: str, folder: Run
     )  # fmt: skip
     checkpoint.forget_after(folder.checkpoints, step)
     folder.forget_metrics_after(step)
+    if step:
+        folder.mark(step)  # a stop may have come before the mark, or the run went back to the commit before
 
 
 def _agree_on(name: str) -> str:
