@@ -353,16 +353,20 @@ class Trainer(Process):
         if self.world.rng.random() < 0.5 or self._steps_done == self._case.num_steps:
             yield from self._settle(commit)
         else:
-            self.start(self._settle(commit))
+            self.start(self._settle(commit, after=20.0 * self.world.rng.random()))
 
-    def _settle(self, commit: Commit) -> Task:
+    def _settle(self, commit: Commit, after: float = 0.0) -> Task:
         """Perhaps while training goes on: then the next commit may overtake it, and says the same."""
+        if after:
+            yield from self.sleep(after)
         try:
             yield from self._tell(commit, lambda commit: commit.done)
         except StoreError:
             if commit.step == self._last_commit:
                 raise
             return
+        if after:
+            self.cluster.check_whole("after it was settled")
         self.cluster.forget_manifests(commit.on)
 
     def _tell(self, commit: Commit, reached: Callable[[Commit], bool]) -> Generator[None, None, Commit]:
