@@ -29,7 +29,6 @@ UNDO_WRITTEN = "undo written"
 FOLDING = "folding"
 FOLDED = "folded"
 GOING_BACK = "going back"
-OPENED = "opened"
 # A trainer.
 STEP_DONE = "step done"
 FLUSHED = "flushed"
