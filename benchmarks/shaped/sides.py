@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from foresee.engine.optimizers import Adagrad
 from foresee.engine.peers import PeerExchange
 from foresee.engine.tables import Tables
 from foresee.engine.work import Pooling, touches_of
+from foresee.engine.worker import SWITCH_SECONDS
 from foresee.plan import make_planner, plan
 from foresee.plan.record import Header, Record
 from foresee.store.contract import Rows
@@ -141,6 +143,7 @@ def own_records(stream: MemoryStream, header: Header, rank: int) -> list[Record]
 
 def join(rank: int, port: int) -> None:
     torch.set_num_threads(1)
+    sys.setswitchinterval(SWITCH_SECONDS)
     where = f"tcp://{ADDRESSES['trainer0']}:{port}"
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=NUM_TRAINERS)
 

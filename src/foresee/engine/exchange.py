@@ -11,6 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from foresee.engine.cache import Cache
+from foresee.engine.gate import Gate
 from foresee.engine.work import Work
 from foresee.plan.record import Int64, Record
 from foresee.store.contract import Rows
@@ -18,6 +19,9 @@ from foresee.store.contract import Rows
 
 class Exchange(Protocol):
     """The moments of a step at which rows or gradients may come or go."""
+
+    gate: Gate
+    """Closed while the link belongs to what is urgent."""
 
     @property
     def rank(self) -> int:
@@ -49,6 +53,9 @@ class Alone:
     """One worker: every row is its own."""
 
     rank = 0
+
+    def __init__(self) -> None:
+        self.gate = Gate()
 
     def deliver(self, step: int, cache: Cache) -> None:
         pass

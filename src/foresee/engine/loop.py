@@ -16,7 +16,7 @@ still cached are written back and the store is committed as the state after the 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +48,7 @@ class Step:
 
     def __init__(
         self, ready: Ready, cache: Cache, device: torch.device, finish: Callable[[Work, torch.Tensor], None],
-        start: Callable[[Work, torch.Tensor], Future[None]], lane: Lane, timeline: Timeline,
+        start: Callable[[Work, torch.Tensor], Callable[[], None]], lane: Lane, timeline: Timeline,
     ) -> None:  # fmt: skip
         batch = ready.work.batch
         self.index = batch.step
@@ -61,13 +61,14 @@ class Step:
         self.updated = False
         self._work = ready.work
         self._finish, self._start = finish, start
-        self._started: Future[None] | None = None
+        self._wait: Callable[[], None] | None = None
+        """For an update that has begun."""
         self._lane, self._timeline = lane, timeline
 
     @property
     def began(self) -> bool:
         """The update has begun, or is done."""
-        return self.updated or self._started is not None
+        return self.updated or self._wait is not None
 
     def lap(self, what: str) -> None:
         """For the timeline of a recorded run: what was done since the last lap, such as "forward" or "backward"."""
@@ -83,11 +84,11 @@ class Step:
             raise UsageError(f"step {self.index} was updated already; call step.update() once for each step")
         if self.embeddings.grad is None:
             raise UsageError(f"step {self.index}: its embeddings have no gradient; call loss.backward() first")
-        if self._started is None:
+        if self._wait is None:
             self._finish(self._work, self.embeddings.grad)
         else:
             self._lane.lap("compute", self.index)
-            self._started.result()
+            self._wait()
             self._lane.lap("exchange", self.index)
         self.updated = True
 
@@ -107,13 +108,13 @@ class Step:
         self.embeddings.register_post_accumulate_grad_hook(begin)  # type: ignore[no-untyped-call]
 
     def _start_update(self, embeddings: torch.Tensor) -> None:
-        if self._started is not None:
+        if self._wait is not None:
             raise UsageError(
                 f"step {self.index}: its update began with the first backward(), a second one comes too late; call "
                 "backward() once, or leave update_during_backward() out"
             )
         assert embeddings.grad is not None
-        self._started = self._start(self._work, embeddings.grad)
+        self._wait = self._start(self._work, embeddings.grad)
 
 
 @dataclass
@@ -159,7 +160,7 @@ class Run:
         )
         with (
             Threads(self.num_threads) as threads,
-            Pipeline(self._work(), self.tables.store, self.header, self.timeline) as pipeline,
+            Pipeline(self._work(), self.tables.store, self.header, self.timeline, self.exchange.gate) as pipeline,
         ):
             cache = self._cache(threads)
             self._active, self.times = (pipeline, cache), pipeline.times
@@ -168,6 +169,7 @@ class Run:
             finally:
                 if self._updates is not None:
                     self._updates.shutdown()
+                    self.exchange.gate.open()
                 # Also after `break`: the rows are those of the last updated step, and that is a state worth keeping.
                 try:
                     if self.commit_at_end and not self._failed:
@@ -214,11 +216,21 @@ class Run:
             if not step.updated:
                 raise UsageError(f"step {step.index} was not updated; call step.update() before the next step")
 
-    def _start(self, work: Work, gradient: torch.Tensor) -> Future[None]:
-        """The same as `_finish`, on a thread of its own."""
+    def _start(self, work: Work, gradient: torch.Tensor) -> Callable[[], None]:
+        """The same as `_finish`, on a thread of its own; until the returned wait is over, the link is for it alone."""
         if self._updates is None:
             self._updates = ThreadPoolExecutor(1, UPDATE_THREAD)
-        return self._updates.submit(self._finish, work, gradient, UPDATE)
+        gate = self.exchange.gate
+        gate.close()
+        started = self._updates.submit(self._finish, work, gradient, UPDATE)
+
+        def wait() -> None:
+            try:
+                started.result()
+            finally:
+                gate.open()
+
+        return wait
 
     def _finish(self, work: Work, gradient: torch.Tensor, lane_name: str = TRAIN) -> None:
         """Updates the step's rows and frees its slots; a commit or a `break` right after it includes the step."""

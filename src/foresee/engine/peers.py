@@ -14,6 +14,7 @@ from torch import Tensor
 
 from foresee.engine.cache import Cache
 from foresee.engine.conversation import Conversation, Moments, Request, StartBackground, Swap
+from foresee.engine.gate import Gate
 from foresee.engine.itinerary import Itinerary
 from foresee.engine.mesh import Mesh
 from foresee.engine.parcels import Contents, pack, unpack
@@ -29,6 +30,7 @@ class PeerExchange:
         """`lap` is told, by the thread that updates, what it did last: for a timeline."""
         self.rank = mesh.rank
         self.num_workers = mesh.num_workers
+        self.gate = Gate()
         self._layout = layout
         self._mesh = mesh
         self._lap = lap
@@ -71,12 +73,16 @@ class PeerExchange:
         if isinstance(request, Swap):
             return self._swap(request)
         if isinstance(request, StartBackground):
-            self._travelling = self._thread.submit(self._carry_out, request.moments)
+            self._travelling = self._thread.submit(self._travel, request.moments)
         else:
             self._lap("update")
             self._finish_background()
             self._lap("background_wait")
         return None
+
+    def _travel(self, moments: Moments) -> None:
+        self.gate.wait()
+        self._carry_out(moments)
 
     def _finish_background(self) -> None:
         if self._travelling is not None:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from foresee.engine.channel import Abandoned, Channel, Watermark
+from foresee.engine.gate import Gate
 from foresee.engine.timeline import NOT_RECORDED, TRAIN, Timeline
 from foresee.engine.work import Work
 from foresee.errors import StaleReadError
@@ -63,9 +64,11 @@ class Pipeline:
     """Three threads around a training loop. Use it as a context manager: leaving it lets the writer finish."""
 
     def __init__(
-        self, source: Iterable[Work], store: Store, header: Header, timeline: Timeline = NOT_RECORDED
-    ) -> None:
+        self, source: Iterable[Work], store: Store, header: Header, timeline: Timeline = NOT_RECORDED,
+        gate: Gate | None = None,
+    ) -> None:  # fmt: skip
         self.times = PipelineTimes()
+        self._gate = gate or Gate()
         self._timeline = timeline
         self._store = guarded(store)
         self._source = source
@@ -140,6 +143,7 @@ class Pipeline:
                 step = work.record.step
                 lane.lap("wait_plan", step)
                 self._applied.wait_for(work.record.not_before)
+                self._gate.wait()
                 lane.lap("wait_writes", step)
                 ready = Ready(work, self._fetch(work.record))
                 lane.lap("fetch", step, len(ready.staging) * row_bytes)
@@ -154,6 +158,7 @@ class Pipeline:
         lane, row_bytes = self._timeline.lane("writer"), self._store.layout.row_bytes
         try:
             for write in self._writes:
+                self._gate.wait()
                 lane.lap("idle", write.step)
                 self._store.write_step(write.step, write.rows, write.values)
                 lane.lap("write_back", write.step, len(write.rows) * row_bytes)
