@@ -27,8 +27,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from foresee.data import ClickLog, synthetic
 from foresee.engine.loop import Step, lookahead
 from foresee.engine.optimizers import RowwiseAdagrad
+from foresee.engine.recording.timeline import Recording
 from foresee.engine.tables import Tables
-from foresee.engine.timeline import Recording
 from foresee.models import DLRM
 
 BATCH_SIZE = 2048

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from foresee.engine.cache import pool
 from foresee.engine.kernels import Threads, order_lookups, update_rows
 from foresee.engine.loop import Run, make_header
-from foresee.engine.mesh import TorchMesh
 from foresee.engine.optimizers import Adagrad
-from foresee.engine.peers import PeerExchange
 from foresee.engine.tables import Tables
 from foresee.engine.work import Pooling, touches_of
-from foresee.engine.worker import SWITCH_SECONDS
+from foresee.engine.workers.mesh import TorchMesh
+from foresee.engine.workers.peers import PeerExchange
+from foresee.engine.workers.worker import SWITCH_SECONDS
 from foresee.plan import make_planner, plan
 from foresee.plan.record import Header, Record
 from foresee.store.contract import Rows

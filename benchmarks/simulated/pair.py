@@ -24,9 +24,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from foresee.engine.loop import Run
-from foresee.engine.mesh import Lane, TorchMesh
-from foresee.engine.peers import PeerExchange
 from foresee.engine.tables import Tables
+from foresee.engine.workers.mesh import Lane, TorchMesh
+from foresee.engine.workers.peers import PeerExchange
 from foresee.plan.cost import RowBytes, Speeds, predict
 from foresee.plan.volumes import CRITICAL
 from foresee.store.contract import Store

@@ -24,11 +24,11 @@ from foresee.errors import ForeseeError
 if TYPE_CHECKING:
     from foresee import models
     from foresee.data import ClickLog
-    from foresee.engine.bags import EmbeddingBagConfig, EmbeddingBags
     from foresee.engine.exported import load_exported
     from foresee.engine.loop import Run, Step, lookahead
     from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, RowwiseAdagrad
-    from foresee.engine.own_batches import Batches
+    from foresee.engine.own.bags import EmbeddingBagConfig, EmbeddingBags
+    from foresee.engine.own.own_batches import Batches
     from foresee.engine.tables import Tables
 
 __version__ = "0.1.0"
@@ -54,10 +54,10 @@ __all__ = [
 _HOMES = {
     "SGD": "foresee.engine.optimizers",
     "Adagrad": "foresee.engine.optimizers",
-    "Batches": "foresee.engine.own_batches",
+    "Batches": "foresee.engine.own.own_batches",
     "ClickLog": "foresee.data",
-    "EmbeddingBagConfig": "foresee.engine.bags",
-    "EmbeddingBags": "foresee.engine.bags",
+    "EmbeddingBagConfig": "foresee.engine.own.bags",
+    "EmbeddingBags": "foresee.engine.own.bags",
     "LazyAdam": "foresee.engine.optimizers",
     "RowwiseAdagrad": "foresee.engine.optimizers",
     "Run": "foresee.engine.loop",

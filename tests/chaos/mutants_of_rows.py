@@ -10,9 +10,10 @@ import judges
 import numpy as np
 from mutants import Mutant
 
-from foresee.engine import conversation, pipeline
+from foresee.engine import pipeline
 from foresee.engine.cache import SlotTable
-from foresee.engine.conversation import Conversation, FinishBackground
+from foresee.engine.workers import conversation
+from foresee.engine.workers.conversation import Conversation, FinishBackground
 from foresee.store import memory
 from foresee.store.contract import Int32, Int64, Rows
 from foresee.store.kernels import set_bits

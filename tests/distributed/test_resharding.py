@@ -8,9 +8,10 @@ import pytest
 from run_results import dense_half, rows_in_folders, rows_of
 from warm_commands import Commands
 
-from foresee.engine import checkpoint, resharding
-from foresee.engine.local_shards import LocalShards
-from foresee.engine.resharding import finish_switch, num_shards_in, reshard
+from foresee.engine import checkpoint
+from foresee.engine.launcher import resharding
+from foresee.engine.launcher.local_shards import LocalShards
+from foresee.engine.launcher.resharding import finish_switch, num_shards_in, reshard
 from foresee.errors import StoreError
 from foresee.store.contract import Layout, Table
 from foresee.store.disk import DiskStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foresee.engine.restarts import LOST_ANOTHER_CODE, Ended, Remedy, remedy
+from foresee.engine.launcher.restarts import LOST_ANOTHER_CODE, Ended, Remedy, remedy
 
 KILLED = -9
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from foresee.engine.fork_server import become
+from foresee.engine.launcher.fork_server import become
 
 WAIT_SECONDS = 60.0
 
@@ -196,9 +196,9 @@ def _warm_up() -> None:
     from foresee.data import tiny
     from foresee.engine.loop import Run, make_header
     from foresee.engine.optimizers import SGD, RowwiseAdagrad
-    from foresee.engine.peers import PeerExchange
     from foresee.engine.tables import Tables, layout_for
     from foresee.engine.work import Pooling
+    from foresee.engine.workers.peers import PeerExchange
     from foresee.store.contract import Rows
     from foresee.store.memory import MemoryStore
     from foresee.store.remote.shards import scatter, split
@@ -247,10 +247,10 @@ def _warm_up() -> None:
 
 
 def main() -> None:
-    import foresee.engine.processes
+    import foresee.engine.launcher.processes
 
     _warm_up()
-    foresee.engine.processes.starting = forking
+    foresee.engine.launcher.processes.starting = forking
     running: dict[int, _Forked] = {}
     for line in sys.stdin:
         request = json.loads(line)

@@ -14,7 +14,12 @@ def test_who_waits_goes_on_when_it_opens() -> None:
     gate, passed = Gate(), Event()
     gate.wait()  # open at first
     gate.close()
-    thread = Thread(target=lambda: (gate.wait(), passed.set()))
+
+    def go() -> None:
+        gate.wait()
+        passed.set()
+
+    thread = Thread(target=go)
     thread.start()
     assert not passed.wait(0.05)
     gate.open()

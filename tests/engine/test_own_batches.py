@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torchrec_fakes import Batch, DataType, EmbeddingBagConfig, KeyedJaggedTensor, PoolingType
 
 import foresee
-from foresee.engine.jagged import bags_of
 from foresee.engine.loop import FETCH_AHEAD_STEPS
+from foresee.engine.own.jagged import bags_of
 from foresee.errors import ConfigError, DataError, PlanError, UsageError
 
 SAMPLES, STEPS = 16, 12

@@ -12,9 +12,9 @@ import torch
 from foresee.data import ClickLog, tiny
 from foresee.engine.loop import Run, make_header
 from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
-from foresee.engine.peers import PeerExchange
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.work import Pooling
+from foresee.engine.workers.peers import PeerExchange
 from foresee.store.contract import Rows
 from foresee.store.memory import MemoryStore
 from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh

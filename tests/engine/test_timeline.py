@@ -19,13 +19,13 @@ from foresee.config import ReportConfig
 from foresee.data import ClickLog, tiny
 from foresee.engine.loop import Run, lookahead, make_header
 from foresee.engine.optimizers import SGD
-from foresee.engine.peers import PeerExchange
-from foresee.engine.series import every_steps
+from foresee.engine.recording.series import every_steps
+from foresee.engine.recording.timeline import NOT_RECORDED, SPANS_PER_STEP_MAX, Recording, window_steps
+from foresee.engine.recording.timeline_file import TimelineFile
 from foresee.engine.tables import Tables
-from foresee.engine.timed_mesh import lap_of, timed
-from foresee.engine.timeline import NOT_RECORDED, SPANS_PER_STEP_MAX, Recording, window_steps
-from foresee.engine.timeline_file import TimelineFile
 from foresee.engine.work import Pooling
+from foresee.engine.workers.peers import PeerExchange
+from foresee.engine.workers.timed_mesh import lap_of, timed
 from foresee.store.memory import MemoryStore
 from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
 from whole_run import Dots, train, train_step
@@ -161,7 +161,7 @@ def test_a_full_disk_costs_the_recording_and_not_the_run(
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("foresee.engine.timeline_file.open", fail, raising=False)
+    monkeypatch.setattr("foresee.engine.recording.timeline_file.open", fail, raising=False)
     with pytest.warns(RuntimeWarning, match="No space left.*training goes on"):
         outcome, _ = train_quietly(small_run(log, tmp_path / "run"))
     assert outcome.finished

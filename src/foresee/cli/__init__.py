@@ -35,7 +35,7 @@ from foresee.cli import (
     worker,
 )
 from foresee.cluster import commands as cluster
-from foresee.engine.lifeline import end_with_launcher
+from foresee.engine.launcher.lifeline import end_with_launcher
 from foresee.errors import InputError
 
 COMMANDS: dict[str, ModuleType] = {

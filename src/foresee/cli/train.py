@@ -87,11 +87,11 @@ def train(
     console = Console()
     display = WatchDisplay(console, config.run) if watch and console.is_terminal else None
     if config.num_servers:
-        from foresee.engine.processes import starting
+        from foresee.engine.launcher.processes import starting
 
         # The parts' imports begin now, beside our own.
         with starting(config.distributed.workers, [config.tables.optimizer.name]) as start:
-            from foresee.engine.launch import launch
+            from foresee.engine.launcher.launch import launch
 
             code = launch(config, start, resume=resume, replace=replace, stop_after=stop_after, display=display)
         raise typer.Exit(code)

@@ -48,10 +48,10 @@ def worker(
     from rich.console import Console
 
     from foresee.config import load_run
+    from foresee.engine.launcher.relayed_display import RelayedDisplay, SilentDisplay
     from foresee.engine.progress import Display, make_display
-    from foresee.engine.relayed_display import RelayedDisplay, SilentDisplay
-    from foresee.engine.worker import FolderUse, Place, run_worker
-    from foresee.engine.worker_end import ending_at_once
+    from foresee.engine.workers.worker import FolderUse, Place, run_worker
+    from foresee.engine.workers.worker_end import ending_at_once
     from foresee.errors import ConfigError
     from foresee.store.remote.access import read_token
 

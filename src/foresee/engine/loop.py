@@ -30,10 +30,10 @@ from foresee.data.click_log import ClickLog
 from foresee.engine.cache import Cache, SlotCache
 from foresee.engine.exchange import Alone, Exchange
 from foresee.engine.kernels import Threads
-from foresee.engine.own_batches import Batches
+from foresee.engine.own.own_batches import Batches
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
+from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Lane, Recording, Timeline
 from foresee.engine.tables import Tables
-from foresee.engine.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Lane, Recording, Timeline
 from foresee.engine.torch_cache import TorchCache
 from foresee.engine.work import Pooling, Work, planned, replayed
 from foresee.errors import PlanError, UsageError

@@ -19,7 +19,7 @@ from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
 from foresee.engine import checkpoint
-from foresee.engine.local_shards import LocalShards, shard_folders
+from foresee.engine.launcher.local_shards import LocalShards, shard_folders
 from foresee.engine.loop import Run, make_header
 from foresee.engine.model_loading import build, row_width
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer

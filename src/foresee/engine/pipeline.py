@@ -23,7 +23,7 @@ import numpy as np
 
 from foresee.engine.channel import Abandoned, Channel, Watermark
 from foresee.engine.gate import Gate
-from foresee.engine.timeline import NOT_RECORDED, TRAIN, Timeline
+from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, Timeline
 from foresee.engine.work import Work
 from foresee.errors import StaleReadError
 from foresee.plan.record import UNKNOWN_VERSION, Fetch, Header, Int64, Record

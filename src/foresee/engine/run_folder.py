@@ -26,7 +26,7 @@ from typing import Any
 
 from foresee import documents
 from foresee.config import RunConfig, changed_result_keys, dump_run, load_run
-from foresee.engine.timeline_file import TIMELINE_FOLDER
+from foresee.engine.recording.timeline_file import TIMELINE_FOLDER
 from foresee.errors import ConfigError, InputError, StoreError
 from foresee.store.disk.files import Files
 from foresee.store.disk.folder import lock_folder

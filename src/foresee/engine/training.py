@@ -30,6 +30,7 @@ from foresee.engine.duties import (
     WriteMetrics,
     tensorboard_sink,
 )
+from foresee.engine.launcher.resharding import finish_switch
 from foresee.engine.loop import Run, Step
 from foresee.engine.memory import check_memory, in_words, memory_needed
 from foresee.engine.meter import Meter
@@ -47,10 +48,9 @@ from foresee.engine.parts import (
     train_stream,
 )
 from foresee.engine.progress import Display, make_display
-from foresee.engine.resharding import finish_switch
+from foresee.engine.recording.timeline import NOT_RECORDED, Recording, Timeline
 from foresee.engine.run_folder import RunFolder
 from foresee.engine.stopping import StopSignals
-from foresee.engine.timeline import NOT_RECORDED, Recording, Timeline
 from foresee.errors import ConfigError
 from foresee.plan.record import Counters
 

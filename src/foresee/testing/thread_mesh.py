@@ -11,7 +11,7 @@ from threading import Barrier, Condition
 import torch
 from torch import Tensor
 
-from foresee.engine.mesh import Lane
+from foresee.engine.workers.mesh import Lane
 from foresee.errors import ConsistencyError
 from foresee.store.contract import Int32, Int64, Layout, Rows, Store
 

@@ -17,7 +17,7 @@ from foresee.engine.checkup.finding import Checkup
 from foresee.engine.checkup.tables import check_tables, openable_steps
 from foresee.engine.export import EXPORT_FILE
 from foresee.engine.exported import load_exported
-from foresee.engine.local_shards import shard_folders
+from foresee.engine.launcher.local_shards import shard_folders
 from foresee.engine.plan_file import PlanFile
 from foresee.engine.run_folder import CONFIG_FILE, RunFolder, open_run
 from foresee.errors import DataError, PlanError, StoreError

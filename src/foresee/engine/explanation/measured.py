@@ -1,6 +1,6 @@
 """What a step of a recorded run really waited for: the laps of its threads, summed and set against each other.
 
-In: the spans that one worker recorded (`engine/timeline.py`), as whoever reads the run folder has them. Out: a
+In: the spans that one worker recorded (`recording/timeline.py`), as whoever reads the run folder has them. Out: a
 `MeasuredStep`, or None if that step was not recorded in full. While the training thread waited for rows, the reading
 thread did something: what it did longest is what the step waited for.
 """

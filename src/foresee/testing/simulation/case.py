@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.engine.itinerary import Itinerary
+from foresee.engine.workers.itinerary import Itinerary
 from foresee.plan import make_planner, plan
 from foresee.plan.check import rows_of
 from foresee.plan.record import UNKNOWN_VERSION, Header, Int64, Record, Touches

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from foresee.engine.conversation import Conversation, Moments, StartBackground, Swap
 from foresee.engine.pipeline import WRITES_IN_FLIGHT, check_versions
+from foresee.engine.workers.conversation import Conversation, Moments, StartBackground, Swap
 from foresee.errors import ForeseeError, StoreError
 from foresee.plan.record import Int64, Record
 from foresee.store.commits import Commit, OpenAt, Prepare, Settle, step_to_open

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from foresee.engine.mesh import Lane, Mesh
-from foresee.engine.timeline import EXCHANGE, NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Timeline
-from foresee.engine.timeline import Lane as TimelineLane
+from foresee.engine.recording.timeline import EXCHANGE, NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Timeline
+from foresee.engine.recording.timeline import Lane as TimelineLane
+from foresee.engine.workers.mesh import Lane, Mesh
 
 
 def timed(mesh: Mesh, timeline: Timeline) -> Mesh:

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from foresee.engine.evaluation import look_up
-from foresee.engine.jagged import bags_of
-from foresee.engine.keyed import KeyedEmbeddings
 from foresee.engine.optimizers import RowwiseAdagrad
+from foresee.engine.own.jagged import bags_of
+from foresee.engine.own.keyed import KeyedEmbeddings
 from foresee.engine.tables import Tables
 from foresee.engine.work import Pooling
 from foresee.errors import ConfigError

@@ -19,20 +19,20 @@ from torch import Tensor
 from foresee.data.click_log import ClickLog
 from foresee.data.tiny import tiny
 from foresee.engine.loop import Run, make_header
-from foresee.engine.mesh import Lane
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
-from foresee.engine.peers import PeerExchange
 from foresee.engine.planning import planned_records
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.work import Pooling
+from foresee.engine.workers.mesh import Lane
+from foresee.engine.workers.peers import PeerExchange
 from foresee.store.contract import Layout, Rows
 from foresee.store.memory import MemoryStore
 from foresee.store.remote.shards import scatter, split
 from foresee.store.server.shard import Share, disk_shard, memory_shard
 
 MODULES = (
-    "foresee.cli", "foresee.engine.worker", "foresee.engine.worker_end", "foresee.engine.planner_service.process",
-    "foresee.engine.evaluation", "foresee.store.server.process", "foresee.models",
+    "foresee.cli", "foresee.engine.workers.worker", "foresee.engine.workers.worker_end",
+    "foresee.engine.planner_service.process", "foresee.engine.evaluation", "foresee.store.server.process", "foresee.models",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from foresee.engine.checkpoint import open_newest
-from foresee.engine.local_shards import LocalShards, shard_folder, shard_folders
+from foresee.engine.launcher.local_shards import LocalShards, shard_folder, shard_folders
 from foresee.errors import StoreError
 from foresee.store.contract import Layout, Rows
 from foresee.store.disk import DiskStore

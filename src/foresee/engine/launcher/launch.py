@@ -19,15 +19,15 @@ from rich.console import Console
 
 from foresee.config import RunConfig
 from foresee.engine import run_folder
-from foresee.engine.local_shards import shard_folders
+from foresee.engine.launcher.local_shards import shard_folders
+from foresee.engine.launcher.processes import Part, Processes, Start
+from foresee.engine.launcher.resharding import reshard
+from foresee.engine.launcher.supervisor import Failed, Stopped, Supervisor
 from foresee.engine.memory import check_memory, in_words, launched_memory
 from foresee.engine.parts import build_model, open_log, plan_header, table_layout, train_stream
-from foresee.engine.processes import Part, Processes, Start
 from foresee.engine.progress import Display, make_display
-from foresee.engine.resharding import reshard
 from foresee.engine.run_folder import RunFolder
 from foresee.engine.stopping import StopSignals
-from foresee.engine.supervisor import Failed, Stopped, Supervisor
 from foresee.errors import ConfigError, InputError
 from foresee.store.server.layout_file import write_layout
 

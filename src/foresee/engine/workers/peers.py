@@ -13,12 +13,12 @@ from typing import Any
 from torch import Tensor
 
 from foresee.engine.cache import Cache
-from foresee.engine.conversation import Conversation, Moments, Request, StartBackground, Swap
 from foresee.engine.gate import Gate
-from foresee.engine.itinerary import Itinerary
-from foresee.engine.mesh import Mesh
-from foresee.engine.parcels import Contents, pack, unpack
 from foresee.engine.work import Work
+from foresee.engine.workers.conversation import Conversation, Moments, Request, StartBackground, Swap
+from foresee.engine.workers.itinerary import Itinerary
+from foresee.engine.workers.mesh import Mesh
+from foresee.engine.workers.parcels import Contents, pack, unpack
 from foresee.plan.record import Int64, Record
 from foresee.store.contract import Layout, Rows
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from foresee.engine.cache import Cache
-from foresee.engine.series import Series
-from foresee.engine.timeline_file import TimelineFile
+from foresee.engine.recording.series import Series
+from foresee.engine.recording.timeline_file import TimelineFile
 from foresee.engine.work import Work
 from foresee.plan.record import Header
 from foresee.store.contract import Layout

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from foresee.engine.fork_server import ForkServer
-from foresee.engine.lifeline import LAUNCHER_VARIABLE
-from foresee.engine.restarts import LOST_ANOTHER_CODE
+from foresee.engine.launcher.fork_server import ForkServer
+from foresee.engine.launcher.lifeline import LAUNCHER_VARIABLE
+from foresee.engine.launcher.restarts import LOST_ANOTHER_CODE
 from foresee.store.points import PART_VARIABLE
 
 STOP_SECONDS = 15.0

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from foresee.engine.cache import Cache
-from foresee.engine.itinerary import Itinerary
-from foresee.engine.mesh import Lane
-from foresee.engine.parcels import Contents, Float32, Parcel
+from foresee.engine.workers.itinerary import Itinerary
+from foresee.engine.workers.mesh import Lane
+from foresee.engine.workers.parcels import Contents, Float32, Parcel
 from foresee.plan.record import Int32, Int64, Record
 from foresee.store.contract import Layout, Rows
 

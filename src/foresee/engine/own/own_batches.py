@@ -18,8 +18,8 @@ from itertools import islice
 from typing import Any
 
 from foresee.data.batch import Batch
-from foresee.engine.bags import EmbeddingBags
-from foresee.engine.jagged import bags_of, is_keyed_jagged
+from foresee.engine.own.bags import EmbeddingBags
+from foresee.engine.own.jagged import bags_of, is_keyed_jagged
 from foresee.errors import DataError, UsageError
 from foresee.plan.record import Header
 

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from foresee.config import RunConfig
-from foresee.engine.local_shards import shard_folder
-from foresee.engine.processes import POLL_SECONDS, Part, Processes, culprit, send, worker_environment
+from foresee.engine.launcher.local_shards import shard_folder
+from foresee.engine.launcher.processes import POLL_SECONDS, Part, Processes, culprit, send, worker_environment
+from foresee.engine.launcher.relayed_display import relay
+from foresee.engine.launcher.restarts import LOST_ANOTHER_CODE, STOPPED_CODES, Ended, Remedy, remedy
 from foresee.engine.progress import Display
-from foresee.engine.relayed_display import relay
-from foresee.engine.restarts import LOST_ANOTHER_CODE, STOPPED_CODES, Ended, Remedy, remedy
 from foresee.engine.run_folder import CONFIG_FILE
 from foresee.engine.stopping import StopSignals
 from foresee.errors import InputError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foresee.engine.parcels import Parcel, parcels_of
+from foresee.engine.workers.parcels import Parcel, parcels_of
 from foresee.plan.record import Int32, Kind, Record
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foresee.engine.lifeline import LAUNCHER_VARIABLE, end_with_launcher
+from foresee.engine.launcher.lifeline import LAUNCHER_VARIABLE, end_with_launcher
 
 KILLED_CODE = -int(signal.SIGKILL)
 
@@ -79,7 +79,7 @@ class ForkServer:
         return answer
 
     def _start_warm(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "foresee.engine.fork_server", *self._optimizers]
+        command = [sys.executable, "-m", "foresee.engine.launcher.fork_server", *self._optimizers]
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self._environment, process_group=0
         )
@@ -179,7 +179,7 @@ def main() -> None:
     """The warm process: imports, then forks whatever it is asked for until its input ends."""
     end_with_launcher()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from foresee.engine.warm_up import warm_up
+    from foresee.engine.launcher.warm_up import warm_up
 
     warm_up(sys.argv[1:])
     children = _Children()

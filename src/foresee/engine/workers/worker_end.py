@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from foresee.engine.restarts import LOST_ANOTHER_CODE
+from foresee.engine.launcher.restarts import LOST_ANOTHER_CODE
 from foresee.errors import ForeseeError, InputError
 from foresee.store.remote.endpoint import TRANSPORT_ERRORS
 

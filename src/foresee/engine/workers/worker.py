@@ -10,8 +10,8 @@ on peers end after `PEER_SECONDS`.
 
 from __future__ import annotations
 
-import time
 import sys
+import time
 import uuid
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,6 @@ from foresee.engine import checkpoint, run_folder
 from foresee.engine.duties import Done, Duty, ShowProgress, Sink, WriteMetrics
 from foresee.engine.exchange import Alone
 from foresee.engine.loop import Run, Step
-from foresee.engine.mesh import TorchMesh
 from foresee.engine.meter import Meter
 from foresee.engine.metrics import MetricsWindow
 from foresee.engine.parts import (
@@ -41,18 +40,19 @@ from foresee.engine.parts import (
     table_layout,
     train_stream,
 )
-from foresee.engine.peers import PeerExchange
-from foresee.engine.plan_origin import plan_origin
 from foresee.engine.planner_service.client import PlannerClient
 from foresee.engine.progress import Display
-from foresee.engine.pulse import Pulse
 from foresee.engine.run_folder import RunFolder
 from foresee.engine.stopping import StopSignals
 from foresee.engine.tables import Tables
-from foresee.engine.timed_mesh import lap_of, timed
 from foresee.engine.training import loss_of, recording, sinks_of
 from foresee.engine.work import Pooling
-from foresee.engine.worker_duties import EvaluateTogether, KeepTogether
+from foresee.engine.workers.mesh import TorchMesh
+from foresee.engine.workers.peers import PeerExchange
+from foresee.engine.workers.plan_origin import plan_origin
+from foresee.engine.workers.pulse import Pulse
+from foresee.engine.workers.timed_mesh import lap_of, timed
+from foresee.engine.workers.worker_duties import EvaluateTogether, KeepTogether
 from foresee.errors import ConfigError
 from foresee.plan.record import Header
 from foresee.store import points
@@ -64,7 +64,7 @@ from foresee.store.remote.opening import open_run
 PEER_SECONDS = 1800.0
 """How long a worker waits for another: as long as worker 0 may take to evaluate or commit for all."""
 SWITCH_SECONDS = 0.0005
-"""How long a thread that waits for rows may keep the interpreter from the one that trains; ten times less than usual."""
+"""How long another thread may keep the interpreter from the one that trains: ten times less than usual."""
 SEED_STEP = 1_000_003
 
 FolderUse = Literal["begin", "resume", "replace", "ready"]

@@ -1,0 +1,1 @@
+"""What a run records of itself for `foresee report` and `foresee watch`."""

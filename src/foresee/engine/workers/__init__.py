@@ -1,0 +1,1 @@
+"""Several trainers of one model: what they say to each other, and the life of one of them."""
