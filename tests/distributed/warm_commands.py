@@ -205,7 +205,8 @@ def _warm_up() -> None:
     from foresee.store.server.shard import Share, disk_shard
     from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
 
-    for name in ("launch", "worker", "worker_end", "planner_service.process", "evaluation", "export"):
+    workers = ("workers.worker", "workers.worker_end")
+    for name in ("launcher.launch", *workers, "planner_service.process", "evaluation", "export"):
         importlib.import_module(f"foresee.engine.{name}")
     importlib.import_module("foresee.store.server.process")
     torch.manual_seed(0)

@@ -373,7 +373,8 @@ def test_the_command_serves_and_shows_its_state(tmp_path: Path) -> None:
         process.terminate()
         output, errors = process.communicate(timeout=30)
         assert process.returncode == 0, errors
-        first, last = output.decode().splitlines()
+        needed, first, last = output.decode().splitlines()
+        assert "memory" in needed
         assert first == f"serving shard 0 of 1 (1,007 rows, step 0) on {address}"
         assert last == "stopped"
         assert not (tmp_path / "port").exists()

@@ -125,14 +125,14 @@ def become(arguments: Sequence[str], environment: Mapping[str, str], output: Pat
 
 
 def _run_command(arguments: Sequence[str]) -> int:
-    import runpy
+    import importlib
 
     from foresee.store import points
 
     points.arm("train")
     sys.argv = ["foresee", *arguments]
     try:
-        runpy.run_module("foresee", run_name="__main__")
+        importlib.import_module("foresee.cli").main()
     except SystemExit as end:
         return int(end.code or 0)
     except BaseException:

@@ -32,7 +32,8 @@ from foresee.store.server.shard import Share, disk_shard, memory_shard
 
 MODULES = (
     "foresee.cli", "foresee.engine.workers.worker", "foresee.engine.workers.worker_end",
-    "foresee.engine.planner_service.process", "foresee.engine.evaluation", "foresee.store.server.process", "foresee.models",
+    "foresee.engine.planner_service.process", "foresee.engine.evaluation", "foresee.store.server.process",
+    "foresee.models",
 )  # fmt: skip
 
 
