@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pairs", type=int, default=6, help="turns without and with a commit")
     parser.add_argument("--turn-seconds", type=float, default=1.5, help="about what a turn takes")
-    parser.add_argument("--kills", type=int, default=3, help="of each role")
+    parser.add_argument("--kills", type=int, default=1, help="of each role")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="foresee-commit-") as name:
         folder = Path(name)

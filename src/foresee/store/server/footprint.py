@@ -24,8 +24,9 @@ STRANGER_BYTES = 1 << 20
 """Of a connection that may begin calls with a few kilobytes, and nothing else."""
 SERVING_BYTES = 48 << 20
 """What the libraries take with the first requests: threads, pools, buffers of their own."""
-ALLOCATOR_SHARE = 0.5
-"""Memory that was given back and is kept for the next request, over that of the requests: two allocators keep some."""
+ALLOCATOR_SHARE = 1.75
+"""Memory beside that of the requests, over it: a message is there twice while it is taken apart, as pieces and as
+Arrow's buffer, and two allocators keep what was given back for the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
