@@ -1,8 +1,8 @@
 """Two trainers and two servers, each a host of its own on shaped links: measured, and predicted from a fast network.
 
 Calibrated at 1 Gbit/s: the compute of a step on a run whose cache holds every row, before and after each measurement;
-reads and writes of rows at the servers, TLS included; an all-to-all of nothing; and what a row in an exchange costs the
-training thread's processor, from one plan without placement.
+reads and writes of rows at the servers, TLS included; an all-to-all of nothing; and what a row in an exchange costs,
+such that one plan without placement is predicted as it was measured: two trainers and two servers share the cores here.
 Predicted: other rates, caches, placements, and no cache. Plans are made before the clock starts.
 """
 
@@ -28,7 +28,6 @@ from foresee.engine.tables import Tables
 from foresee.engine.workers.mesh import Lane, TorchMesh
 from foresee.engine.workers.peers import PeerExchange
 from foresee.plan.cost import RowBytes, Speeds, predict
-from foresee.plan.volumes import CRITICAL
 from foresee.store.contract import Store
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
@@ -57,6 +56,7 @@ ID_BYTES = 12
 """What goes with a row between a trainer and a server: its id and its version."""
 WARMUP_STEPS, TIMED_STEPS, TAIL_STEPS = 6, 8, 4
 FILLING_STEPS = 4
+ROW_SECONDS_MAX = 1e-3
 Turn = dict[str, tuple[float, float]]
 
 
@@ -125,22 +125,29 @@ class Trainer:
         dense_bytes = 4.0 * sum(weight.numel() for weight in self.model.parameters())
         compute = self._compute(dense_bytes)
         part, measured = self._measure(CALIBRATED)
-        copied = cache_row_seconds(self.scene)
-        timed = part.volumes.until_step(WARMUP_STEPS + TIMED_STEPS).from_step(WARMUP_STEPS)
-        exchanged = float(timed.transfers[..., CRITICAL].sum(axis=(2, 3)).mean())
-        copying = copied * float((timed.fetched + timed.evicted).mean())
-        return Speeds(
+        speeds = Speeds(
             compute_seconds=compute.seconds,
             cores=1,
             num_servers=2,
             request_seconds=request,
             read_row_seconds=max(0.0, read_row - row_wire),
             write_row_seconds=max(0.0, write_row - row_wire),
-            cache_row_seconds=copied,
+            cache_row_seconds=cache_row_seconds(self.scene),
             exchange_seconds=self._exchange_seconds(),
-            exchange_row_seconds=max(0.0, measured.thread_seconds - compute.thread_seconds - copying) / exchanged,
             dense_bytes=dense_bytes,
+            trainer_bytes_per_second=wire,
+            server_bytes_per_second=wire,
         )
+        return replace(speeds, exchange_row_seconds=self._fitted(part, measured.seconds, speeds))
+
+    def _fitted(self, part: Part, measured_seconds: float, speeds: Speeds) -> float:
+        """The cost of a row in an exchange with which this plan is predicted as it was measured."""
+        low, high = 0.0, ROW_SECONDS_MAX
+        for _ in range(30):
+            middle = (low + high) / 2
+            predicted = self._predict(part, replace(speeds, exchange_row_seconds=middle))
+            low, high = (middle, high) if predicted < measured_seconds else (low, middle)
+        return high
 
     def _compute(self, dense_bytes: float) -> Taken:
         """A step whose rows are all in the cache already, without the time that dense gradients take on the link."""
