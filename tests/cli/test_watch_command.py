@@ -110,11 +110,16 @@ def unfinished(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def hear_interrupts() -> None:
+    """Tests that run in the background of a shell inherit that SIGINT is ignored; a person's terminal does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_watching_cleanly(unfinished: Path) -> None:
     """In a pipe: the first line comes at once, and the signal ends it without a traceback."""
     watcher = subprocess.Popen(
         [sys.executable, "-u", "-m", "foresee", "watch", str(unfinished)], text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.PIPE, preexec_fn=hear_interrupts,
     )  # fmt: skip
     assert watcher.stdout is not None
     assert watcher.stdout.readline().startswith("step 3 of 25")
@@ -128,7 +133,7 @@ def test_in_a_terminal_it_follows_the_run_until_it_is_done(unfinished: Path) -> 
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     watcher = subprocess.Popen(
         [sys.executable, "-m", "foresee", "watch", str(unfinished)], stdin=follower, stdout=follower, stderr=follower,
-        env=environment,
+        env=environment, preexec_fn=hear_interrupts,
     )  # fmt: skip
     os.close(follower)
     try:

@@ -29,7 +29,7 @@ def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "num_kills"), [(kills._single_runs, 16), (kills._launched_runs, 14), (kills._abandoned_runs, 2)]
+    ("kind", "num_kills"), [(kills._single_runs, 10), (kills._launched_runs, 10), (kills._abandoned_runs, 2)]
 )
 def test_killed_runs_end_with_the_same_bytes(
     commands: Commands, small_log: ClickLog, tmp_path: Path, kind: Callable[..., None], num_kills: int
