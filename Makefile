@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 	$(BIN)/foresee demo
 
 test: $(VENV)/.installed
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 3
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

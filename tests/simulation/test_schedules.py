@@ -8,7 +8,7 @@ import schedules
 from foresee.testing.simulation import SCHEDULES_OF_A_CASE, simulate
 from foresee.testing.simulation.case import make_case
 
-NUM_SCHEDULES = 750
+NUM_SCHEDULES = 400
 OF_A_CASE = 25
 COMMON_FAULTS = tuple(fault for fault in schedules.FAULTS if "decision" not in fault and "late" not in fault)
 
