@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import typer
 
+from command_line import foresee
 from foresee.cli import app, main
 from foresee.data import ClickLog, tiny
 
@@ -33,29 +34,20 @@ def run_file(tmp_path: Path) -> Path:
     return file
 
 
-def _call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """Runs the command in this process; gives its exit code."""
-    monkeypatch.setattr(sys, "argv", ["foresee", *map(str, arguments)])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
-
-
 def test_train_evaluate_export(
     run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, out = run_file.parent / "run", run_file.parent / "out"
-    assert _call(monkeypatch, "train", run_file, "--stop-after", 5) == 0
+    assert foresee("train", run_file, "--stop-after", 5, monkeypatch=monkeypatch) == 0
     assert "stopped after 5 of 25 steps" in capsys.readouterr().out
-    assert _call(monkeypatch, "train", run_file, "--resume") == 0
+    assert foresee("train", run_file, "--resume", monkeypatch=monkeypatch) == 0
     assert "done: 25 steps" in capsys.readouterr().out
-    assert _call(monkeypatch, "evaluate", run, "--split", "test", "--json") == 0
+    assert foresee("evaluate", run, "--split", "test", "--json", monkeypatch=monkeypatch) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["step"], figures["split"], figures["num_samples"]) == (25, "test", 100)
-    assert _call(monkeypatch, "evaluate", run) == 0
+    assert foresee("evaluate", run, monkeypatch=monkeypatch) == 0
     assert "AUC" in capsys.readouterr().out
-    assert _call(monkeypatch, "export", run, "--out", out) == 0
+    assert foresee("export", run, "--out", out, monkeypatch=monkeypatch) == 0
     assert "4 tables with 189 rows" in capsys.readouterr().out.replace("\n", " ")
     assert (out / "README.md").is_file()
 
@@ -79,7 +71,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     arguments: list[str],
     sentence: str,
 ) -> None:
-    assert _call(monkeypatch, *(run_file if it == "RUN" else it for it in arguments)) == 2
+    assert foresee(*(run_file if it == "RUN" else it for it in arguments), monkeypatch=monkeypatch) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("foresee: ")
     assert sentence in captured.err
@@ -91,9 +83,9 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
 def test_a_bad_option_is_exit_code_2(
     run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _call(monkeypatch, "train", run_file, "--resume", "--replace") == 2
+    assert foresee("train", run_file, "--resume", "--replace", monkeypatch=monkeypatch) == 2
     assert "give one of them" in capsys.readouterr().err
-    assert _call(monkeypatch, "train", run_file, "--stop-after", "0") == 2
+    assert foresee("train", run_file, "--stop-after", "0", monkeypatch=monkeypatch) == 2
 
 
 def test_an_error_of_ours_keeps_its_traceback(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +122,7 @@ def test_the_demo_makes_a_log_once_trains_and_says_what_came_of_it(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     folder = tmp_path / "demo"
-    assert _call(monkeypatch, "demo", "--folder", folder, "--samples", 20_000) == 0
+    assert foresee("demo", "--folder", folder, "--samples", 20_000, monkeypatch=monkeypatch) == 0
     out = capsys.readouterr().out
     for words in ("best reachable AUC", "gap", "rows in the cache", "hit rate", "waited for rows", "foresee verify"):
         assert words in out
@@ -138,7 +130,7 @@ def test_the_demo_makes_a_log_once_trains_and_says_what_came_of_it(
     assert f"{best:.4f}" in out
     run_file = folder / "run.yaml"
     run_file.write_text(run_file.read_text().replace("dim: 16", "dim: 2"))
-    assert _call(monkeypatch, "demo", "--folder", folder, "--samples", 20_000) == 0
+    assert foresee("demo", "--folder", folder, "--samples", 20_000, monkeypatch=monkeypatch) == 0
     assert "is there already" in capsys.readouterr().out
     assert "dim: 2" in (folder / "run" / "config.yaml").read_text()
 
@@ -146,7 +138,7 @@ def test_the_demo_makes_a_log_once_trains_and_says_what_came_of_it(
 def test_every_command_is_there_in_the_order_of_need(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _call(monkeypatch, "--help") == 0
+    assert foresee("--help", monkeypatch=monkeypatch) == 0
     out = capsys.readouterr().out
     names = ("demo", "prepare", "plan", "train", "evaluate", "verify", "export", "cluster")
     places = [out.index(f"│ {name} ") for name in names]

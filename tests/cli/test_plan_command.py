@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from foresee.cli import main
+from command_line import foresee
 from foresee.data import tiny
 from foresee.engine.plan_file import PlanFile
 
@@ -28,15 +27,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "200")
-
-
-def foresee(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["foresee", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    code = ended.value.code
-    assert isinstance(code, int | None)
-    return code or 0
 
 
 def test_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from foresee.cli import main
+from command_line import foresee
 from foresee.data import tiny
 from foresee.engine import verification
 from foresee.engine.verification import Verification
@@ -20,15 +19,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny(tmp_path / "log", num_samples=300)
     (tmp_path / "run.yaml").write_text(RUN)
     monkeypatch.chdir(tmp_path)
-
-
-def foresee(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["foresee", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    code = ended.value.code
-    assert isinstance(code, int | None)
-    return code or 0
 
 
 def test_no_byte_differs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

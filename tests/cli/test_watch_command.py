@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from foresee.cli import main
+from command_line import foresee
 from foresee.cli.watch import WatchDisplay
 from foresee.data import tiny
 from foresee.engine.progress import Display, Reading
@@ -41,31 +41,23 @@ def run_file(tmp_path: Path) -> Path:
     return tmp_path / "run.yaml"
 
 
-def _call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["foresee", *map(str, arguments)])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
-
-
 def test_a_run_is_watched_and_reported(
     run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = run_file.parent / "run"
-    assert _call(monkeypatch, "train", run_file, "--watch") == 0  # not a terminal: plain lines
+    assert foresee("train", run_file, "--watch", monkeypatch=monkeypatch) == 0  # not a terminal: plain lines
     assert "done: 25 steps" in capsys.readouterr().out
-    assert _call(monkeypatch, "watch", run) == 0
+    assert foresee("watch", run, monkeypatch=monkeypatch) == 0
     line = capsys.readouterr().out
     assert re.match(r"step 25 of 25  loss 0\.\d+  valid AUC 0\.\d+  [\d.]+ ms a step", line)
     assert line.count("\n") == 1
-    assert _call(monkeypatch, "watch", run, "--once") == 0
+    assert foresee("watch", run, "--once", monkeypatch=monkeypatch) == 0
     view = capsys.readouterr().out
     for name in ("loss", "valid AUC", "step", "waits", "hits", "cache", "ahead", "links"):
         assert re.search(rf"^{name}\s", view, re.MULTILINE), name
-    assert _call(monkeypatch, "report", run) == 0
+    assert foresee("report", run, monkeypatch=monkeypatch) == 0
     assert "report.html" in capsys.readouterr().out
-    assert _call(monkeypatch, "report", run, "--out", run_file.parent / "other.html") == 0
+    assert foresee("report", run, "--out", run_file.parent / "other.html", monkeypatch=monkeypatch) == 0
     same = [(run / "report.html").read_bytes(), (run_file.parent / "other.html").read_bytes()]
     assert same[0] == same[1], "the same records give the same bytes"
 
@@ -74,7 +66,7 @@ def test_a_run_is_watched_and_reported(
 def test_a_folder_without_a_run_is_one_sentence(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _call(monkeypatch, command, tmp_path) == 2
+    assert foresee(command, tmp_path, monkeypatch=monkeypatch) == 2
     assert capsys.readouterr().err == (
         f"foresee: {tmp_path} holds no run; give the folder that `run` in a run file names\n"
     )
@@ -85,7 +77,8 @@ def test_a_page_that_cannot_be_written_is_one_sentence(
 ) -> None:
     (run_file.parent / "run").mkdir()
     (run_file.parent / "run" / "config.yaml").write_text("log: ../log\n")
-    assert _call(monkeypatch, "report", run_file.parent / "run", "--out", run_file.parent / "none" / "a.html") == 2
+    run, page = run_file.parent / "run", run_file.parent / "none" / "a.html"
+    assert foresee("report", run, "--out", page, monkeypatch=monkeypatch) == 2
     assert "the page cannot be written" in capsys.readouterr().err
 
 
