@@ -13,11 +13,11 @@ from foresee.engine.planner_service import session
 from foresee.plan import row_table
 from foresee.plan.lookahead import Lookahead
 from foresee.plan.record import Int64
-from foresee.plan.workers import ownership
+from foresee.plan.workers import ownership_kernels
 from foresee.plan.workers.herald import OnDemand
 from foresee.plan.workers.ownership import Ownership
 
-_release, _depart_kernel, _evict = row_table.RowTable.release, ownership._depart, Ownership._evict
+_release, _depart_kernel, _evict = row_table.RowTable.release, ownership_kernels.depart, Ownership._evict
 _to_push = OnDemand.to_push
 _push, _finish = Lookahead.push, Lookahead.finish
 
@@ -75,7 +75,7 @@ PLAN_MUTANTS = [
     ),
     Mutant(
         name="rows travel before they are final", rule="A row goes over after its last update is applied.",
-        judge=judges.plans, patch=lambda: [mock.patch.object(ownership, "_depart", _depart_early)],
+        judge=judges.plans, patch=lambda: [mock.patch.object(ownership_kernels, "depart", _depart_early)],
     ),
     Mutant(
         name="write-back of unfinished rows", rule="A row's gradients are there before it is written back.",
