@@ -96,23 +96,26 @@ class EvaluateValid:
         self.result: Metrics | None = None
 
     def after(self, done: Done) -> None:
-        every = self._train.evaluate_every_steps
-        if done.finished:
-            self._evaluate(done.steps_done, None)
-        elif every is not None and done.steps_done % every == 0:
-            self._evaluate(done.steps_done, self._train.evaluate_samples_max)
+        if self.due(done):
+            self._run.flush()
+            self.evaluate(done)
+            self._run.lap("evaluate")
 
-    def _evaluate(self, step: int, samples_max: int | None) -> None:
-        if "valid" not in self._log.split_sizes:
-            return
-        self._run.flush()
+    def due(self, done: Done) -> bool:
+        every = self._train.evaluate_every_steps
+        return "valid" in self._log.split_sizes and (
+            done.finished or (every is not None and done.steps_done % every == 0)
+        )
+
+    def evaluate(self, done: Done) -> None:
+        """With the rows that the store has; all samples when the run is finished."""
         self.result = evaluate(
-            self._model, self._run.tables.store, self._log, samples_max=samples_max, device=self._run.device,
+            self._model, self._run.tables.store, self._log,
+            samples_max=None if done.finished else self._train.evaluate_samples_max, device=self._run.device,
             num_threads=self._run.num_threads,
         )  # fmt: skip
-        send({"kind": "valid", "step": step, **self.result.as_dict()}, self._sinks)
-        self._display.say(f"step {step:,}  valid  {in_words(self.result)}")
-        self._run.lap("evaluate")
+        send({"kind": "valid", "step": done.steps_done, **self.result.as_dict()}, self._sinks)
+        self._display.say(f"step {done.steps_done:,}  valid  {in_words(self.result)}")
 
 
 class KeepState:

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from foresee.config import RunConfig
 from foresee.data.click_log import ClickLog
 from foresee.engine import checkpoint, run_folder
-from foresee.engine.duties import Done, Duty, ShowProgress, Sink, WriteMetrics
+from foresee.engine.duties import Done, Duty, EvaluateValid, ShowProgress, Sink, WriteMetrics
 from foresee.engine.exchange import Alone
 from foresee.engine.loop import Run, Step
 from foresee.engine.meter import Meter
@@ -218,7 +218,8 @@ def _train(
     shared: nn.Module = DistributedDataParallel(model) if num_workers > 1 else model
     window, samples_before = MetricsWindow(), run.header.first_step * config.train.batch_size
     keep = KeepTogether(config, run, model, optimizer, folder, sinks)
-    chores: list[Duty] = [EvaluateTogether(config, run, model, log, sinks, display), keep]
+    valid = EvaluateValid(config, run, model, log, sinks, display)
+    chores: list[Duty] = [EvaluateTogether(valid, run), keep]
     if rank == 0:
         meters = [Meter(run, window, samples_before=samples_before) for _ in range(2)]
         chores = [

@@ -14,14 +14,10 @@ import torch.distributed as dist
 from torch import nn
 
 from foresee.config import RunConfig
-from foresee.data.click_log import ClickLog
 from foresee.engine import checkpoint
-from foresee.engine.duties import Done, Sink, finish_commit, in_words, send
-from foresee.engine.evaluation import evaluate
+from foresee.engine.duties import Done, EvaluateValid, Sink, finish_commit, send
 from foresee.engine.loop import Run
-from foresee.engine.metrics import Metrics
 from foresee.engine.pace import Pace
-from foresee.engine.progress import Display
 from foresee.engine.run_folder import RunFolder
 from foresee.store import points
 from foresee.store.points import reach
@@ -29,34 +25,18 @@ from foresee.store.remote import RemoteStore
 
 
 class EvaluateTogether:
-    """The valid split, every so many steps and when all are done; worker 0 computes."""
+    """The valid split when it is due; all write what they hold, worker 0 computes, and nobody goes on before."""
 
-    def __init__(
-        self, config: RunConfig, run: Run, model: nn.Module, log: ClickLog, sinks: Sequence[Sink], display: Display
-    ) -> None:
-        self._train, self._run, self._model, self._log = config.train, run, model, log
-        self._sinks, self._display = sinks, display
-        self.result: Metrics | None = None
+    def __init__(self, valid: EvaluateValid, run: Run) -> None:
+        self._valid, self._run = valid, run
 
     def after(self, done: Done) -> None:
-        every = self._train.evaluate_every_steps
-        if "valid" not in self._log.split_sizes:
+        if not self._valid.due(done):
             return
-        if done.finished:
-            self._evaluate(done.steps_done, None)
-        elif every is not None and done.steps_done % every == 0:
-            self._evaluate(done.steps_done, self._train.evaluate_samples_max)
-
-    def _evaluate(self, step: int, samples_max: int | None) -> None:
         self._run.flush()
         dist.barrier()
         if dist.get_rank() == 0:
-            self.result = evaluate(
-                self._model, self._run.tables.store, self._log, samples_max=samples_max, device=self._run.device,
-                num_threads=self._run.num_threads,
-            )  # fmt: skip
-            send({"kind": "valid", "step": step, **self.result.as_dict()}, self._sinks)
-            self._display.say(f"step {step:,}  valid  {in_words(self.result)}")
+            self._valid.evaluate(done)
         dist.barrier()
         self._run.lap("evaluate")
 
