@@ -28,6 +28,10 @@ class Exchange(Protocol):
         """Which worker this is."""
         ...
 
+    def expect(self, record: Record) -> None:
+        """Long before the step, on the thread that plans: whatever can be worked out from the record alone."""
+        ...
+
     def deliver(self, step: int, cache: Cache) -> None:
         """Before the step: rows that peers sent for it take their slots."""
         ...
@@ -56,6 +60,9 @@ class Alone:
 
     def __init__(self) -> None:
         self.gate = Gate()
+
+    def expect(self, record: Record) -> None:
+        pass
 
     def deliver(self, step: int, cache: Cache) -> None:
         pass

@@ -268,8 +268,12 @@ class Run:
 
     def _work(self) -> Iterator[Work]:
         if self.records is None:
-            return planned(self.stream, self.header, self.pooling, worker=self.exchange.rank)
-        return replayed(self.stream, self.records, self.header.first_step, self.pooling)
+            source = planned(self.stream, self.header, self.pooling, worker=self.exchange.rank)
+        else:
+            source = replayed(self.stream, self.records, self.header.first_step, self.pooling)
+        for work in source:
+            self.exchange.expect(work.record)
+            yield work
 
     def _cache(self, threads: Threads) -> Cache:
         layout, capacity = self.tables.layout, self.header.capacity_rows

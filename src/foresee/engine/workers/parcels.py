@@ -54,7 +54,6 @@ def move_width(layout: Layout) -> int:
 
 def parcels_of(transfers: Transfers, chosen: NDArray[np.bool_], num_workers: int) -> list[Parcel]:
     """The chosen transfers as one parcel for each worker."""
-
     if not chosen.any():
         return [Parcel(peer, *[empty_int32()] * 3) for peer in range(num_workers)]
     slots = transfers.slot[chosen]

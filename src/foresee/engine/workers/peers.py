@@ -35,9 +35,13 @@ class PeerExchange:
         self._mesh = mesh
         self._lap = lap
         self._conversation = Conversation(layout, mesh.rank, mesh.num_workers)
-        self._itinerary: Itinerary | None = None
+        self._itineraries: dict[int, Itinerary] = {}
+        """Of steps that are planned and not done; as many as the pipeline's queues hold."""
         self._thread = ThreadPoolExecutor(1, "foresee-exchange")
         self._travelling: Future[None] | None = None
+
+    def expect(self, record: Record) -> None:
+        self._itineraries[record.step] = Itinerary.of(record, self.num_workers)
 
     def deliver(self, step: int, cache: Cache) -> None:
         self._conversation.deliver(step, cache)
@@ -45,12 +49,11 @@ class PeerExchange:
     def update(self, work: Work, gradient: Tensor, cache: Cache) -> None:
         """The loss is a mean over this worker's samples, so a row's gradient is the mean over workers."""
         sums = cache.sums(work, gradient).div_(self.num_workers)
-        self._itinerary = Itinerary.of(work.record, self.num_workers)
-        self._carry_out(self._conversation.update(work.record, self._itinerary, sums, cache))
+        itinerary = self._itineraries[work.record.step]
+        self._carry_out(self._conversation.update(work.record, itinerary, sums, cache))
 
     def depart(self, record: Record, cache: Cache) -> None:
-        assert self._itinerary is not None
-        self._carry_out(self._conversation.depart(record, self._itinerary, cache))
+        self._carry_out(self._conversation.depart(record, self._itineraries.pop(record.step), cache))
 
     def settle(self, cache: Cache) -> list[tuple[Int64, Rows]]:
         self._finish_background()
