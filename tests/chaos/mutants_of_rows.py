@@ -42,10 +42,10 @@ def _begin_by_joining(
         applied.begin(run, num_workers, first_step or 0, opened=False)
 
 
-def _sum_own_first(rank: int, slots: Int32, own: Any, incoming: Any, arrived: Any) -> Any:
+def _sum_own_first(rank: int, own: Any, added: Any, arrived: Any) -> Any:
     """The owner's gradient first, whoever it is."""
-    order = sorted(range(len(incoming)), key=lambda position: (incoming[position].peer != rank, position))
-    return _sum(rank, slots, own, [incoming[k] for k in order], [arrived[k] for k in order])
+    order = sorted(range(len(added)), key=lambda worker: (worker != rank, worker))
+    return _sum(0, own, [added[k] for k in order], [arrived[k] for k in order])
 
 
 def _update_at_once(self: Conversation, *arguments: Any) -> Iterator[Any]:

@@ -3,9 +3,9 @@
     python tests/chaos/run.py [--seed N] [--only NAME ...] [--quick]
 
 Parts: disk (the power goes at every operation), schedules (simulated runs), mutants (each rule broken on purpose),
-hostile (messages and files of strangers), kills (real processes). Each says on a terminal how far it is. The last line
-of the output is JSON; the exit code is 1 if anything was wrong. docs/testing.md says what each part proves, and how a
-finding is repeated.
+hostile (messages and files of strangers), kills (real processes). Each says how far it is: always on a terminal, every
+half minute elsewhere. The last line of the output is JSON; the exit code is 1 if anything was wrong. docs/testing.md
+says what each part proves, and how a finding is repeated.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ for _neighbour in (".", "store", "distributed", "engine", "chaos"):
 from rich.console import Console  # noqa: E402
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: E402
 
+PLAIN_SECONDS = 30.0
 Say = Callable[[str], None]
 Result = dict[str, int]
 
@@ -94,8 +95,14 @@ def _run(name: str, seed: int, quick: bool, console: Console) -> Result:
     with Progress(SpinnerColumn(), texts[0], TimeElapsedColumn(), texts[1], console=console, transient=True) as bars:
         bar = bars.add_task("begins", name=name)
 
+        said = time.monotonic()
+
         def say(text: str) -> None:
+            nonlocal said
             bars.update(bar, description=text[: max(20, console.width - 30)])
+            if not console.is_terminal and time.monotonic() - said > PLAIN_SECONDS:
+                said = time.monotonic()
+                console.print(f"{name}: {text}", markup=False, highlight=False)
             if text.startswith("VIOLATION") or "ALIVE" in text:
                 bars.console.print(f"{name}: {text}", markup=False, highlight=False)
 

@@ -46,12 +46,17 @@ class Cache(Protocol):
         """[samples, features, width]: the step's rows, pooled. A leaf that collects the gradient."""
         ...
 
-    def update(self, work: Work, gradient: torch.Tensor) -> None:
-        """One optimiser step on the rows that the record applies."""
+    def update(
+        self, work: Work, gradient: torch.Tensor, positions: Int32 | None = None, *, divisor: int = 1
+    ) -> None:
+        """One optimiser step on the step's rows, or on those at some positions of `unique`.
+
+        Each with its gradient summed over this worker's lookups, and divided.
+        """
         ...
 
-    def sums(self, work: Work, gradient: torch.Tensor) -> torch.Tensor:
-        """[unique, width]: the gradient of each distinct row, summed over this worker's lookups. On the CPU."""
+    def sums(self, work: Work, gradient: torch.Tensor, positions: Int32) -> torch.Tensor:
+        """[positions, width]: gradients of distinct rows, summed over this worker's lookups. On the CPU."""
         ...
 
     def apply(self, slots: Int32, sums: torch.Tensor, *, version: int) -> None:
@@ -137,18 +142,20 @@ class SlotCache:
         pool(self._rows.values, record.unique, record.inverse, batch, self._pooling, out.numpy(), self._threads)
         return out.view(batch.num_samples, batch.num_features, self._layout.width).requires_grad_()
 
-    def update(self, work: Work, gradient: torch.Tensor) -> None:
+    def update(
+        self, work: Work, gradient: torch.Tensor, positions: Int32 | None = None, *, divisor: int = 1
+    ) -> None:
         record = work.record
         gradients = gradient.reshape(-1, self._layout.width).contiguous().numpy()
         update_rows(
             self._optimizer, self._rows, record.unique, gradients, work.order, version=record.step + 1,
-            threads=self._threads,
+            positions=positions, divisor=divisor, threads=self._threads,
         )  # fmt: skip
 
-    def sums(self, work: Work, gradient: torch.Tensor) -> torch.Tensor:
+    def sums(self, work: Work, gradient: torch.Tensor, positions: Int32) -> torch.Tensor:
         gradients = gradient.reshape(-1, self._layout.width).contiguous().numpy()
-        out = torch.empty(len(work.record.unique), self._layout.width)
-        sum_gradients(gradients, work.order, out.numpy(), threads=self._threads)
+        out = torch.empty(len(positions), self._layout.width)
+        sum_gradients(gradients, work.order, out.numpy(), positions=positions, threads=self._threads)
         return out
 
     def apply(self, slots: Int32, sums: torch.Tensor, *, version: int) -> None:

@@ -45,6 +45,23 @@ class Channel(Generic[Item]):
             self._items.append(item)
             self._changed.notify_all()
 
+    def wait_for_room(self, number: int) -> None:
+        """Until so many items fit, or as many as ever fit. Raises what the receiver refused with."""
+        most = max(self._capacity - number, 0)
+        with self._changed:
+            self._wait(lambda: len(self._items) <= most or self._receiver_error is not None, "room in")
+            if self._receiver_error is not None:
+                raise self._receiver_error
+
+    def take_if(self, wanted: Callable[[Item], bool]) -> Item | None:
+        """The next item, if it is there already and wanted. Never waits."""
+        with self._changed:
+            if not self._items or not wanted(self._items[0]):
+                return None
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
     def __iter__(self) -> Iterator[Item]:
         """Items until the sender closes; then raises what it closed with, if anything."""
         while True:
@@ -89,6 +106,10 @@ class Watermark:
         self._timeout_seconds = timeout_seconds
         self._changed = Condition()
         self._error: BaseException | None = None
+
+    @property
+    def reached(self) -> int:
+        return self._reached
 
     def raise_to(self, number: int) -> None:
         with self._changed:

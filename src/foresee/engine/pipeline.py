@@ -5,7 +5,8 @@
                                    └───────────────── applied up to step z ───────────────────────┘
 
 The reader issues the fetch of a step once the write-backs of `not_before` are applied at the store: not sent, applied.
-It checks that every row has the version the plan predicts. The writer applies write-backs in step order. Nothing here
+Steps whose write-backs are applied already are fetched together, as a request costs more than its rows. It checks that
+every row has the version the plan predicts. The writer applies write-backs in step order. Nothing here
 decides anything: what, when and where stand in the record. All queues are bounded, and an error in any thread reaches
 the training loop after the steps that were ready before it.
 """
@@ -13,7 +14,7 @@ the training loop after the steps that were ready before it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Thread
 from types import TracebackType
@@ -72,6 +73,7 @@ class Pipeline:
         self._timeline = timeline
         self._store = guarded(store)
         self._source = source
+        self._fetched_together = steps_fetched_together(header)
         self._planned: Channel[Work] = Channel("plan", capacity=header.fetch_ahead_steps + 2)
         self._ready: Channel[Ready] = Channel("fetch", capacity=header.fetch_ahead_steps + 2)
         self._writes: Channel[_Write] = Channel("write-back", capacity=WRITES_IN_FLIGHT)
@@ -142,13 +144,14 @@ class Pipeline:
             for work in self._planned:
                 step = work.record.step
                 lane.lap("wait_plan", step)
+                self._ready.wait_for_room(self._fetched_together)
+                lane.lap("ahead", step)
                 self._applied.wait_for(work.record.not_before)
                 self._gate.wait()
                 lane.lap("wait_writes", step)
-                ready = Ready(work, self._fetch(work.record))
-                lane.lap("fetch", step, len(ready.staging) * row_bytes)
-                self._ready.put(ready)
-                lane.lap("ahead", step)
+                for ready in self._fetch(self._together(work)):
+                    lane.lap("fetch", ready.work.record.step, len(ready.staging) * row_bytes)
+                    self._ready.put(ready)
             self._ready.close()
         except BaseException as error:
             self._planned.refuse(Abandoned())
@@ -169,11 +172,50 @@ class Pipeline:
             self._applied.fail(error)
             self._tickets_done.fail(error)
 
-    def _fetch(self, record: Record) -> Rows:
-        fetch, staging = record.fetch, Rows.empty(len(record.fetch), self._store.layout)
-        self._store.read_guarded(fetch.row, fetch.version, record.not_before, staging)
-        check_versions(record.step, fetch, staging)
-        return staging
+    def _together(self, work: Work) -> list[Work]:
+        """The work, and what is planned after it and may be fetched now."""
+        works = [work]
+        while len(works) < self._fetched_together:
+            following = self._planned.take_if(lambda work: may_be_fetched(work.record, self._applied.reached))
+            if following is None:
+                break
+            works.append(following)
+        return works
+
+    def _fetch(self, works: list[Work]) -> list[Ready]:
+        fetch, not_before = joined([work.record for work in works])
+        staging = Rows.empty(len(fetch), self._store.layout)
+        self._store.read_guarded(fetch.row, fetch.version, not_before, staging)
+        parts = parted([work.record for work in works], staging)
+        return [Ready(work, part) for work, part in zip(works, parts, strict=True)]
+
+
+def joined(records: Sequence[Record]) -> tuple[Fetch, int]:
+    """What several steps fetch, as one fetch, and the step whose write-backs it needs."""
+    columns = zip(*[(record.fetch.row, record.fetch.slot, record.fetch.version) for record in records], strict=True)
+    return Fetch(*map(np.concatenate, columns)), max(record.not_before for record in records)
+
+
+def parted(records: Sequence[Record], staging: Rows) -> list[Rows]:
+    """The rows of each step again, held against the versions that the plan predicts."""
+    ends = np.cumsum([len(record.fetch) for record in records])
+    parts = [staging.part(slice(end - len(record.fetch), end)) for record, end in zip(records, ends, strict=True)]
+    for record, part in zip(records, parts, strict=True):
+        check_versions(record.step, record.fetch, part)
+    return parts
+
+
+def steps_fetched_together(header: Header) -> int:
+    """At most; half of what is fetched ahead, so that training has the other half meanwhile."""
+    return max(1, header.fetch_ahead_steps // 2)
+
+
+def may_be_fetched(record: Record, applied: int) -> bool:
+    """Whether a step can join the fetch of one before it: what it needs is applied.
+
+    Were it not, the earlier step would wait for the later one's rows, which may be written only after it.
+    """
+    return record.not_before <= applied
 
 
 def check_versions(step: int, fetch: Fetch, staging: Rows) -> None:

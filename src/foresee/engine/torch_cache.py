@@ -51,7 +51,7 @@ class TorchCache:
             pooled = torch_kernels.gather_bags(self._rows.values, unique, inverse, offsets, self._mean)
         return pooled.view(batch.num_samples, batch.num_features, self._layout.width).requires_grad_()
 
-    def update(self, work: Work, gradient: Tensor) -> None:
+    def update(self, work: Work, gradient: Tensor, positions: Int32 | None = None, *, divisor: int = 1) -> None:
         record = work.record
         torch_kernels.update_rows(
             self._optimizer,
@@ -60,11 +60,13 @@ class TorchCache:
             gradient.reshape(-1, self._layout.width),
             TensorOrder.of(work.order, self._device),
             version=record.step + 1,
+            positions=None if positions is None else self._on_device(positions),
+            divisor=divisor,
         )
 
-    def sums(self, work: Work, gradient: Tensor) -> Tensor:
-        order = TensorOrder.of(work.order, self._device)
-        return torch_kernels.sum_gradients(gradient.reshape(-1, self._layout.width), order).cpu()
+    def sums(self, work: Work, gradient: Tensor, positions: Int32) -> Tensor:
+        order, chosen = TensorOrder.of(work.order, self._device), self._on_device(positions)
+        return torch_kernels.sum_gradients(gradient.reshape(-1, self._layout.width), order, positions=chosen).cpu()
 
     def apply(self, slots: Int32, sums: Tensor, *, version: int) -> None:
         torch_kernels.apply_rows(

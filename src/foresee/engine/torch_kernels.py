@@ -78,9 +78,11 @@ def update_rows(
     *,
     version: int,
     positions: Tensor | None = None,
+    divisor: int = 1,
 ) -> None:
-    """Sums `gradients` by row and steps the rows at slots `unique`, or at some positions of it."""
+    """Sums `gradients` by row, divides, and steps the rows at slots `unique`, or at some positions of it."""
     sums = sum_gradients(gradients, order)
+    sums = sums if divisor == 1 else sums / divisor
     apply_rows(optimizer, cache, unique, sums, version=version, positions=positions)
 
 

@@ -82,7 +82,11 @@ class Rows:
 
     def first(self, num_rows: int) -> Rows:
         """A view of the first rows: staging buffers are allocated once and used in part."""
-        return Rows(self.values[:num_rows], self.state[:num_rows], self.versions[:num_rows])
+        return self.part(slice(num_rows))
+
+    def part(self, which: slice) -> Rows:
+        """A view of some rows."""
+        return Rows(self.values[which], self.state[which], self.versions[which])
 
 
 class Store(Protocol):

@@ -11,7 +11,7 @@ from threading import Barrier, Condition
 import torch
 from torch import Tensor
 
-from foresee.engine.workers.mesh import Lane
+from foresee.engine.workers.mesh import Finish, Lane
 from foresee.errors import ConsistencyError
 from foresee.store.contract import Int32, Int64, Layout, Rows, Store
 
@@ -40,7 +40,10 @@ class ThreadMesh:
         self.num_workers = meeting.num_workers
         self._meeting = meeting
 
-    def swap(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
+    def start(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Finish:
+        return lambda: self._swap(lane, sent, sizes, expected)
+
+    def _swap(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
         parts, barrier = self._meeting.parts[lane], self._meeting.barriers[lane]
         parts[self.rank] = list(torch.split(sent.clone(), sizes))
         barrier.wait()

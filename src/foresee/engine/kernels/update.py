@@ -41,11 +41,13 @@ def update_rows(
     *,
     version: int,
     positions: Int32 | None = None,
+    divisor: int = 1,
     threads: Threads = ONE_THREAD,
 ) -> None:
     """Sums `gradients` [lookups or bags, width] by row and steps the rows at slots `unique`, in one pass.
 
-    `version` (step + 1) becomes the version of each row. `positions` restricts it to some positions of `unique`.
+    `version` (step + 1) becomes the version of each row. `positions` restricts it to some positions of `unique`. Sums
+    are divided by `divisor` before the step.
     """
     width = int(cache.values.shape[1])
     check_rows("cache", cache, width=width, state_width=optimizer.state_width(width))
@@ -58,7 +60,7 @@ def update_rows(
     def kernel(begin: int, end: int) -> None:
         _update(
             kind, parameters, cache.values, cache.state, cache.versions, version,
-            unique, chosen, divided, order.gradient_rows, order.starts, begin, end,
+            unique, chosen, divided, order.gradient_rows, order.starts, np.float32(divisor), begin, end,
         )  # fmt: skip
 
     threads.run(kernel, bounds)
@@ -146,6 +148,7 @@ def _update(
     gradients: Any,
     gradient_rows: Any,
     starts: Any,
+    divisor: Any,
     begin: int,
     end: int,
 ) -> None:
@@ -169,6 +172,9 @@ def _update(
                     copy_row(sums, i, gradients, gradient_rows[k])
                 else:
                     add_row(sums, i, gradients, gradient_rows[k])
+            if divisor != 1:
+                for d in range(values.shape[1]):
+                    sums[i, d] /= divisor
         step_rows(kind, parameters, values, state, slots, sums, size)
 
 

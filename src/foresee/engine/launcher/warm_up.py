@@ -23,7 +23,7 @@ from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.planning import planned_records
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.work import Pooling
-from foresee.engine.workers.mesh import Lane
+from foresee.engine.workers.mesh import Finish, Lane
 from foresee.engine.workers.peers import PeerExchange
 from foresee.store.contract import Layout, Rows
 from foresee.store.memory import MemoryStore
@@ -42,8 +42,8 @@ class _OwnMesh:
 
     rank, num_workers = 0, 1
 
-    def swap(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
-        return sent
+    def start(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Finish:
+        return lambda: sent
 
 
 def warm_up(optimizers: Sequence[str]) -> None:

@@ -6,6 +6,9 @@ Three exchanges belong to a step x, each one all-to-all whose sizes both sides k
     rows         after the evictions, for step x + 1: copies (VALUE) and rows that change their owner (MOVE)
     background   everything with deadline x + 2, while step x + 1 computes
 
+Most rows of a step are used by one worker alone. They are applied while an exchange is under way: those that leave the
+cache during the first, the rest during the second, so that nobody waits for work that nobody waits for.
+
 The moments of a step are generators: they yield what has to be done by whoever has a wire (`Swap`, `StartBackground`,
 `FINISH_BACKGROUND`) and are sent the answer. `peers.PeerExchange` carries them out over a mesh; the simulation of
 `foresee.testing` carries out the very same in one thread.
@@ -16,20 +19,37 @@ final. Rows for a later step wait beside the cache and take their slots when tha
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from foresee.engine.cache import Cache
-from foresee.engine.workers.itinerary import Itinerary
+from foresee.engine.workers.itinerary import Itinerary, Joint
 from foresee.engine.workers.mesh import Lane
 from foresee.engine.workers.parcels import Contents, Float32, Parcel
 from foresee.plan.record import Int32, Int64, Record
 from foresee.store.contract import Layout, Rows
+
+
+class Gradients(Protocol):
+    """What backward left for the distinct rows of a step, by position in `unique`."""
+
+    def sums(self, positions: Int32) -> Tensor:
+        """[positions, width]: what these rows get from this worker. On the CPU."""
+        ...
+
+    def apply(self, positions: Int32) -> None:
+        """One optimiser step on rows that no other worker uses."""
+        ...
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +60,8 @@ class Swap:
     contents: list[Contents]
     outgoing: list[Parcel]
     incoming: list[Parcel]
+    meanwhile: Callable[[], None] = _nothing
+    """To be done while the contents travel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +97,8 @@ class _Unfinished:
     """Owned rows whose step waits for gradients that travel in the background."""
 
     step: int
-    slots: Int32
-    sums: Tensor
+    rows: Joint
+    own: Tensor
 
 
 class Conversation:
@@ -85,13 +107,15 @@ class Conversation:
     def __init__(self, layout: Layout, rank: int, num_workers: int) -> None:
         self.rank, self.num_workers = rank, num_workers
         self._layout = layout
-        self._nothing = Contents(
+        self._empty = Contents(
             np.empty((0, layout.width), np.float32), np.empty((0, layout.width), np.float32), Rows.empty(0, layout),
             np.empty(0, np.int64),
         )  # fmt: skip
         self._arrivals: dict[int, list[_Arrival]] = {}
         self._unfinished: _Unfinished | None = None
         self._late_gradients: list[Contents] = []
+        self._remaining: Callable[[], None] = _nothing
+        """The part of a step's update that need not be over before its rows leave."""
 
     def deliver(self, step: int, cache: Cache) -> None:
         """Before the step: rows that peers sent for it take their slots."""
@@ -100,20 +124,19 @@ class Conversation:
             cache.put(arrival.move_slots, arrival.moved)
             cache.table.adopt(arrival.move_slots, arrival.moved_rows)
 
-    def update(self, record: Record, itinerary: Itinerary, sums: Tensor, cache: Cache) -> Moments:
-        """After backward: `sums` are the gradients of `record.unique`; owners apply."""
-        place = np.full(int(record.unique.max(initial=-1)) + 1, -1, np.int64)
-        place[record.unique] = np.arange(len(record.unique))
-        contents = [self._gradients(parcel, sums, place) for parcel in itinerary.gradients_out]
-        arrived = yield Swap(Lane.CRITICAL, contents, itinerary.gradients_out, itinerary.gradients_in)
-        total = sum_in_worker_order(
-            self.rank, itinerary.now, _some(sums, place[itinerary.now]), itinerary.gradients_in, arrived
-        )
-        cache.apply(itinerary.now, total, version=record.step + 1)
+    def update(self, record: Record, itinerary: Itinerary, gradients: Gradients, cache: Cache) -> Moments:
+        """After backward: gradients go to the owners of their rows, and owners apply."""
+        sums = gradients.sums(itinerary.travelling)
+        arrived = yield Swap(
+            Lane.CRITICAL, self._sent(sums, itinerary.gradients_sent), itinerary.gradients_out,
+            itinerary.gradients_in, partial(gradients.apply, itinerary.alone_leaving),
+        )  # fmt: skip
+        self._apply(_Unfinished(record.step, itinerary.now, _some(sums, itinerary.now.own)), arrived, cache)
         # The background exchange of the step before must be over before rows are evicted or sent.
         yield FINISH_BACKGROUND
-        self._unfinished = _Unfinished(record.step, itinerary.late, _some(sums, place[itinerary.late]))
-        self._late_gradients = [self._gradients(parcel, sums, place) for parcel in itinerary.background_out]
+        self._unfinished = _Unfinished(record.step, itinerary.late, _some(sums, itinerary.late.own))
+        self._late_gradients = self._sent(sums, itinerary.background_sent)
+        self._remaining = partial(gradients.apply, itinerary.alone_staying)
 
     def depart(self, record: Record, itinerary: Itinerary, cache: Cache) -> Moments:
         """After the evictions: rows leave for the peers that need them next."""
@@ -127,7 +150,8 @@ class Conversation:
         cache.table.free(record.drop)
         unfinished = self._unfinished
         assert unfinished is not None
-        arrived = yield Swap(Lane.CRITICAL, soon, itinerary.rows_out, itinerary.rows_in)
+        arrived = yield Swap(Lane.CRITICAL, soon, itinerary.rows_out, itinerary.rows_in, self._remaining)
+        self._remaining = _nothing
         self._arrive(next_step, itinerary.rows_in, arrived)
         # Only now: what is not urgent must not take the link from what is.
         yield StartBackground(self._travel(next_step + 1, later, itinerary, unfinished, cache))
@@ -145,17 +169,21 @@ class Conversation:
     ) -> Moments:
         incoming = itinerary.background_in
         arrived = yield Swap(Lane.BACKGROUND, contents, itinerary.background_out, incoming)
-        total = sum_in_worker_order(self.rank, unfinished.slots, unfinished.sums, incoming, arrived)
-        cache.apply(unfinished.slots, total, version=unfinished.step + 1)
+        self._apply(unfinished, arrived, cache)
         self._arrive(deadline, incoming, arrived)
 
-    def _gradients(self, parcel: Parcel, sums: Tensor, place: Int64) -> Contents:
-        if not len(parcel.gradients):
-            return self._nothing
-        return replace(self._nothing, gradients=sums.numpy()[place[parcel.gradients]])
+    def _apply(self, unfinished: _Unfinished, arrived: list[Contents], cache: Cache) -> None:
+        rows = unfinished.rows
+        if len(rows.slots):
+            total = sum_in_worker_order(self.rank, unfinished.own, rows.added, arrived)
+            cache.apply(rows.slots, total, version=unfinished.step + 1)
+
+    def _sent(self, sums: Tensor, places: list[Int64]) -> list[Contents]:
+        """The gradients for each worker."""
+        return [replace(self._empty, gradients=sums.numpy()[at]) if len(at) else self._empty for at in places]
 
     def _rows(self, parcel: Parcel, cache: Cache, gradients: Float32 | None = None) -> Contents:
-        contents = self._nothing if gradients is None else replace(self._nothing, gradients=gradients)
+        contents = self._empty if gradients is None else replace(self._empty, gradients=gradients)
         if len(parcel.values):
             contents = replace(contents, values=cache.copy(parcel.values).values)
         if len(parcel.moves):
@@ -174,21 +202,17 @@ class Conversation:
             self._arrivals.setdefault(deadline, []).append(arrival)
 
 
-def _some(sums: Tensor, positions: Int64) -> Tensor:
+def _some(sums: Tensor, places: Int64) -> Tensor:
     """Some rows of a tensor on the CPU: numpy takes a numpy index far quicker."""
-    return torch.from_numpy(sums.numpy()[positions])
+    return torch.from_numpy(sums.numpy()[places])
 
 
-def sum_in_worker_order(
-    rank: int, slots: Int32, own: Tensor, incoming: list[Parcel], arrived: list[Contents]
-) -> Tensor:
-    """The gradients of these rows, added in the order of workers, whoever owns them."""
-    place = np.full(int(slots.max(initial=-1)) + 1, -1, np.int64)
-    place[slots] = np.arange(len(slots))
-    total = torch.zeros_like(own)
-    for parcel, content in zip(incoming, arrived, strict=True):
-        if parcel.peer == rank:
-            total += own
-        elif len(parcel.gradients):
-            total.index_add_(0, torch.from_numpy(place[parcel.gradients]), torch.from_numpy(content.gradients))
-    return total
+def sum_in_worker_order(rank: int, own: Tensor, added: list[Int64], arrived: list[Contents]) -> Tensor:
+    """Gradients of rows in the order of workers, whoever owns them; `added` says where a worker's go."""
+    total = np.zeros_like(own.numpy())
+    for worker, (places, content) in enumerate(zip(added, arrived, strict=True)):
+        if worker == rank:
+            total += own.numpy()
+        elif len(places):
+            total[places] += content.gradients  # a worker sends a row's gradient once
+    return torch.from_numpy(total)

@@ -1,8 +1,8 @@
-"""What of a record goes over in which exchange.
+"""What of a record goes over in which exchange, and which rows are applied when.
 
 In: the record of one worker and step. Out: parcels for each of the step's three exchanges (gradients, rows,
-background; see `conversation`), and which rows are applied in which of them. Pure: it follows from the record alone, so
-both ends of a transfer come to the same sizes.
+background; see `conversation`), and where in the step's gradients they are taken from and added to. Pure: it follows
+from the record alone, so both ends of a transfer come to the same sizes, and it is worked out long before the step.
 """
 
 from __future__ import annotations
@@ -10,14 +10,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresee.engine.workers.parcels import Parcel, parcels_of
-from foresee.plan.record import Int32, Kind, Record
+from foresee.plan.record import Int32, Int64, Kind, Record
+
+NOT_HERE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Owned rows that get gradients of peers in one exchange."""
+
+    slots: Int32
+    own: Int64
+    """Their places in the gradients that travel."""
+    added: list[Int64]
+    """For each worker, the places in `slots` to which its gradients are added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Itinerary:
-    """The exchanges of one worker's step; each list has one parcel for each worker."""
+    """The exchanges of one worker's step; each list has one entry for each worker."""
 
     gradients_out: list[Parcel]
     gradients_in: list[Parcel]
@@ -25,10 +39,18 @@ class Itinerary:
     rows_in: list[Parcel]
     background_out: list[Parcel]
     background_in: list[Parcel]
-    now: Int32
-    """Slots that are applied once the gradients of the critical path are there."""
-    late: Int32
-    """Slots that wait for gradients of the background."""
+    travelling: Int32
+    """Positions in `unique` whose gradient is sent, or joined by those of peers."""
+    gradients_sent: list[Int64]
+    """Places in `travelling` of the gradients that go out now."""
+    background_sent: list[Int64]
+    now: Joint
+    """Applied once the gradients of the critical path are there."""
+    late: Joint
+    """Waits for gradients of the background."""
+    alone_leaving: Int32
+    """Positions in `unique` of rows that only this worker uses in this step, and that leave its cache after it."""
+    alone_staying: Int32
     moved: Int32
     """Slots whose row leaves for another owner."""
 
@@ -37,15 +59,56 @@ class Itinerary:
         send, recv, next_step = record.send, record.recv, record.step + 1
         gradient_out, gradient_in = send.kind == Kind.GRAD, recv.kind == Kind.GRAD
         soon_out, soon_in = send.deadline == next_step, recv.deadline == next_step
-        late = np.unique(recv.slot[gradient_in & ~soon_in]).astype(np.int32)
+        gradients_out = parcels_of(send, gradient_out & soon_out, num_workers)
+        gradients_in = parcels_of(recv, gradient_in & soon_in, num_workers)
+        background_out = parcels_of(send, send.deadline == next_step + 1, num_workers)
+        background_in = parcels_of(recv, recv.deadline == next_step + 1, num_workers)
+        slots = np.unique(np.concatenate([send.slot[gradient_out], recv.slot[gradient_in]]))
+        positions = _Positions(record.unique)
+        alone = positions.without(record.apply, slots)
+        leaves = positions.mark(np.concatenate([record.evict.slot, send.slot[~gradient_out]]))[alone]
         return cls(
-            gradients_out=parcels_of(send, gradient_out & soon_out, num_workers),
-            gradients_in=parcels_of(recv, gradient_in & soon_in, num_workers),
+            gradients_out=gradients_out,
+            gradients_in=gradients_in,
             rows_out=parcels_of(send, ~gradient_out & soon_out, num_workers),
             rows_in=parcels_of(recv, ~gradient_in & soon_in, num_workers),
-            background_out=parcels_of(send, send.deadline == next_step + 1, num_workers),
-            background_in=parcels_of(recv, recv.deadline == next_step + 1, num_workers),
-            now=record.apply[~np.isin(record.apply, late)],
-            late=late,
+            background_out=background_out,
+            background_in=background_in,
+            travelling=positions.of(slots),
+            gradients_sent=[np.searchsorted(slots, parcel.gradients) for parcel in gradients_out],
+            background_sent=[np.searchsorted(slots, parcel.gradients) for parcel in background_out],
+            now=_joint(slots, gradients_in),
+            late=_joint(slots, background_in),
+            alone_leaving=alone[leaves],
+            alone_staying=alone[~leaves],
             moved=send.slot[send.kind == Kind.MOVE],
         )
+
+
+def _joint(travelling: Int32, incoming: list[Parcel]) -> Joint:
+    slots = np.unique(np.concatenate([parcel.gradients for parcel in incoming]))
+    added = [np.searchsorted(slots, parcel.gradients) for parcel in incoming]
+    return Joint(slots, np.searchsorted(travelling, slots), added)
+
+
+class _Positions:
+    """From slots to positions in `unique`."""
+
+    def __init__(self, unique: Int32) -> None:
+        self._num_unique = len(unique)
+        self._place = np.full(int(unique.max(initial=-1)) + 1, NOT_HERE, np.int32)
+        self._place[unique] = np.arange(len(unique), dtype=np.int32)
+
+    def of(self, slots: Int32) -> Int32:
+        return self._place[slots]
+
+    def mark(self, slots: Int32) -> NDArray[np.bool_]:
+        """[unique]: whether a position's slot is among these; slots that the step does not use count for nothing."""
+        marks = np.zeros(self._num_unique + 1, np.bool_)
+        marks[self._place[slots[slots < len(self._place)]]] = True  # NOT_HERE marks the entry beyond the last
+        return marks[:-1]
+
+    def without(self, slots: Int32, others: Int32) -> Int32:
+        """Positions of slots that are not among the others."""
+        positions = self.of(slots)
+        return positions[~self.mark(others)[positions]]

@@ -6,6 +6,7 @@ The plan gives both sides all sizes. The lanes are separate, so that what is urg
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol
 
@@ -21,6 +22,10 @@ class Lane(IntEnum):
     BACKGROUND = 1
 
 
+Finish = Callable[[], Tensor]
+"""Waits, and gives the parts of all workers in one flat buffer, in worker order."""
+
+
 class Mesh(Protocol):
     """The workers of a run, as one of them sees them."""
 
@@ -30,10 +35,10 @@ class Mesh(Protocol):
     @property
     def num_workers(self) -> int: ...
 
-    def swap(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
-        """Sends each worker its part of a flat buffer, and returns the parts of all workers, in worker order.
+    def start(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Finish:
+        """Begins to send each worker its part of a flat buffer; what is returned waits for the parts of all workers.
 
-        Every worker calls it the same number of times on each lane; on one lane, never from two threads at once.
+        Every worker calls it the same number of times on each lane; on one lane, never before the last one is finished.
         """
         ...
 
@@ -46,7 +51,12 @@ class TorchMesh:
         self.num_workers = dist.get_world_size()
         self._groups = [dist.new_group() for _ in Lane]
 
-    def swap(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
+    def start(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Finish:
         received = torch.empty(sum(expected))
-        dist.all_to_all_single(received, sent, expected, sizes, group=self._groups[lane])
-        return received
+        under_way = dist.all_to_all_single(received, sent, expected, sizes, group=self._groups[lane], async_op=True)
+
+        def finish() -> Tensor:
+            under_way.wait()
+            return received
+
+        return finish

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -19,7 +20,7 @@ from foresee.engine.workers.conversation import Conversation, Moments, Request, 
 from foresee.engine.workers.itinerary import Itinerary
 from foresee.engine.workers.mesh import Mesh
 from foresee.engine.workers.parcels import Contents, pack, unpack
-from foresee.plan.record import Int64, Record
+from foresee.plan.record import Int32, Int64, Record
 from foresee.store.contract import Layout, Rows
 
 
@@ -47,10 +48,8 @@ class PeerExchange:
         self._conversation.deliver(step, cache)
 
     def update(self, work: Work, gradient: Tensor, cache: Cache) -> None:
-        """The loss is a mean over this worker's samples, so a row's gradient is the mean over workers."""
-        sums = cache.sums(work, gradient).div_(self.num_workers)
-        itinerary = self._itineraries[work.record.step]
-        self._carry_out(self._conversation.update(work.record, itinerary, sums, cache))
+        itinerary, gradients = self._itineraries[work.record.step], _OfStep(work, gradient, cache, self.num_workers)
+        self._carry_out(self._conversation.update(work.record, itinerary, gradients, cache))
 
     def depart(self, record: Record, cache: Cache) -> None:
         self._carry_out(self._conversation.depart(record, self._itineraries.pop(record.step), cache))
@@ -95,4 +94,22 @@ class PeerExchange:
     def _swap(self, swap: Swap) -> list[Contents]:
         sent, sizes = pack(swap.contents, swap.outgoing, self._layout)
         expected = [parcel.size(self._layout) for parcel in swap.incoming]
-        return unpack(self._mesh.swap(swap.lane, sent, sizes, expected), swap.incoming, self._layout)
+        finish = self._mesh.start(swap.lane, sent, sizes, expected)
+        swap.meanwhile()
+        return unpack(finish(), swap.incoming, self._layout)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfStep:
+    """The gradients of a step. The loss is a mean over a worker's samples, so a row's gradient is one over workers."""
+
+    work: Work
+    gradient: Tensor
+    cache: Cache
+    num_workers: int
+
+    def sums(self, positions: Int32) -> Tensor:
+        return self.cache.sums(self.work, self.gradient, positions).div_(self.num_workers)
+
+    def apply(self, positions: Int32) -> None:
+        self.cache.update(self.work, self.gradient, positions, divisor=self.num_workers)

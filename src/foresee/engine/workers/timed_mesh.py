@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foresee.engine.recording.timeline import EXCHANGE, NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Timeline
 from foresee.engine.recording.timeline import Lane as TimelineLane
-from foresee.engine.workers.mesh import Lane, Mesh
+from foresee.engine.workers.mesh import Finish, Lane, Mesh
 
 
 def timed(mesh: Mesh, timeline: Timeline) -> Mesh:
@@ -37,16 +37,22 @@ class TimedMesh:
         self._mesh, self._timeline = mesh, timeline
         self.rank, self.num_workers = mesh.rank, mesh.num_workers
 
-    def swap(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
+    def start(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Finish:
         critical = lane is Lane.CRITICAL
         line = _updating_lane(self._timeline) if critical else self._timeline.lane(EXCHANGE)
-        step = self._timeline.step
-        line.lap("update" if critical else "idle", step)
-        received = self._mesh.swap(lane, sent, sizes, expected)
-        out, back = self._to_others(sizes, sent), self._to_others(expected, received)
-        line.lap("exchange" if critical else "background", step, sum(out.values()) + sum(back.values()))
-        self._timeline.swapped(out, back, critical=critical)
-        return received
+        step, before = self._timeline.step, "update" if critical else "idle"
+        line.lap(before, step)
+        finish = self._mesh.start(lane, sent, sizes, expected)
+
+        def timed_finish() -> Tensor:
+            line.lap(before, step)
+            received = finish()
+            out, back = self._to_others(sizes, sent), self._to_others(expected, received)
+            line.lap("exchange" if critical else "background", step, sum(out.values()) + sum(back.values()))
+            self._timeline.swapped(out, back, critical=critical)
+            return received
+
+        return timed_finish
 
     def _to_others(self, sizes: list[int], buffer: Tensor) -> dict[int, int]:
         return {peer: size * buffer.element_size() for peer, size in enumerate(sizes) if peer != self.rank}

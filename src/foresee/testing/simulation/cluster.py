@@ -18,8 +18,9 @@ from foresee.errors import ForeseeError, StaleReadError, StoreError
 from foresee.store.commits import Part, step_to_open
 from foresee.store.server.shard import Share
 from foresee.testing.simulation.case import EXACT, ORDERED, Case
+from foresee.testing.simulation.planner import Planner
 from foresee.testing.simulation.server import Disk, Server, rows_of_commit
-from foresee.testing.simulation.trainer import Planner, Trainer
+from foresee.testing.simulation.trainer import Trainer
 from foresee.testing.simulation.world import World
 
 VIOLATIONS_MAX = 5

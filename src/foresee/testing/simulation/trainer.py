@@ -1,24 +1,25 @@
-"""A simulated trainer, and the planner it asks.
+"""A simulated trainer.
 
 Four tasks as the engine has threads: one asks for records, one fetches rows under their guards, one writes back, and
 one trains. What is decided is decided by the engine's own code: what workers say to each other (`conversation`), which
-slots changed (`SlotTable`), whether a row has the right version (`check_versions`), who holds which row (`split`), how
-a commit goes (`commits`).
+slots changed (`SlotTable`), what is fetched together and whether rows have the right version (`pipeline`), who holds
+which row (`split`), how a commit goes (`commits`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from foresee.engine.pipeline import WRITES_IN_FLIGHT, check_versions
+from foresee.engine.pipeline import WRITES_IN_FLIGHT, joined, may_be_fetched, parted, steps_fetched_together
 from foresee.engine.workers.conversation import Conversation, Moments, StartBackground, Swap
 from foresee.errors import ForeseeError, StoreError
-from foresee.plan.record import Int64, Record
+from foresee.plan.record import Int32, Int64, Record
 from foresee.store.commits import Commit, OpenAt, Prepare, Settle, step_to_open
 from foresee.store.contract import Rows
 from foresee.store.remote.shards import split
@@ -34,25 +35,25 @@ if TYPE_CHECKING:
 
 BEGIN, PULSE, BARRIER = 10, 11, 12
 """Lanes beside those of the mesh: who begins where, what all agree on after a step, and meeting points."""
-RECORDS_OF_ONE_ANSWER = 3
 COMMIT_SHARE = 0.3
 """Share of steps after which worker 0 wants to commit."""
 
 Answers = Generator[None, None, list[Any]]
 
 
-class Planner(Process):
-    """Plans again from the run's first step whenever it is started, and gives each worker its own records."""
+@dataclass(frozen=True, slots=True)
+class _Summed:
+    """The gradients of a step, as the conversation asks for them."""
 
-    def __init__(self, world: World, cluster: Cluster) -> None:
-        super().__init__(world, "planner")
-        self._cluster = cluster
-        world.roles[self.name] = self
+    record: Record
+    of_unique: torch.Tensor
+    cache: SimulatedCache
 
-    def handle(self, call: Call) -> None:
-        first_step, worker, step = call.request
-        tasks = self._cluster.case.plan(first_step).tasks[step - first_step :][:RECORDS_OF_ONE_ANSWER]
-        self.world.reply(call, [together[worker] for together in tasks])
+    def sums(self, positions: Int32) -> torch.Tensor:
+        return self.of_unique[positions]
+
+    def apply(self, positions: Int32) -> None:
+        self.cache.apply(self.record.unique[positions], self.of_unique[positions], version=self.record.step + 1)
 
 
 class Trainer(Process):
@@ -145,8 +146,9 @@ class Trainer(Process):
         if self._case.num_workers == 1:
             self._cache.apply(planned.record.unique, sums, version=planned.record.step + 1)
             return
+        record, itinerary, gradients = planned.record, planned.itinerary, _Summed(planned.record, sums, self._cache)
         yield from self._carry_out(
-            self._conversation.update(planned.record, planned.itinerary, sums, self._cache)  # type: ignore[arg-type]
+            self._conversation.update(record, itinerary, gradients, self._cache)  # type: ignore[arg-type]
         )
 
     def _wants_commit(self) -> bool:
@@ -163,7 +165,7 @@ class Trainer(Process):
                 return
             answer = None
             if isinstance(request, Swap):
-                answer = yield from self._swap(request.lane, request.contents)
+                answer = yield from self._swap(request.lane, request.contents, request.meanwhile)
             elif isinstance(request, StartBackground):
                 self._in_background = True
                 self.start(self._travel(request.moments))
@@ -179,12 +181,13 @@ class Trainer(Process):
             yield
         self.progress = True
 
-    def _swap(self, lane: int, contents: list[Any]) -> Answers:
+    def _swap(self, lane: int, contents: list[Any], meanwhile: Callable[[], None] = lambda: None) -> Answers:
         """An all-to-all: what each worker sent, in worker order."""
         number = self._sequence[lane] = self._sequence.get(lane, -1) + 1
         for peer in self.attempt.trainers:
             if peer is not self:
                 self.world.post(peer, ((lane, number), self.rank), contents[peer.rank])
+        meanwhile()
         arrived = self._inbox.setdefault((lane, number), {})
         while len(arrived) < self._case.num_workers - 1:
             yield
@@ -209,24 +212,28 @@ class Trainer(Process):
 
     def _fetch_rows(self, step: int) -> Task:
         """As the reader of `engine.pipeline`: in step order, each fetch after this worker's write-backs it names."""
+        at_once = steps_fetched_together(self._case.header)
         while step < self._case.num_steps:
-            while not self._planned or len(self._ready) >= self._ahead:
+            while not self._planned or len(self._ready) > max(self._ahead - at_once, 0):
                 yield
-            planned = self._planned.popleft()
+            together = [self._planned.popleft()]
             self.progress = True
-            while self._applied < planned.record.not_before:
+            while self._applied < together[0].record.not_before:
                 yield
-            staging = Rows.empty(len(planned.record.fetch), self._case.layout)
-            yield from self._read(planned.record, staging)
-            self._check_read(planned.record, staging)
-            self._ready.append((planned, staging))
+            while len(together) < at_once and self._planned:
+                if not may_be_fetched(self._planned[0].record, self._applied):
+                    break
+                together.append(self._planned.popleft())
+            for planned, staging in zip(together, (yield from self._read(together)), strict=True):
+                self._check_read(planned.record, staging)
+                self._ready.append((planned, staging))
             self.progress = True
-            step += 1
+            step += len(together)
 
-    def _read(self, record: Record, staging: Rows) -> Task:
-        fetch, run = record.fetch, self._run
-        if not len(fetch):
-            return
+    def _read(self, together: list[Planned]) -> Generator[None, None, list[Rows]]:
+        records, run = [planned.record for planned in together], self._run
+        fetch, not_before = joined(records)
+        staging = Rows.empty(len(fetch), self._case.layout)
         parts = split(fetch.row, self._case.num_servers)
         calls = []
         for server, incarnation in enumerate(self._incarnations):
@@ -234,13 +241,13 @@ class Trainer(Process):
             if len(at):
                 request = Reading(
                     run=run, incarnation=incarnation, rows=fetch.row[at], versions=fetch.version[at],
-                    not_before=record.not_before,
+                    not_before=not_before,
                 )  # fmt: skip
                 calls.append((at, self.world.call(self, f"server {server}", "read", request)))
         answers = yield from self._answers([call for _, call in calls])
         for (at, _), found in zip(calls, answers, strict=True):
             staging.values[at], staging.state[at], staging.versions[at] = found.values, found.state, found.versions
-        check_versions(record.step, fetch, staging)
+        return parted(records, staging)
 
     def _check_read(self, record: Record, staging: Rows) -> None:
         """Independent of the version check above: what was read is the row as synchronous training has it."""
