@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from foresee.errors import PlanError
+from foresee.plan.lowest import lowest
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Record, Touches
 from foresee.plan.row_table import NO_SLOT, Distinct, RowTable
 
@@ -71,8 +72,7 @@ class Demand:
             return np.empty(0, np.int32)
         resident[touched] = False
         candidates = np.flatnonzero(resident)
-        chosen = np.argpartition(self._slot_rank[candidates], num_needed - 1)[:num_needed]
-        return np.sort(candidates[chosen]).astype(np.int32)
+        return candidates[lowest(self._slot_rank[candidates], num_needed)].astype(np.int32)
 
     def _close(self, victims: Int32) -> list[Record]:
         """Completes the record of the step before with what it evicts."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.plan.demand import BatchTooLargeError
+from foresee.plan.lowest import lowest
 from foresee.plan.record import Int32, Int64
 from foresee.plan.row_table import NO_SLOT
 
@@ -61,7 +62,7 @@ class RecencyCaches:
             return np.empty(0, np.int64)
         before = self._touched_at[worker] < np.int64(step) << 32
         candidates = np.flatnonzero((self.slot[worker] != NO_SLOT) & before)
-        return candidates[np.argpartition(self._ranks[worker, candidates], num_needed - 1)[:num_needed]]
+        return candidates[lowest(self._ranks[worker, candidates], num_needed)]
 
 
 def widened(array: NDArray[Number], num_rows: int, fill: int) -> NDArray[Number]:
