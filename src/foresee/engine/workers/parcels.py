@@ -2,13 +2,14 @@
 
 In: the transfers of a record that go over together, and the arrays they are taken from. Out: one float32 buffer with
 the peers' parts one after another, and the sizes of the parts. Both sides know all sizes from their records, so nothing
-but rows travels. A GRAD or a VALUE is `width` numbers; a MOVE is values, state, version and row id, the last two as
-bits.
+but rows travels. In a part, gradients come first, then copies, then the values, states, versions and ids of rows that
+move: column after column, versions and ids as their bits, so that what arrives is used where it lies.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,50 +74,39 @@ def pack(contents: list[Contents], parcels: list[Parcel], layout: Layout) -> tup
     """One buffer for all peers, and how much of it is whose."""
     sizes = [parcel.size(layout) for parcel in parcels]
     buffer = torch.empty(sum(sizes))
-    at = 0
-    for size, content in zip(sizes, contents, strict=True):
-        part = buffer[at : at + size].numpy()
-        rest = _write(part, content.gradients)
-        rest = _write(rest, content.values)
-        moves = rest.reshape(-1, move_width(layout))
-        width, end = layout.width, layout.width + layout.state_width
-        moves[:, :width] = content.moved.values
-        moves[:, width:end] = content.moved.state
-        moves[:, end : end + 1].view(np.int32)[:, 0] = content.moved.versions
-        moves[:, end + 1 :] = content.moved_rows.view(np.float32).reshape(-1, 2)
-        at += size
+    begin = 0
+    for parcel, content in zip(parcels, contents, strict=True):
+        moved = content.moved
+        columns = (content.gradients, content.values, moved.values, moved.state, moved.versions, content.moved_rows)
+        begin = _write(buffer.numpy(), begin, columns)
+        assert begin == sum(sizes[: parcel.peer + 1]), "contents are not what the parcel says"
     return buffer, sizes
 
 
 def unpack(buffer: Tensor, parcels: list[Parcel], layout: Layout) -> list[Contents]:
-    """What each peer sent; arrays of their own, so that the buffer can go."""
-    contents = []
-    at = 0
+    """What each peer sent, as views of the buffer."""
+    floats, contents, begin = buffer.numpy(), [], 0
     for parcel in parcels:
-        size = parcel.size(layout)
-        part = buffer[at : at + size].numpy()
-        cut = len(parcel.gradients) * layout.width
-        end = cut + len(parcel.values) * layout.width
-        moves = part[end:].reshape(len(parcel.moves), move_width(layout))
-        contents.append(
-            Contents(
-                part[:cut].reshape(-1, layout.width).copy(),
-                part[cut:end].reshape(-1, layout.width).copy(),
-                *_unpack_moves(moves, layout),
-            )
-        )
-        at += size
+        num_moves = len(parcel.moves)
+        shapes = (
+            (len(parcel.gradients), layout.width), (len(parcel.values), layout.width), (num_moves, layout.width),
+            (num_moves, layout.state_width), (num_moves, 1), (num_moves, 2),
+        )  # fmt: skip
+        columns = []
+        for rows, width in shapes:
+            columns.append(floats[begin : begin + rows * width].reshape(rows, width))
+            begin += rows * width
+        gradients, values, moved, state, versions, rows_moved = columns
+        # Ids may begin at an odd place, where eight bytes at once are not welcome everywhere.
+        ids = rows_moved.reshape(-1).copy().view(np.int64)
+        contents.append(Contents(gradients, values, Rows(moved, state, versions.reshape(-1).view(np.int32)), ids))
     return contents
 
 
-def _unpack_moves(moves: Float32, layout: Layout) -> tuple[Rows, Int64]:
-    width, end = layout.width, layout.width + layout.state_width
-    versions = np.ascontiguousarray(moves[:, end]).view(np.int32)
-    rows = np.ascontiguousarray(moves[:, end + 1 :]).reshape(-1).view(np.int64)
-    moved = Rows(np.ascontiguousarray(moves[:, :width]), np.ascontiguousarray(moves[:, width:end]), versions)
-    return moved, rows
-
-
-def _write(part: Float32, rows: Float32) -> Float32:
-    part[: rows.size] = rows.reshape(-1)
-    return part[rows.size :]
+def _write(floats: Float32, begin: int, columns: tuple[NDArray[Any], ...]) -> int:
+    """Puts arrays one after the other, whole numbers as their bits; gives where the last one ends."""
+    for column in columns:
+        flat = column.reshape(-1).view(np.float32)
+        floats[begin : begin + len(flat)] = flat
+        begin += len(flat)
+    return begin
