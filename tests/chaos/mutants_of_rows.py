@@ -19,6 +19,7 @@ from foresee.store.contract import Int32, Int64, Rows
 from foresee.store.kernels import set_bits
 from foresee.store.server import rows as server_rows
 from foresee.store.server.applied import Applied
+from foresee.testing.simulation import trainer
 
 _sum, _update, _deliver = conversation.sum_in_worker_order, Conversation.update, Conversation.deliver
 
@@ -100,6 +101,12 @@ ROW_MUTANTS = [
         name="versions are not checked", rule="The reader refuses a row in another version than planned.",
         judge=judges.versions,
         patch=lambda: [mock.patch.object(pipeline, "check_versions", return_value=None)],
+    ),
+    Mutant(
+        name="steps are fetched together too early",
+        rule="A step joins the fetch of an earlier one only if what it needs is applied.",
+        judge=judges.schedules,
+        patch=lambda: [mock.patch.object(where, "may_be_fetched", return_value=True) for where in (pipeline, trainer)],
     ),
     Mutant(
         name="late writes overwrite", rule="A write with a lower version than the stored one is refused.",

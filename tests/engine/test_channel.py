@@ -94,6 +94,37 @@ def test_no_more_than_the_capacity_is_in_flight() -> None:
     assert max(ahead) <= 2, "an item was put while two were waiting"
 
 
+def test_the_next_item_is_taken_only_if_it_is_there_and_wanted() -> None:
+    queue = channel(capacity=3)
+    assert queue.take_if(lambda item: True) is None
+    queue.put(1)
+    assert queue.take_if(lambda item: item > 1) is None
+    assert queue.take_if(lambda item: item == 1) == 1
+    assert queue.take_if(lambda item: True) is None
+
+
+def test_a_sender_rests_until_few_items_are_left() -> None:
+    queue, left = channel(capacity=5), list[int]()
+    for item in range(5):
+        queue.put(item)
+
+    def rest() -> None:
+        queue.wait_until_few(2)
+        left.append(5 - len(taken))
+
+    taken: list[int] = []
+    thread = threading.Thread(target=rest)
+    thread.start()
+    for _ in range(3):
+        assert not left
+        taken.append(queue.take_if(lambda item: True) or 0)
+    thread.join()
+    assert left == [2]
+    queue.refuse(ValueError("gone"))
+    with pytest.raises(ValueError, match="gone"):
+        queue.wait_until_few(0)
+
+
 def test_waits_end_with_a_sentence() -> None:
     with pytest.raises(ConsistencyError, match="waited 0 s for the next item of the test queue; look for a"):
         list(channel(timeout_seconds=BLINK_SECONDS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import repeat
@@ -10,13 +11,15 @@ from itertools import repeat
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foresee.engine.cache import SlotCache
 from foresee.engine.loop import Run, Step
-from foresee.engine.pipeline import Pipeline, check_versions
+from foresee.engine.pipeline import Pipeline, check_versions, joined, parted
 from foresee.engine.work import Pooling, Work, planned
 from foresee.errors import PlanError, StaleReadError, StoreError, UsageError
-from foresee.plan.record import UNKNOWN_VERSION, Fetch, Int64, Record
+from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Int64, Record
 from foresee.store.contract import Layout, Rows, Store
 from trace_stream import TraceStream, header_of, layout_of, random_stream, records_of, run_of, store_for
 from whole_run import NO_DIFFERENCE, Dots, Outcome, all_rows, differing_bytes, outcome_of, train, train_step
@@ -421,6 +424,59 @@ def test_a_fetch_runs_no_further_ahead_than_the_header_says() -> None:
         assert enough.wait(60)
         break
     assert reads == [0, 1, 2]
+
+
+def test_steps_in_hand_let_the_reader_rest_and_then_ask_for_several_at_once() -> None:
+    """With 8 steps ahead it asks when 2 are in hand, for up to 4 whose write-backs are applied."""
+    reads: list[list[int]] = []
+
+    class Counted(FailingStore):
+        def read(self, rows: Int64, out: Rows) -> None:
+            super().read(rows, out)
+            reads.append(rows.tolist())
+
+    stream = TraceStream([[[step]] for step in range(40)], num_rows=40)
+    run = run_of(stream, header_of(stream, cache_rows=40, fetch_ahead_steps=8), Counted(store_for(stream)))
+    model = Dots()
+    train_one = trainer(model)
+    for step in run:
+        time.sleep(0.005)  # training takes its time: the reader is always ahead
+        train_one(step)
+    assert [row for rows in reads for row in rows] == list(range(40))
+    assert max(map(len, reads)) <= 4
+    assert len(reads) <= 25, "one request for several steps"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 9)), min_size=1, max_size=6), st.integers(0, 2**32 - 1)
+)
+def test_fetches_are_joined_and_parted_again(steps: list[tuple[int, int]], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    records = [
+        replace(empty_record(number), not_before=not_before, fetch=random_fetch(rng, num_rows))
+        for number, (num_rows, not_before) in enumerate(steps)
+    ]
+    fetch, not_before = joined(records)
+    assert not_before == max(needed for _, needed in steps)
+    values = np.stack([fetch.row, fetch.slot], axis=1).astype(np.float32)
+    staging = Rows(values, np.empty((len(fetch), 0), np.float32), fetch.version)
+    for record, part in zip(records, parted(records, staging), strict=True):
+        assert part.values[:, 0].tolist() == record.fetch.row.tolist()
+        assert part.values[:, 1].tolist() == record.fetch.slot.tolist()
+        assert part.versions.tolist() == record.fetch.version.tolist()
+
+
+def empty_record(step: int) -> Record:
+    nothing = np.empty(0, np.int32)
+    return Record(
+        step=step, worker=0, samples=nothing, unique=nothing, inverse=nothing, fetch=Fetch(), not_before=-1,
+        apply=nothing, evict=Evict(), digest=0,
+    )  # fmt: skip
+
+
+def random_fetch(rng: np.random.Generator, num_rows: int) -> Fetch:
+    rows, slots, versions = rng.integers(0, 1000, (3, num_rows))
+    return Fetch(rows, slots.astype(np.int32), versions.astype(np.int32))
 
 
 def test_leaving_a_pipeline_that_nobody_used_ends_its_threads(stream: TraceStream) -> None:

@@ -45,9 +45,8 @@ class Channel(Generic[Item]):
             self._items.append(item)
             self._changed.notify_all()
 
-    def wait_for_room(self, number: int) -> None:
-        """Until so many items fit, or as many as ever fit. Raises what the receiver refused with."""
-        most = max(self._capacity - number, 0)
+    def wait_until_few(self, most: int) -> None:
+        """Until at most so many items wait to be taken. Raises what the receiver refused with."""
         with self._changed:
             self._wait(lambda: len(self._items) <= most or self._receiver_error is not None, "room in")
             if self._receiver_error is not None:

@@ -5,10 +5,10 @@
                                    └───────────────── applied up to step z ───────────────────────┘
 
 The reader issues the fetch of a step once the write-backs of `not_before` are applied at the store: not sent, applied.
-Steps whose write-backs are applied already are fetched together, as a request costs more than its rows. It checks that
-every row has the version the plan predicts. The writer applies write-backs in step order. Nothing here
-decides anything: what, when and where stand in the record. All queues are bounded, and an error in any thread reaches
-the training loop after the steps that were ready before it.
+A request costs more than its rows, so it rests while training has a few steps in hand, and then asks at once for all
+steps whose write-backs are applied (`Helping`). It checks that every row has the version the plan predicts. The writer
+applies write-backs in step order. Nothing here decides anything: what, when and where stand in the record. All queues
+are bounded, and an error in any thread reaches the training loop after the steps that were ready before it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Pipeline:
         self._timeline = timeline
         self._store = guarded(store)
         self._source = source
-        self._fetched_together = steps_fetched_together(header)
+        self._helping = Helping.of(header)
         self._planned: Channel[Work] = Channel("plan", capacity=header.fetch_ahead_steps + 2)
         self._ready: Channel[Ready] = Channel("fetch", capacity=header.fetch_ahead_steps + 2)
         self._writes: Channel[_Write] = Channel("write-back", capacity=WRITES_IN_FLIGHT)
@@ -144,7 +144,7 @@ class Pipeline:
             for work in self._planned:
                 step = work.record.step
                 lane.lap("wait_plan", step)
-                self._ready.wait_for_room(self._fetched_together)
+                self._ready.wait_until_few(self._helping.in_hand_steps)
                 lane.lap("ahead", step)
                 self._applied.wait_for(work.record.not_before)
                 self._gate.wait()
@@ -175,7 +175,7 @@ class Pipeline:
     def _together(self, work: Work) -> list[Work]:
         """The work, and what is planned after it and may be fetched now."""
         works = [work]
-        while len(works) < self._fetched_together:
+        while len(works) < self._helping.steps_max:
             following = self._planned.take_if(lambda work: may_be_fetched(work.record, self._applied.reached))
             if following is None:
                 break
@@ -205,9 +205,19 @@ def parted(records: Sequence[Record], staging: Rows) -> list[Rows]:
     return parts
 
 
-def steps_fetched_together(header: Header) -> int:
-    """At most; half of what is fetched ahead, so that training has the other half meanwhile."""
-    return max(1, header.fetch_ahead_steps // 2)
+@dataclass(frozen=True, slots=True)
+class Helping:
+    """How many steps are fetched at once, and when."""
+
+    steps_max: int
+    in_hand_steps: int
+    """Only once training has so few steps in hand, or fewer."""
+
+    @classmethod
+    def of(cls, header: Header) -> Helping:
+        """Half of what may be fetched ahead, when a quarter is left."""
+        ahead = header.fetch_ahead_steps
+        return cls(ahead // 2, ahead // 4) if ahead >= 4 else cls(1, ahead + 1)
 
 
 def may_be_fetched(record: Record, applied: int) -> bool:

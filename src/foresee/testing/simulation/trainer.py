@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from foresee.engine.pipeline import WRITES_IN_FLIGHT, joined, may_be_fetched, parted, steps_fetched_together
+from foresee.engine.pipeline import WRITES_IN_FLIGHT, Helping, joined, may_be_fetched, parted
 from foresee.engine.workers.conversation import Conversation, Moments, StartBackground, Swap
 from foresee.errors import ForeseeError, StoreError
 from foresee.plan.record import Int32, Int64, Record
@@ -212,15 +212,15 @@ class Trainer(Process):
 
     def _fetch_rows(self, step: int) -> Task:
         """As the reader of `engine.pipeline`: in step order, each fetch after this worker's write-backs it names."""
-        at_once = steps_fetched_together(self._case.header)
+        helping = Helping.of(self._case.header)
         while step < self._case.num_steps:
-            while not self._planned or len(self._ready) > max(self._ahead - at_once, 0):
+            while not self._planned or len(self._ready) > helping.in_hand_steps:
                 yield
             together = [self._planned.popleft()]
             self.progress = True
             while self._applied < together[0].record.not_before:
                 yield
-            while len(together) < at_once and self._planned:
+            while len(together) < helping.steps_max and self._planned:
                 if not may_be_fetched(self._planned[0].record, self._applied):
                     break
                 together.append(self._planned.popleft())
