@@ -141,7 +141,8 @@ class Run:
         check_fits(self.header, self.stream, self.tables)
         self.steps_done = self.header.first_step
         self.times = PipelineTimes()
-        self._counting = Counting()
+        self._counters, self._counted = Counters(), dict[int, Counters]()
+        """What has moved so far, and will have after each step that is planned and not done."""
         self._active: tuple[Pipeline, Cache] | None = None
         self._updates: ThreadPoolExecutor | None = None
         """The thread of updates that begin during backward."""
@@ -150,7 +151,7 @@ class Run:
     @property
     def counters(self) -> Counters:
         """What has moved so far."""
-        return self._counting.counters
+        return self._counters
 
     def __iter__(self) -> Generator[Step, None, None]:
         if self._active is not None or self.steps_done != self.header.first_step:
@@ -242,7 +243,7 @@ class Run:
             self.exchange.update(work, gradient, cache)
             lane.lap("update", record.step)
             self.steps_done = record.step + 1
-            self._counting.add(record)
+            self._counters = self._counted.pop(record.step)
             pipeline.write_back(record.step, record.evict.row, cache.take(record.evict))
             lane.lap("evict", record.step)
             self.exchange.depart(record, cache)
@@ -271,7 +272,10 @@ class Run:
             source = planned(self.stream, self.header, self.pooling, worker=self.exchange.rank)
         else:
             source = replayed(self.stream, self.records, self.header.first_step, self.pooling)
+        counting = Counting()
         for work in source:
+            counting.add(work.record)
+            self._counted[work.record.step] = counting.counters
             self.exchange.expect(work.record)
             yield work
 
