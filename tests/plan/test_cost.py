@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foresee.plan.cost import (
     BEHIND,
@@ -17,6 +19,7 @@ from foresee.plan.cost import (
     READER,
     SERVER_LINK,
     SERVERS,
+    TRAINER_LINK,
     WAITED,
     WRITER,
     Prediction,
@@ -135,6 +138,77 @@ def test_hidden_work_needs_cores() -> None:
     assert full.lanes[CORES] == pytest.approx(1.25)
     own_planner = step(moving, cores=2, planner_seconds=0.5, planner_cores_here=1, **speeds)
     assert own_planner.step_seconds == pytest.approx(1.5)
+
+
+def test_rows_travel_beside_the_compute_that_follows_their_gradients() -> None:
+    link = {"trainer_bytes_per_second": 8000.0, "compute_after_rows_share": 0.3}
+    hidden = step(volumes(2, transfers=transfers(Kind.GRAD, CRITICAL, 20)), **link)
+    assert hidden.step_seconds == pytest.approx(1.0), "0.2 seconds of exchange behind 0.3 of compute"
+    assert hidden.parts[EXCHANGE] == pytest.approx(0.0)
+    longer = step(volumes(2, transfers=transfers(Kind.GRAD, CRITICAL, 80)), **link)
+    assert longer.step_seconds == pytest.approx(0.7 + 0.8)
+    assert longer.parts[EXCHANGE] == pytest.approx(0.5)
+    one_core = step(
+        volumes(2, transfers=transfers(Kind.GRAD, CRITICAL, 20)), exchange_row_seconds=0.01, cores=1, **link
+    )
+    assert one_core.step_seconds == pytest.approx(0.7 + 0.3 + 0.4), "both need the core; the link does not"
+
+
+def test_rows_and_dense_gradients_share_the_link() -> None:
+    exchanged = volumes(2, transfers=transfers(Kind.GRAD, CRITICAL, 50))
+    dense = {"trainer_bytes_per_second": 8000.0, "dense_bytes": 2400.0}
+    assert step(exchanged, **dense).step_seconds == pytest.approx(1.0 + 0.5 + 0.3)
+    packing = step(exchanged, exchange_row_seconds=0.003, **dense)
+    assert packing.step_seconds == pytest.approx(1.0 + 0.5 + 0.3), "packed while dense gradients have the link"
+    assert packing.parts[DENSE] == pytest.approx(0.3)
+
+
+def test_an_exchange_may_get_less_than_a_link() -> None:
+    exchanged = volumes(2, transfers=transfers(Kind.GRAD, CRITICAL, 50))
+    found = step(exchanged, trainer_bytes_per_second=8000.0, exchange_link_share=0.5)
+    assert found.step_seconds == pytest.approx(2.0)
+    assert found.lanes[TRAINER_LINK] == pytest.approx(0.5), "the other half is free for others"
+
+
+def test_hidden_work_on_full_cores_delays_compute_and_not_the_link() -> None:
+    moving = volumes(2, fetched=10, evicted=10, transfers=transfers(Kind.GRAD, CRITICAL, 50))
+    speeds = {"trainer_bytes_per_second": 8000.0, "served_row_seconds": 0.02}
+    assert step(moving, cores=8, **speeds).step_seconds == pytest.approx(1.5)
+    full = step(moving, cores=1, **speeds)
+    assert full.step_seconds == pytest.approx(1.0 + 0.4 + 0.5), "rows are served beside compute, then exchanged"
+    assert full.lanes[CORES] == pytest.approx(1.4)
+
+
+def test_hidden_work_is_done_while_training_waits_for_it() -> None:
+    chain = volumes(fetched=10, evicted=10, waits_for=1)
+    found = step(chain, cores=1, read_row_seconds=0.1, write_row_seconds=0.1)
+    assert found.step_seconds == pytest.approx(1.0 + 1.0 + 1.0)
+
+
+def test_a_shared_store_is_told_of_steps_without_write_backs() -> None:
+    assert step(volumes(1), request_seconds=3.0).step_seconds == pytest.approx(1.0)
+    assert step(volumes(2), request_seconds=3.0).step_seconds == pytest.approx(3.0, rel=0.05)
+
+
+@given(
+    fetched=st.integers(0, 50), evicted=st.integers(0, 50), exchanged=st.integers(0, 50), num_workers=st.integers(1, 4),
+    kind=st.sampled_from(Kind), urgency=st.sampled_from([CRITICAL, BACKGROUND]), waits_for=st.integers(1, 9),
+    share=st.floats(0, 1), cores=st.sampled_from([0.5, 1.0, 2.0, float("inf")]),
+)  # fmt: skip
+def test_no_step_is_shorter_than_its_compute_or_what_a_resource_needs(
+    fetched: int, evicted: int, exchanged: int, num_workers: int, kind: Kind, urgency: int, waits_for: int,
+    share: float, cores: float,
+) -> None:  # fmt: skip
+    moved = transfers(kind, urgency, exchanged if num_workers > 1 else 0)
+    moving = volumes(num_workers, fetched=fetched, evicted=evicted, transfers=moved, waits_for=waits_for)
+    found = step(
+        moving, compute_after_rows_share=share, cores=cores, trainer_bytes_per_second=8000.0, dense_bytes=500.0,
+        read_row_seconds=0.01, write_row_seconds=0.01, served_row_seconds=0.01, exchange_row_seconds=0.005,
+        request_seconds=0.1, cache_row_seconds=0.001,
+    )  # fmt: skip
+    assert np.isfinite(found.step_seconds)
+    assert found.step_seconds >= max(1.0, *found.lanes.values()) - 1e-9
+    assert min(found.parts.values()) >= -1e-9
 
 
 def test_the_slowest_worker_decides() -> None:

@@ -36,6 +36,7 @@ class Assumptions:
 
     servers: int | None
     compute_ms: float
+    after_rows: float
     link_gbit: float
     server_link_gbit: float
     latency_us: float
@@ -58,6 +59,7 @@ class Assumptions:
         wire = self.wire_row_us * scenario.MICROSECOND
         speeds = Speeds(
             compute_seconds=self.compute_ms * scenario.MILLISECOND,
+            compute_after_rows_share=self.after_rows,
             trainer_bytes_per_second=self.link_gbit * GIGABIT,
             server_bytes_per_second=self.server_link_gbit * GIGABIT,
             latency_seconds=self.latency_us * scenario.MICROSECOND,
@@ -76,8 +78,9 @@ class Assumptions:
     def in_words(self, times: RowTimes) -> str:
         planned = f"planning on {self.planners} core(s)" if self.planners else "a plan that was made before"
         return (
-            f"Predicted for {self.compute_ms:g} ms of compute a step, links of {self.link_gbit:g} Gbit/s (servers "
-            f"{self.server_link_gbit:g}) and {self.latency_us:g} µs, {self.server_cores:g} cores a server, "
+            f"Predicted for {self.compute_ms:g} ms of compute a step, {self.after_rows:.0%} of it after the gradients "
+            f"of rows, links of {self.link_gbit:g} Gbit/s (servers {self.server_link_gbit:g}) and "
+            f"{self.latency_us:g} µs, {self.server_cores:g} cores a server, "
             f"{self.dense_mb:g} MB of dense gradients, {self.dense_hidden:.0%} of their sum hidden, {planned}. Timed "
             f"here: {1e6 * times.read:.2f} / {1e6 * times.write:.2f} µs to read / write a row, {1e6 * times.cache:.2f} "
             "to copy it."
@@ -102,6 +105,9 @@ def simulate(
     dim: Annotated[int, typer.Option(min=1, help="Columns of a row.")] = 64,
     optimizer: Annotated[str, typer.Option(help="Of the rows: its state travels with them.")] = "rowwise_adagrad",
     compute_ms: Annotated[float, typer.Option(help="Forward and backward of one trainer, its rows at hand.")] = 8.0,
+    after_rows: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of that after the gradients of rows, which travel meanwhile.")
+    ] = 0.1,
     link_gbit: Annotated[float, typer.Option(help="Of every trainer, each way.")] = 25.0,
     server_link_gbit: Annotated[float | None, typer.Option(help="Of every server. Default: as a trainer's.")] = None,
     latency_us: Annotated[float, typer.Option(min=0, help="One way between two machines.")] = 20.0,
@@ -131,7 +137,7 @@ def simulate(
     from foresee.engine.simulation import time_rows
 
     assumed = Assumptions(
-        servers=servers, compute_ms=compute_ms, link_gbit=link_gbit,
+        servers=servers, compute_ms=compute_ms, after_rows=after_rows, link_gbit=link_gbit,
         server_link_gbit=link_gbit if server_link_gbit is None else server_link_gbit, latency_us=latency_us,
         message_us=message_us, wire_row_us=wire_row_us, server_cores=server_cores, dense_mb=dense_mb,
         dense_hidden=dense_hidden, planners=planners,

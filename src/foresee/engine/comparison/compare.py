@@ -1,7 +1,7 @@
 """Plans the same steps once for each policy, cache and number of trainers; counts what moves and predicts the step.
 
 In: samples, one for each number of trainers, and a question. Out: one outcome for each combination, as it is found.
-Rows are counted by `plan/count.py` as everywhere, final write-backs included; seconds are predicted by `plan/cost.py`
+Rows are counted by `plan/count.py` as everywhere, final write-backs included; seconds are predicted by `plan/cost`
 from the second half of the steps, when caches are filled, and without the last one, which writes everything back.
 Never: a run. Nothing is trained and no table is opened.
 """

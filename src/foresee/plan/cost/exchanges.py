@@ -1,0 +1,101 @@
+"""What trainers send each other in a step, as seconds: gradients and rows due at the next step, and all the rest.
+
+In: volumes and speeds. Out: seconds on links and seconds of fixed costs, by exchange. What shares the link with them is
+the business of `sharing`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresee.plan.cost.speeds import RowBytes, Speeds
+from foresee.plan.cost.stores import bytes_read, bytes_written
+from foresee.plan.record import Int64, Kind
+from foresee.plan.volumes import BACKGROUND, CRITICAL, Volumes
+
+Float64 = NDArray[np.float64]
+
+GRADIENTS, ROWS, LATER = 0, 1, 2
+"""The exchanges of a step: two on the critical path, one in the background."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanges:
+    """Those of all steps. The sum of dense gradients is apart, but for what of it is hidden behind backward."""
+
+    link_seconds: Float64  # [steps, workers, directions, exchanges]
+    """How long they are on the link, which is not busy all of that time: `exchange_link_share` says how much."""
+    packed_seconds: Float64  # [steps, workers, exchanges]
+    """Rows packed, unpacked and summed: work of a processor."""
+    fixed_seconds: Float64  # [steps, exchanges]
+    """Latency, messages, and the slowest worker's packing, whatever the link carries."""
+    stored_seconds: Float64  # [steps, workers, directions]
+    """Fetches and write-backs on the trainer's link."""
+
+    @classmethod
+    def of(cls, volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> Exchanges:
+        workers, each = volumes.num_workers, speeds.exchange_seconds * (volumes.num_workers - 1)
+        rows, num_bytes = _by_exchange(volumes, row_bytes, speeds)
+        packed = rows.sum(axis=2) * speeds.exchange_row_seconds
+        swapped = (each + speeds.latency_seconds) if volumes.transfers.any() else 0.0
+        rounds = np.zeros((volumes.num_steps, 3))
+        rounds[:, GRADIENTS] = volumes.reduced[..., CRITICAL].max(axis=1) > 0
+        rounds[:, LATER] = volumes.reduced[..., BACKGROUND].max(axis=1) > 0
+        fixed = packed.max(axis=1) + swapped + rounds * 2 * (workers - 1) * speeds.latency_seconds
+        stored = np.stack([bytes_written(volumes, row_bytes), bytes_read(volumes, row_bytes)], axis=-1)
+        return cls(
+            link_seconds=num_bytes / speeds.exchange_link_share / speeds.trainer_bytes_per_second,
+            packed_seconds=packed,
+            fixed_seconds=fixed if workers > 1 else np.zeros((volumes.num_steps, 3)),
+            stored_seconds=stored / speeds.trainer_bytes_per_second,
+        )
+
+
+def dense_seconds(num_workers: int, speeds: Speeds) -> float:
+    """A ring all-reduce of the dense gradients, as far as it is not hidden, on a link of its own."""
+    if num_workers == 1 or speeds.dense_bytes == 0:
+        return 0.0
+    return dense_link_seconds(num_workers, speeds) + 2 * (num_workers - 1) * speeds.latency_seconds
+
+
+def dense_link_seconds(num_workers: int, speeds: Speeds) -> float:
+    """What of it is on a trainer's link, each way."""
+    sent = _ring(num_workers) * speeds.dense_bytes * (1.0 - speeds.dense_hidden_share)
+    return sent / speeds.trainer_bytes_per_second
+
+
+def transfer_bytes(volumes: Volumes, row_bytes: RowBytes) -> Int64:
+    """[steps, workers, directions, urgencies]: what goes from worker to worker."""
+    bytes_of = np.array([row_bytes.stored if kind == Kind.MOVE else row_bytes.value for kind in Kind], np.int64)
+    num_bytes: Int64 = (volumes.transfers * bytes_of[:, None]).sum(axis=3)
+    return num_bytes
+
+
+def _ring(num_workers: int) -> float:
+    """How often each worker sends a vector that is summed over all of them."""
+    return 2.0 * (num_workers - 1) / num_workers
+
+
+def _by_exchange(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> tuple[Float64, Float64]:
+    """Rows and bytes [steps, workers, directions, exchanges]; sums over all workers go round a ring, with gradients."""
+    bytes_of = np.array([row_bytes.stored if kind == Kind.MOVE else row_bytes.value for kind in Kind], np.float64)
+    rows = np.stack([
+        volumes.transfers[..., Kind.GRAD, CRITICAL],
+        volumes.transfers[..., [Kind.VALUE, Kind.MOVE], CRITICAL].sum(axis=-1),
+        volumes.transfers[..., BACKGROUND].sum(axis=-1),
+    ], axis=-1).astype(np.float64)  # fmt: skip
+    num_bytes = np.stack([
+        volumes.transfers[..., Kind.GRAD, CRITICAL] * float(row_bytes.value),
+        (volumes.transfers[..., CRITICAL] * bytes_of)[..., [Kind.VALUE, Kind.MOVE]].sum(axis=-1),
+        (volumes.transfers[..., BACKGROUND] * bytes_of).sum(axis=-1),
+    ], axis=-1)  # fmt: skip
+    ring = _ring(volumes.num_workers)
+    for exchange, urgency in ((GRADIENTS, CRITICAL), (LATER, BACKGROUND)):
+        reduced = volumes.reduced[..., urgency, None]  # [steps, workers, one]
+        rows[..., exchange] += reduced / 2
+        num_bytes[..., exchange] += ring * reduced * row_bytes.value
+    num_bytes[..., LATER] += ring * speeds.dense_bytes * speeds.dense_hidden_share
+    return rows, num_bytes
