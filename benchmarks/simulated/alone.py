@@ -66,7 +66,6 @@ class OneProcess:
     def __init__(self, folder: Path, num_turns: int) -> None:
         num_steps = num_turns * len(CONFIGURATIONS) // 2 * (WARMUP_STEPS + TIMED_STEPS) + TAIL_STEPS
         self.scene = Scene.make(batch_size=BATCH_SIZE, num_steps=num_steps, table_scale=0.005)
-        self.touched = self.scene.touched
         self.stores: dict[str, Store] = {
             "memory": self._written(MemoryStore(self.scene.layout)),
             "disk": self._written(DiskStore.create(folder / "tables", self.scene.layout)),
@@ -82,23 +81,24 @@ class OneProcess:
     def turn(self) -> Turn:
         found = {}
         speeds = {where: self._speeds(store) for where, store in self.stores.items()}
+        before = self._compute_seconds()
         for some in CONFIGURATIONS:
             store = self.stores[some.where]
             part = plan_part(
                 self.scene, planner=some.planner, cache_share=some.cache_share, first_step=store.committed_step,
                 num_steps=PART_STEPS,
             )  # fmt: skip
-            before = self._compute_seconds()
             measured = self._measure(self.scene, store, part, WARMUP_STEPS)
-            known = replace(speeds[some.where], compute_seconds=(before + self._compute_seconds()) / 2)
-            found[some.name] = (self._predict(part, known), measured)
+            after = self._compute_seconds()
+            known = replace(speeds[some.where], compute_seconds=(before + after) / 2)
+            found[some.name], before = (self._predict(part, known), measured), after
         return found
 
     def _written(self, store: Store) -> Store:
         """Every row written once: none is still to be made, no memory still to be found."""
-        rows = Rows.empty(len(self.touched), store.layout)
-        store.read(self.touched, rows)
-        store.write(self.touched, rows)
+        rows = Rows.empty(len(self.scene.touched), store.layout)
+        store.read(self.scene.touched, rows)
+        store.write(self.scene.touched, rows)
         store.commit(0)
         return store
 
@@ -123,7 +123,7 @@ class OneProcess:
         return seconds
 
     def _speeds(self, store: Store) -> Speeds:
-        request, read_row, write_row = store_speeds(store, self.touched)
+        request, read_row, write_row = store_speeds(store, self.scene.shuffled)
         return Speeds(
             compute_seconds=0.0, cores=CORES, request_seconds=request, read_row_seconds=read_row,
             write_row_seconds=write_row, cache_row_seconds=cache_row_seconds(self.scene),

@@ -1,9 +1,11 @@
-"""Two trainers and two servers, each a host of its own on shaped links: measured, and predicted from a fast network.
+"""Two trainers and two servers, each a host of its own on shaped links: measured, and predicted from other rates.
 
-Calibrated at 1 Gbit/s: the compute of a step on a run whose cache holds every row, before and after each measurement;
-reads and writes of rows at the servers, TLS included; an all-to-all of nothing; and what a row in an exchange costs,
-such that one plan without placement is predicted as it was measured: two trainers and two servers share the cores here.
-Predicted: other rates, caches, placements, and no cache. Plans are made before the clock starts.
+All of them share the cores of this machine, so `cores` is one for each trainer, and what servers and packets take of it
+counts. Calibrated: the compute of a step on a run whose cache holds every row, before and after each measurement; reads
+and writes of rows at the servers, TLS included, in seconds and in processor time; an all-to-all of nothing and one of
+something; and what a row in an exchange costs, such that one plan without placement, at a rate of its own and measured
+first and last, is predicted as it was measured. Predicted: other rates, caches, placements, and no cache. Plans are
+made before the clock starts, and rows are updated during backward, as `foresee train` does it.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -27,11 +29,13 @@ from foresee.engine.loop import Run
 from foresee.engine.tables import Tables
 from foresee.engine.workers.mesh import Lane, TorchMesh
 from foresee.engine.workers.peers import PeerExchange
+from foresee.engine.workers.worker import SWITCH_SECONDS
 from foresee.plan.cost import RowBytes, Speeds, predict
-from foresee.store.contract import Store
+from foresee.store.contract import Rows, Store
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
 from shaped.hosts import ADDRESSES, call, make_secrets, missing, shaped_hosts, start
+from simulated.processor import processor_seconds
 from simulated.scene import (
     DIM,
     OPTIMIZER,
@@ -49,13 +53,18 @@ from simulated.scene import (
 NUM_TRAINERS, SAMPLES = 2, 512
 SERVER_PORT, TRAINER_PORT = 4441, 29503
 START_SECONDS, END_SECONDS = 60.0, 300.0
-FAST_MBIT = 1000.0
+FAST_MBIT, CALIBRATED_MBIT = 1000.0, 175.0
 GOODPUT = 0.95
 """What is left of a rate for what is in the packets: Ethernet, IP, TCP and TLS take the rest."""
 ID_BYTES = 12
 """What goes with a row between a trainer and a server: its id and its version."""
 WARMUP_STEPS, TIMED_STEPS, TAIL_STEPS = 6, 8, 4
-FILLING_STEPS = 4
+FILLING_STEPS, COMPUTE_STEPS = 4, 16
+STORE_TURNS, STORE_ROWS = 4, (400, 3600)
+"""As many as steps read and write: one chunk, which is packed, sent and unpacked one after the other."""
+EXCHANGED_BYTES = 200_000
+"""About what a trainer sends in one exchange."""
+REPEATS = 12
 ROW_SECONDS_MAX = 1e-3
 Turn = dict[str, tuple[float, float]]
 
@@ -73,7 +82,7 @@ class Pair:
         return f"two trainers at {self.rate_mbit:g} Mbit/s: {self.planner}, cache of {self.cache_share:.0%}"
 
 
-CALIBRATED = Pair(rate_mbit=FAST_MBIT, planner="owner", cache_share=0.25)
+CALIBRATED = Pair(rate_mbit=CALIBRATED_MBIT, planner="owner", cache_share=0.25)
 CONFIGURATIONS = [
     Pair(rate_mbit=rate, planner=planner, cache_share=share)
     for rate in (100.0, 250.0)
@@ -82,9 +91,19 @@ CONFIGURATIONS = [
 
 
 def make_scene(num_turns: int) -> Scene:
-    parts = num_turns * (len(CONFIGURATIONS) + 1)
+    parts = num_turns * (len(CONFIGURATIONS) + 2)
     num_steps = parts * (WARMUP_STEPS + TIMED_STEPS) + TAIL_STEPS
     return Scene.make(batch_size=NUM_TRAINERS * SAMPLES, num_steps=num_steps, table_scale=0.005)
+
+
+class Measured(NamedTuple):
+    """A configuration that was trained."""
+
+    configuration: Pair
+    part: Part
+    seconds: float
+    compute_seconds: float
+    """Just before and after."""
 
 
 class Trainer:
@@ -95,78 +114,120 @@ class Trainer:
         self.scene = make_scene(num_turns)
         self.model = DistributedDataParallel(make_model(self.scene))
         self.certificate = (folder / "server.pem").read_bytes()
+        self.servers = [int((folder / f"server{shard}.pid").read_text()) for shard in range(2)]
         self.first_step = 0
-        self.again = Scene.make(batch_size=SAMPLES, num_steps=FILLING_STEPS, table_scale=0.005, repeated=5)
+        repeated = -(-(2 + COMPUTE_STEPS) // FILLING_STEPS) + 2
+        self.again = Scene.make(batch_size=SAMPLES, num_steps=FILLING_STEPS, table_scale=0.005, repeated=repeated)
         num_again = len(self.again.batches)
         self.cached = plan_part(self.again, planner="lookahead", cache_share=1.0, first_step=0, num_steps=num_again)
         self.mesh = TorchMesh()
+        self.dense_bytes = 4.0 * sum(weight.numel() for weight in self.model.parameters())
 
     def turn(self) -> Turn:
-        speeds, found = self._calibrate(), {}
-        computes = [speeds.compute_seconds]
-        for some in CONFIGURATIONS:
-            part, measured = self._measure(some)
-            computes.append(self._compute(speeds.dense_bytes).seconds)
-            here = replace(self._at(speeds, some.rate_mbit), compute_seconds=sum(computes[-2:]) / 2)
-            found[some.name] = (self._predict(part, here), measured.seconds)
-        return found
+        speeds, measured = self._speeds(), list[Measured]()
+        before = self._compute_seconds()
+        for some in (CALIBRATED, *CONFIGURATIONS, CALIBRATED):
+            part, taken = self._measure(some)
+            after = self._compute_seconds()
+            measured.append(Measured(some, part, taken.seconds, (before + after) / 2))
+            before = after
+        first, *others, last = measured
+        speeds = replace(speeds, exchange_row_seconds=self._fitted([first, last], speeds))
+        return {one.configuration.name: (self._predict(one, speeds), one.seconds) for one in others}
 
-    def _at(self, speeds: Speeds, rate_mbit: float) -> Speeds:
-        wire = rate_mbit * 1e6 / 8 * GOODPUT
-        return replace(speeds, trainer_bytes_per_second=wire, server_bytes_per_second=wire)
-
-    def _calibrate(self) -> Speeds:
-        self._shape(FAST_MBIT)
-        wire = FAST_MBIT * 1e6 / 8 * GOODPUT
+    def _speeds(self) -> Speeds:
+        """All but what depends on the configuration, and what is fitted."""
+        self._shape(CALIBRATED_MBIT)
         store = self._store()
-        request, read_row, write_row = store_speeds(store, self.scene.touched, turns=3)
+        request, read_row, write_row, processor = self._store_speeds(store)
         store.close()
-        row_wire = (store.layout.row_bytes + ID_BYTES) / wire
-        dense_bytes = 4.0 * sum(weight.numel() for weight in self.model.parameters())
-        compute = self._compute(dense_bytes)
-        part, measured = self._measure(CALIBRATED)
-        speeds = Speeds(
-            compute_seconds=compute.seconds,
+        exchange_seconds = self._swap_seconds(4)
+        exchanging = self._swap_seconds(EXCHANGED_BYTES) - exchange_seconds
+        row_wire = (store.layout.row_bytes + ID_BYTES) / wire(CALIBRATED_MBIT)
+        read_row, write_row = max(0.0, read_row - row_wire), max(0.0, write_row - row_wire)
+        return Speeds(
+            compute_seconds=0.0,
+            compute_after_rows_share=self._after_rows_share(),
             cores=1,
             num_servers=2,
             request_seconds=request,
-            read_row_seconds=max(0.0, read_row - row_wire),
-            write_row_seconds=max(0.0, write_row - row_wire),
+            read_row_seconds=read_row,
+            write_row_seconds=write_row,
+            served_row_seconds=max(0.0, processor - (read_row + write_row) / 2),
             cache_row_seconds=cache_row_seconds(self.scene),
-            exchange_seconds=self._exchange_seconds(),
-            dense_bytes=dense_bytes,
-            trainer_bytes_per_second=wire,
-            server_bytes_per_second=wire,
+            exchange_seconds=exchange_seconds,
+            exchange_link_share=min(1.0, EXCHANGED_BYTES / wire(CALIBRATED_MBIT) / exchanging),
+            dense_bytes=self.dense_bytes,
         )
-        return replace(speeds, exchange_row_seconds=self._fitted(part, measured.seconds, speeds))
 
-    def _fitted(self, part: Part, measured_seconds: float, speeds: Speeds) -> float:
-        """The cost of a row in an exchange with which this plan is predicted as it was measured."""
+    def _store_speeds(self, store: Store) -> tuple[float, float, float, float]:
+        """(request, read of a row, write of a row) in seconds, and a trainer's share of all processor time, by row."""
+        shuffled, requests = self.scene.shuffled, []
+        for _ in range(REPEATS):
+            begun = time.perf_counter()
+            store.read(shuffled[:1], Rows.empty(1, store.layout))
+            requests.append(time.perf_counter() - begun)
+        dist.barrier()
+        own, served = time.process_time(), processor_seconds(self.servers)
+        _, read_row, write_row = store_speeds(store, shuffled, turns=STORE_TURNS, probed=STORE_ROWS)
+        own = time.process_time() - own
+        dist.barrier()
+        served = processor_seconds(self.servers) - served
+        num_rows = STORE_TURNS * 3 * sum(STORE_ROWS)  # read, and read and written
+        speeds = [statistics.median(requests), read_row, write_row, (own + served / NUM_TRAINERS) / num_rows]
+        request, read_row, write_row, processor = self._mean(speeds)
+        return request, read_row, write_row, processor
+
+    def _fitted(self, calibrated: Sequence[Measured], speeds: Speeds) -> float:
+        """The cost of a row in an exchange with which these are predicted as they were measured."""
         low, high = 0.0, ROW_SECONDS_MAX
         for _ in range(30):
             middle = (low + high) / 2
-            predicted = self._predict(part, replace(speeds, exchange_row_seconds=middle))
-            low, high = (middle, high) if predicted < measured_seconds else (low, middle)
+            tried = replace(speeds, exchange_row_seconds=middle)
+            missing_seconds = sum(one.seconds - self._predict(one, tried) for one in calibrated)
+            low, high = (middle, high) if missing_seconds > 0 else (low, middle)
         return high
 
-    def _compute(self, dense_bytes: float) -> Taken:
+    def _compute_seconds(self) -> float:
         """A step whose rows are all in the cache already, without the time that dense gradients take on the link."""
+        return self._time(self._cached_run(), FILLING_STEPS + 2, COMPUTE_STEPS).seconds - self.dense_bytes / wire(
+            FAST_MBIT
+        )
+
+    def _after_rows_share(self) -> float:
+        """How much of a step's compute follows the gradients of its rows, by the training thread's processor time."""
+        trainee, found = Trainee(self.model), list[float]()
+        begun, there = time.thread_time(), 0.0
+
+        def arrived(embeddings: torch.Tensor) -> None:
+            nonlocal there
+            there = time.thread_time()
+
+        for step in self._cached_run():
+            step.update_during_backward()
+            step.embeddings.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
+            trainee.step(step.dense, step.embeddings, step.labels)
+            ended = time.thread_time()
+            found.append((ended - there) / (ended - begun))
+            step.update()
+            begun = time.thread_time()
+        return self._mean([statistics.median(found)])[0]
+
+    def _cached_run(self) -> Run:
         self._shape(FAST_MBIT)
         tables, known = Tables(MemoryStore(self.again.layout), OPTIMIZER), self.cached
-        run = Run(self.again.stream, tables, known.header, self.again.pooling, known.records)
-        taken = self._mean(self._time(run, FILLING_STEPS + 2))
-        return taken._replace(seconds=taken.seconds - dense_bytes / (FAST_MBIT * 1e6 / 8 * GOODPUT))
+        return Run(self.again.stream, tables, known.header, self.again.pooling, known.records)
 
-    def _exchange_seconds(self) -> float:
-        """An all-to-all of next to nothing."""
-        sizes, little = [1, 1], torch.zeros(2)
-        seconds = []
-        for _ in range(20):
+    def _swap_seconds(self, num_bytes: int) -> float:
+        """An all-to-all in which each trainer sends the other so many bytes."""
+        sizes = [0 if peer == self.rank else num_bytes // 4 for peer in range(NUM_TRAINERS)]
+        sent, seconds = torch.zeros(num_bytes // 4), []
+        for _ in range(REPEATS):
             dist.barrier()
             begun = time.perf_counter()
-            self.mesh.start(Lane.CRITICAL, little, sizes, sizes)()
+            self.mesh.start(Lane.CRITICAL, sent, sizes, sizes)()
             seconds.append(time.perf_counter() - begun)
-        return self._mean(Taken(statistics.median(seconds), 0.0)).seconds
+        return self._mean([statistics.median(seconds)])[0]
 
     def _measure(self, some: Pair) -> tuple[Part, Taken]:
         """From an empty cache, at the step after the last one. The plan, and what a step took."""
@@ -183,7 +244,7 @@ class Trainer:
             self.scene.stream, Tables(store, OPTIMIZER), part.header, self.scene.pooling, own, exchange=exchange,
             commit_at_end=False,
         )  # fmt: skip
-        taken = self._time(run, WARMUP_STEPS)
+        taken = self._time(run, WARMUP_STEPS, TIMED_STEPS)
         exchange.close()
         self._shape(FAST_MBIT)
         self.first_step = run.steps_done
@@ -192,21 +253,22 @@ class Trainer:
             store.commit(self.first_step)
         dist.barrier()
         store.close()
-        return part, self._mean(taken)
+        return part, taken
 
-    def _time(self, run: Run, warmup: int) -> Taken:
+    def _time(self, run: Run, warmup: int, timed: int) -> Taken:
         trainee = Trainee(self.model)
 
         def steps() -> Iterator[None]:
             for step in run:
+                step.update_during_backward()
                 trainee.step(step.dense, step.embeddings, step.labels)
                 step.update()
                 yield
 
         running = steps()
-        taken = time_steps(running, warmup, TIMED_STEPS)
+        taken = time_steps(running, warmup, timed)
         running.close()  # type: ignore[attr-defined]
-        return taken
+        return Taken(*self._mean(taken))
 
     def _store(self) -> Store:
         servers = [f"grpc+tls://{ADDRESSES[f'server{i}']}:{SERVER_PORT}" for i in range(2)]
@@ -215,10 +277,14 @@ class Trainer:
             tls_root_certificate=self.certificate,
         )  # fmt: skip
 
-    def _predict(self, part: Part, speeds: Speeds) -> float:
+    def _predict(self, one: Measured, speeds: Speeds) -> float:
         row = RowBytes(stored=self.scene.layout.row_bytes + ID_BYTES, value=4 * DIM)
-        trained = part.volumes.until_step(WARMUP_STEPS + TIMED_STEPS)
-        return predict(trained, row, speeds, first_step=WARMUP_STEPS).step_seconds
+        trained = one.part.volumes.until_step(WARMUP_STEPS + TIMED_STEPS)
+        rate = wire(one.configuration.rate_mbit)
+        here = replace(
+            speeds, compute_seconds=one.compute_seconds, trainer_bytes_per_second=rate, server_bytes_per_second=rate
+        )
+        return predict(trained, row, here, first_step=WARMUP_STEPS).step_seconds
 
     def _shape(self, rate_mbit: float) -> None:
         """Both ends of every link: a bucket so small that bursts do not matter, a queue so long that none is lost."""
@@ -230,15 +296,23 @@ class Trainer:
                     call("tc", "-n", space, "qdisc", "replace", "dev", device, *shaping)
         dist.barrier()
 
-    def _mean(self, taken: Taken) -> Taken:
-        both = torch.tensor(taken, dtype=torch.float64)
+    def _mean(self, figures: Sequence[float]) -> list[float]:
+        """Of both trainers, so that both go on with the same."""
+        both = torch.tensor(figures, dtype=torch.float64)
         dist.all_reduce(both)
-        return Taken(*(both / NUM_TRAINERS).tolist())
+        means: list[float] = (both / NUM_TRAINERS).tolist()
+        return means
+
+
+def wire(rate_mbit: float) -> float:
+    """Bytes a second."""
+    return rate_mbit * 1e6 / 8 * GOODPUT
 
 
 def train(arguments: argparse.Namespace) -> None:
     """A trainer's process; trainer 0 prints the turns."""
     torch.set_num_threads(1)
+    sys.setswitchinterval(SWITCH_SECONDS)
     where = f"tcp://{ADDRESSES['trainer0']}:{TRAINER_PORT}"
     dist.init_process_group("gloo", init_method=where, rank=arguments.rank, world_size=NUM_TRAINERS)
     trainer = Trainer(arguments.rank, Path(arguments.folder), arguments.prefix, arguments.turns)
@@ -272,7 +346,8 @@ def start_servers(prefix: str, folder: Path, scene: Scene) -> None:
             "--port-file", str(folder / f"port{shard}"), "--parent", str(os.getpid()),
             "--tls-certificate", str(folder / "server.pem"), "--tls-key", str(folder / "server.key"),
         ]  # fmt: skip
-        start(f"{prefix}-server{shard}", words, folder / f"server{shard}.log")
+        server = start(f"{prefix}-server{shard}", words, folder / f"server{shard}.log")
+        (folder / f"server{shard}.pid").write_text(str(server.pid))
 
 
 def run_trainers(prefix: str, folder: Path, count: int, script: Path) -> Iterator[Turn]:

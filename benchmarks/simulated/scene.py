@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +36,8 @@ from foresee.testing.streams import MemoryStream
 DIM, NUM_DENSE, HIDDEN = 64, 13, 64
 OPTIMIZER = RowwiseAdagrad(lr=0.05)
 PROBED_ROWS = (1_000, 6_000)
+KEPT = 8
+"""Rows on their way that a probe keeps, as a run does: memory that is used again at once is quicker than any run's."""
 BLOCK_STEPS = 4
 
 
@@ -75,10 +79,15 @@ class Scene:
     def pooling(self) -> Pooling:
         return Pooling.of([False] * len(self.table_sizes))
 
-    @property
+    @cached_property
     def touched(self) -> NDArray[np.int64]:
         """All rows of the log, ascending."""
         return np.unique(np.concatenate([batch.rows for batch in self.batches]))
+
+    @cached_property
+    def shuffled(self) -> NDArray[np.int64]:
+        """The same, in any order."""
+        return np.random.default_rng(1).permutation(self.touched)
 
     @property
     def largest_batch(self) -> int:
@@ -156,36 +165,49 @@ def plan_part(
     return Part(header, records, measure(records, num_workers))
 
 
-def slope(seconds_of: Callable[[int], float], turns: int = 5) -> tuple[float, float]:
+def slope(
+    seconds_of: Callable[[int], float], turns: int = 5, probed: tuple[int, int] = PROBED_ROWS
+) -> tuple[float, float]:
     """(seconds of nothing, seconds of each row) from timing few and many rows in turn."""
-    few, many = PROBED_ROWS
+    few, many = probed
     pairs = [(seconds_of(few), seconds_of(many)) for _ in range(turns)]
     low, high = (statistics.median(column) for column in zip(*pairs, strict=True))
     each = max(0.0, (high - low) / (many - few))
     return max(0.0, low - few * each), each
 
 
-def store_speeds(store: Store, touched: NDArray[np.int64], turns: int = 5) -> tuple[float, float, float]:
-    """(request, read of a row, write of a row) in seconds."""
+def store_speeds(
+    store: Store, shuffled: NDArray[np.int64], turns: int = 5, probed: tuple[int, int] = PROBED_ROWS
+) -> tuple[float, float, float]:
+    """(request, read of a row, write of a row) in seconds, for rows that come in any order."""
     rng = np.random.default_rng(1)
 
     def rows(count: int) -> NDArray[np.int64]:
-        return rng.choice(touched, count, replace=False)
+        begin = int(rng.integers(len(shuffled) - count))
+        return shuffled[begin : begin + count]
 
     def read(count: int) -> float:
         chosen, out = rows(count), Rows.empty(count, store.layout)
+        kept.append(out)
         begun = time.perf_counter()
         store.read(chosen, out)
         return time.perf_counter() - begun
 
     def write(count: int) -> float:
-        chosen, source = rows(count), Rows.empty(count, store.layout)
-        store.read(chosen, source)
+        chosen, source = sources[count].pop()
         begun = time.perf_counter()
         store.write(chosen, source)
         return time.perf_counter() - begun
 
-    (asked, read_row), (_, write_row) = slope(read, turns), slope(write, turns)
+    kept = deque[Rows](maxlen=KEPT)
+    asked, read_row = slope(read, turns, probed)
+    sources: dict[int, list[tuple[NDArray[np.int64], Rows]]] = {count: [] for count in probed}
+    for count in sources:
+        for _ in range(turns):
+            chosen, source = rows(count), Rows.empty(count, store.layout)
+            store.read(chosen, source)
+            sources[count].append((chosen, source))
+    _, write_row = slope(write, turns, probed)
     return asked, read_row, write_row
 
 
@@ -195,6 +217,7 @@ def cache_row_seconds(scene: Scene) -> float:
     with Threads(1) as threads:
         cache = SlotCache(layout, OPTIMIZER, scene.pooling, capacity_rows=capacity, threads=threads)
         slots = np.random.default_rng(2).permutation(capacity).astype(np.int32)
+        kept = deque[Rows](maxlen=2 * KEPT)
 
         def seconds_of(count: int) -> float:
             chosen, ids, versions = slots[:count], np.arange(count), np.zeros(count, np.int32)
@@ -202,7 +225,9 @@ def cache_row_seconds(scene: Scene) -> float:
             staging.versions[:] = 0
             begun = time.perf_counter()
             cache.fill(Fetch(ids, chosen, versions), staging)
-            cache.take(Evict(chosen, ids, versions))
-            return (time.perf_counter() - begun) / 2
+            taken = cache.take(Evict(chosen, ids, versions))
+            seconds = (time.perf_counter() - begun) / 2
+            kept.extend((staging, taken))
+            return seconds
 
         return slope(seconds_of)[1]
