@@ -41,7 +41,7 @@ def main() -> None:
     torch.set_num_threads(1)
     found: dict[str, list[tuple[float, float]]] = {}
     sources: dict[str, Callable[[], Iterator[alone.Turn]]] = {
-        "alone": lambda: alone.turns(arguments.turns or (9 if arguments.full else 2)),
+        "alone": lambda: alone.turns(arguments.turns or (9 if arguments.full else 3)),
         "pair": lambda: pair.turns(arguments.turns or (5 if arguments.full else 1), Path(__file__)),
     }
     for name in [arguments.only] if arguments.only else sources:

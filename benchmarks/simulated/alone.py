@@ -31,7 +31,7 @@ from simulated.scene import (
 )
 
 BATCH_SIZE = 512
-WARMUP_STEPS, TIMED_STEPS, TAIL_STEPS = 8, 20, 4
+WARMUP_STEPS, TIMED_STEPS, TAIL_STEPS = 8, 16, 4
 PART_STEPS = WARMUP_STEPS + TIMED_STEPS + TAIL_STEPS
 FILLING_STEPS = 6
 """Different batches of the run that everything is cached for."""
