@@ -19,9 +19,9 @@ import pyarrow.csv
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from foresee.data import Batch, criteo_table_sizes, synthetic_rows
+from foresee.engine.workers.dense import shared
 from foresee.models import DLRM, LogShape
 
 DIM = 64
@@ -108,7 +108,7 @@ def own_share(batch: Batch, rank: int) -> Batch:
 def make_model(log: Log, width: int) -> DLRM:
     torch.manual_seed(0)
     shape = LogShape(num_dense=NUM_DENSE, num_features=len(log.table_sizes))
-    return DLRM(shape, DIM, bottom=(width,), top=(width,))
+    return DLRM(shape, DIM, bottom=(width, width // 2), top=(width, width // 2))
 
 
 class Trainee:
@@ -116,7 +116,7 @@ class Trainee:
 
     def __init__(self, log: Log, width: int) -> None:
         model = make_model(log, width)
-        self.model = DistributedDataParallel(model)
+        self.model = shared(model)
         self.optimizer = torch.optim.Adam(model.parameters(), fused=True)
         self.loss = nn.BCEWithLogitsLoss()
 

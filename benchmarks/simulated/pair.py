@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from foresee.engine.loop import Run
 from foresee.engine.tables import Tables
+from foresee.engine.workers.dense import shared
 from foresee.engine.workers.mesh import Lane, TorchMesh
 from foresee.engine.workers.peers import PeerExchange
 from foresee.engine.workers.worker import SWITCH_SECONDS
@@ -112,7 +112,7 @@ class Trainer:
     def __init__(self, rank: int, folder: Path, prefix: str, num_turns: int) -> None:
         self.rank, self.prefix = rank, prefix
         self.scene = make_scene(num_turns)
-        self.model = DistributedDataParallel(make_model(self.scene))
+        self.model = shared(make_model(self.scene))
         self.certificate = (folder / "server.pem").read_bytes()
         self.servers = [int((folder / f"server{shard}.pid").read_text()) for shard in range(2)]
         self.first_step = 0

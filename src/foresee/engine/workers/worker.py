@@ -21,7 +21,6 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from foresee.config import RunConfig
 from foresee.data.click_log import ClickLog
@@ -47,6 +46,7 @@ from foresee.engine.stopping import StopSignals
 from foresee.engine.tables import Tables
 from foresee.engine.training import loss_of, recording, sinks_of
 from foresee.engine.work import Pooling
+from foresee.engine.workers.dense import shared
 from foresee.engine.workers.mesh import TorchMesh
 from foresee.engine.workers.peers import PeerExchange
 from foresee.engine.workers.plan_origin import plan_origin
@@ -215,7 +215,7 @@ def _train(
 ) -> bool:  # fmt: skip
     """The loop; True if all steps of the run are done."""
     rank, num_workers = dist.get_rank(), dist.get_world_size()
-    shared: nn.Module = DistributedDataParallel(model) if num_workers > 1 else model
+    dense = shared(model) if num_workers > 1 else model
     window, samples_before = MetricsWindow(), run.header.first_step * config.train.batch_size
     keep = KeepTogether(config, run, model, optimizer, folder, sinks)
     valid = EvaluateValid(config, run, model, log, sinks, display)
@@ -231,7 +231,7 @@ def _train(
     model.train()
     for step in run:
         torch.manual_seed(_seed(config.train.seed, step.index, rank))
-        logits, loss = _learn(shared, step, optimizer)
+        logits, loss = _learn(dense, step, optimizer)
         window.add(logits.detach().numpy(), step.labels.numpy())
         agreed = pulse.beat(stop=stop.asked, commit=rank == 0 and keep.announce(), loss=loss)
         keep.asked = agreed.commit
