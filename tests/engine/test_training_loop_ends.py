@@ -86,10 +86,21 @@ def test_updates_during_backward_end_with_the_same_bytes(log: ClickLog, stop_aft
 
 
 def test_a_second_backward_after_the_update_began_is_refused(log: ClickLog) -> None:
-    step = next(iter(lookahead(log, _tables(log), batch_size=32, cache_rows=150)))
+    steps = iter(lookahead(log, _tables(log), batch_size=32, cache_rows=150))
+    step = next(steps)
     step.update_during_backward()
     step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
     with pytest.raises(UsageError, match=r"step 0: its update began with the first backward\(\)"):
+        step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
+    steps.close()
+
+
+def test_an_update_after_the_loop_begins_nothing(log: ClickLog) -> None:
+    steps = iter(lookahead(log, _tables(log), batch_size=32, cache_rows=150))
+    step = next(steps)
+    step.update_during_backward()
+    steps.close()
+    with pytest.raises(UsageError, match="step 0 belongs to a loop that has ended"):
         step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
 
 

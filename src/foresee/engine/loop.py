@@ -219,6 +219,7 @@ class Run:
 
     def _start(self, work: Work, gradient: torch.Tensor) -> Callable[[], None]:
         """The same as `_finish`, on a thread of its own; until the returned wait is over, the link is for it alone."""
+        self._of_this_loop(work)
         if self._updates is None:
             self._updates = ThreadPoolExecutor(1, UPDATE_THREAD)
         gate = self.exchange.gate
@@ -235,9 +236,7 @@ class Run:
 
     def _finish(self, work: Work, gradient: torch.Tensor, lane_name: str = TRAIN) -> None:
         """Updates the step's rows and frees its slots; a commit or a `break` right after it includes the step."""
-        if self._active is None:
-            raise UsageError(f"step {work.record.step} belongs to a loop that has ended; update it inside the loop")
-        (pipeline, cache), record, lane = self._active, work.record, self.timeline.lane(lane_name)
+        (pipeline, cache), record, lane = self._of_this_loop(work), work.record, self.timeline.lane(lane_name)
         with self._whole_or_never_committed():
             lane.lap("compute" if lane_name == TRAIN else "other", record.step)
             self.exchange.update(work, gradient, cache)
@@ -249,6 +248,11 @@ class Run:
             self.exchange.depart(record, cache)
             lane.lap("exchange", record.step)
         self.timeline.done(work, cache)
+
+    def _of_this_loop(self, work: Work) -> tuple[Pipeline, Cache]:
+        if self._active is None:
+            raise UsageError(f"step {work.record.step} belongs to a loop that has ended; update it inside the loop")
+        return self._active
 
     @contextmanager
     def _never_committed_in_mid_step(self, step: Step) -> Iterator[None]:
