@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.engine.workers.parcels import Parcel, parcels_of
-from foresee.plan.record import Int32, Int64, Kind, Record
+from foresee.plan.record import Int32, Int64, Kind, Record, Transfers
 
+BACKGROUND = 2
 NOT_HERE = -1
 
 
@@ -56,22 +57,19 @@ class Itinerary:
 
     @classmethod
     def of(cls, record: Record, num_workers: int) -> Itinerary:
-        send, recv, next_step = record.send, record.recv, record.step + 1
-        gradient_out, gradient_in = send.kind == Kind.GRAD, recv.kind == Kind.GRAD
-        soon_out, soon_in = send.deadline == next_step, recv.deadline == next_step
-        gradients_out = parcels_of(send, gradient_out & soon_out, num_workers)
-        gradients_in = parcels_of(recv, gradient_in & soon_in, num_workers)
-        background_out = parcels_of(send, send.deadline == next_step + 1, num_workers)
-        background_in = parcels_of(recv, recv.deadline == next_step + 1, num_workers)
-        slots = np.unique(np.concatenate([send.slot[gradient_out], recv.slot[gradient_in]]))
+        send, recv = record.send, record.recv
+        gradients_out, rows_out, background_out = parcels_of(send, _exchange(send, record.step), num_workers)
+        gradients_in, rows_in, background_in = parcels_of(recv, _exchange(recv, record.step), num_workers)
+        gradient_out = send.kind == Kind.GRAD
+        slots = np.unique(np.concatenate([send.slot[gradient_out], recv.slot[recv.kind == Kind.GRAD]]))
         positions = _Positions(record.unique)
         alone = positions.without(record.apply, slots)
         leaves = positions.mark(np.concatenate([record.evict.slot, send.slot[~gradient_out]]))[alone]
         return cls(
             gradients_out=gradients_out,
             gradients_in=gradients_in,
-            rows_out=parcels_of(send, ~gradient_out & soon_out, num_workers),
-            rows_in=parcels_of(recv, ~gradient_in & soon_in, num_workers),
+            rows_out=rows_out,
+            rows_in=rows_in,
             background_out=background_out,
             background_in=background_in,
             travelling=positions.of(slots),
@@ -83,6 +81,12 @@ class Itinerary:
             alone_staying=alone[~leaves],
             moved=send.slot[send.kind == Kind.MOVE],
         )
+
+
+def _exchange(transfers: Transfers, step: int) -> Int32:
+    """Which of the three each transfer goes over with: gradients, rows, background."""
+    is_row = (transfers.kind != Kind.GRAD).astype(np.int32)
+    return np.where(transfers.deadline == step + 1, is_row, np.int32(BACKGROUND))
 
 
 def _joint(travelling: Int32, incoming: list[Parcel]) -> Joint:

@@ -16,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresee.plan.record import Int32, Int64, Kind, Transfers, empty_int32
+from foresee.plan.record import Int32, Int64, Kind, Transfers
 from foresee.store.contract import Layout, Rows
 
 Float32 = NDArray[np.float32]
 KINDS = tuple(int(kind) for kind in Kind)
+NUM_EXCHANGES = 3
 GRAD, VALUE, MOVE = int(Kind.GRAD), int(Kind.VALUE), int(Kind.MOVE)
 
 
@@ -53,21 +54,21 @@ def move_width(layout: Layout) -> int:
     return layout.width + layout.state_width + 3
 
 
-def parcels_of(transfers: Transfers, chosen: NDArray[np.bool_], num_workers: int) -> list[Parcel]:
-    """The chosen transfers as one parcel for each worker."""
-    if not chosen.any():
-        return [Parcel(peer, *[empty_int32()] * 3) for peer in range(num_workers)]
-    slots = transfers.slot[chosen]
-    piles = transfers.peer[chosen] * len(KINDS) + transfers.kind[chosen]
-    order = np.argsort(piles, kind="stable")
-    bounds = np.searchsorted(piles[order], np.arange(num_workers * len(KINDS) + 1))
-    slots = slots[order]
+def parcels_of(transfers: Transfers, exchange: Int32, num_workers: int) -> list[list[Parcel]]:
+    """For each of the exchanges 0, 1 and 2 one parcel for each worker; `exchange` says which a transfer belongs to."""
+    num_piles = NUM_EXCHANGES * num_workers * len(KINDS)
+    pile = (exchange * num_workers + transfers.peer) * len(KINDS) + transfers.kind
+    order = np.argsort(pile, kind="stable")
+    ends = np.searchsorted(pile[order], np.arange(1, num_piles))
+    piles = np.split(transfers.slot[order], ends)
+    return [
+        [_parcel(peer, piles[(number * num_workers + peer) * len(KINDS) :]) for peer in range(num_workers)]
+        for number in range(NUM_EXCHANGES)
+    ]
 
-    def pile(peer: int, kind: int) -> Int32:
-        at = peer * len(KINDS) + kind
-        return slots[bounds[at] : bounds[at + 1]]
 
-    return [Parcel(peer, pile(peer, GRAD), pile(peer, VALUE), pile(peer, MOVE)) for peer in range(num_workers)]
+def _parcel(peer: int, of_kinds: list[Int32]) -> Parcel:
+    return Parcel(peer, of_kinds[GRAD], of_kinds[VALUE], of_kinds[MOVE])
 
 
 def pack(contents: list[Contents], parcels: list[Parcel], layout: Layout) -> tuple[Tensor, list[int]]:
