@@ -28,13 +28,17 @@ check: lint types test
 chaos: $(VENV)/.installed
 	$(BIN)/python tests/chaos/run.py
 
-# What only benchmarks need (peers and referees) lives in an environment of its own.
+# What only benchmarks need (peers and referees) lives in an environment of its own. Peers come without dependencies, so
+# that torch stays as it is; what they import is named. FuxiCTR 2.3.10 would need ray, which one machine has no use for.
 .venv-bench/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . libcachesim
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		fbgemm-gpu-cpu==1.8.0 torchmetrics==1.0.3 tensordict pyre-extensions tqdm iopath psutil
-	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps torchrec==1.8.0
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		scikit-learn pandas polars h5py keras-preprocessing
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps \
+		torchrec==1.8.0 deepctr-torch==0.3.0 fuxictr==2.3.9
 	touch $@
 
 bench-env: .venv-bench/.installed

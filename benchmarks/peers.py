@@ -1,11 +1,13 @@
-"""The same training by Foresee, by plain PyTorch and by TorchRec, all in memory: samples a second, memory, AUC.
+"""The same training by Foresee, plain PyTorch, TorchRec, DeepCTR-Torch and FuxiCTR, all in memory: speed, memory, AUC.
 
-Three cases, all of them DLRMs:
-    synthetic   the model of `foresee demo` (dim 16, bottom 64, top 128-64), on a synthetic log of Criteo's shape (26
+Four cases:
+    synthetic   the DLRM of `foresee demo` (dim 16, bottom 64, top 128-64), on a synthetic log of Criteo's shape (26
                 tables, 13 numbers), batches of 2048
     large_mlp   the same log with dim 64, bottom 512-256, top 512-256: here most of a step is matrix products, which
                 are the same for all, so ratios are nearer to 1
     avazu       the first model on Avazu's real log (21 tables), batches of 512; from $FORESEE_DATA or ../shared/data
+    deepfm      a DeepFM (dim 16, deep 128-64) on the synthetic log: the model that DeepCTR-Torch and FuxiCTR have in
+                common with us. Pairs are of categorical features only and there is one bias, as DeepCTR-Torch has it
 Every side is a process of its own, starts from the same values, sees the same batches in the same order, decoded before
 the clock starts, and updates rows by Adagrad and the dense part by Adam (fused), on the same number of threads. Sides
 train in turns and are stopped in between; figures are medians of the ratios of each turn, the first left out. At the
@@ -15,112 +17,75 @@ end each side scores the valid split.
     pytorch    one nn.EmbeddingBag(sparse=True) over all tables, global ids: one lookup, one gradient and one
                torch.optim.Adagrad step a batch, instead of one for each table
     torchrec   FusedEmbeddingBagCollection on one process (FBGEMM updates rows inside backward), its
-               KeyedJaggedTensors made before the clock starts; left out if .venv-bench is missing
+               KeyedJaggedTensors made before the clock starts
+    deepctr    DeepCTR-Torch's DeepFM, without penalties, in a loop as that of its `fit`
+    fuxictr    a DeepFM of FuxiCTR's layers (its package has none ready-made), stepped by its `train_step`, which also
+               clips gradients
+DeepCTR-Torch and FuxiCTR keep two tables for each feature (embeddings, first order) and offer dense gradients only:
+their step passes over all rows, with torch's fused Adagrad, so their ratios grow with the tables.
 
-DeepCTR-Torch and FuxiCTR are left out: the first has no DLRM and needs TensorFlow, the second needs a data pipeline of
-its own. Printed last: ours_over_pytorch, ours_over_torchrec (samples a second), auc_difference (largest over all cases,
-between ours and pytorch), and peak resident memory and AUC of every side.
+The last three run in .venv-bench, which `make bench-env` makes; a side that cannot run is left out, with a sentence.
+Printed last: ours_over_<side> (samples a second), auc_difference (largest over all cases, between ours and pytorch),
+and samples a second, peak resident memory and AUC of every side.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
-import logging
 import os
 import resource
 import statistics
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
 
-from foresee import SGD, Adagrad, ClickLog, Tables
-from foresee.data import Avazu, Batch, prepare, synthetic
-from foresee.engine.evaluation import evaluate
-from foresee.engine.loop import Run, make_header
-from foresee.engine.metrics import MetricsAccumulator
-from foresee.engine.tables import layout_for
-from foresee.engine.work import Pooling
-from foresee.models import DLRM
-from foresee.store.initial import initial_values
-from foresee.testing.streams import MemoryStream
+from foresee import ClickLog
+from foresee.data import Avazu, prepare, synthetic
+from rivals.case import CASES, MAIN, THREADS, Case, case_of
+from rivals.training import Runs, Trainer
 from sides.process import Process, serve
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCH_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
 DATA = Path(os.environ.get("FORESEE_DATA", ROOT.parent / "shared" / "data"))
 AVAZU = DATA / "avazu" / "avazu_union_sorted.csv"
-LEARNING_RATE, EPS, THREADS = 0.05, 1e-8, 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A log and how it is trained on."""
-
-    name: str
-    log: str
-    batch_size: int = 2048
-    dim: int = 16
-    bottom: tuple[int, ...] = (64,)
-    top: tuple[int, ...] = (128, 64)
-    turns: int = 5
-    """Besides the first, which is not counted."""
-    steps: int
-    """Of a turn."""
-    epochs: int = 1
-    sides: tuple[str, ...] = ("ours", "pytorch", "torchrec")
-
-    @property
-    def num_steps(self) -> int:
-        return self.steps * (self.turns + 1)
-
-
-CASES = {
-    case.name: case
-    for case in (
-        Case(name="synthetic", log="synthetic", steps=20),
-        Case(name="large_mlp", log="synthetic", dim=64, bottom=(512, 256), top=(512, 256), steps=8, turns=4),
-        Case(name="avazu", log="avazu", batch_size=512, steps=16, epochs=2, sides=("ours", "pytorch")),
-    )
+MODULES = {
+    "ours": "rivals.foresee_side",
+    "pytorch": "rivals.pytorch_side",
+    "torchrec": "rivals.torchrec_side",
+    "deepctr": "rivals.deepctr_side",
+    "fuxictr": "rivals.fuxictr_side",
 }
-FULL_TURNS = 4
-"""Times as many turns with --full."""
-MAIN = "synthetic"
+"""Where each side's class is; imported in its own process, as most need a library that this one does not have."""
+IN_BENCH_ENV = ("torchrec", "deepctr", "fuxictr")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="four times as many turns")
+    parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), metavar="CASE", help="cases")
     parser.add_argument("--cache-share", type=float, default=0.3, help="of all rows")
-    parser.add_argument("--side", choices=sorted(SIDES), help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=sorted(MODULES), help=argparse.SUPPRESS)
     parser.add_argument("--case", choices=sorted(CASES), help=argparse.SUPPRESS)
     parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
         run_side(arguments)
-        return
+        # Nothing is left to be saved, and taking down torch and a gigabyte of tables takes a second for each side.
+        os._exit(0)
     with tempfile.TemporaryDirectory(dir=os.environ.get("FORESEE_BENCH_DIR", ".")) as folder:
-        cases = [case_of(arguments, name) for name in CASES]
-        made = {"synthetic": make_synthetic(Path(folder) / "synthetic", cases)}
-        logs = {**made, "avazu": make_avazu(Path(folder) / "avazu")}
+        cases = [case_of(name, full=arguments.full) for name in arguments.only]
+        logs = {log: MAKERS[log](Path(folder) / log, cases) for log in {case.log for case in cases}}
         results = {case.name: compare(case, log, arguments) for case in cases if (log := logs[case.log]) is not None}
     print(json.dumps(figures(results)))
-
-
-def case_of(arguments: argparse.Namespace, name: str) -> Case:
-    case, times = CASES[name], FULL_TURNS if arguments.full else 1
-    return replace(case, turns=case.turns * times, epochs=case.epochs * times if case.epochs > 1 else 1)
 
 
 def make_synthetic(path: Path, cases: list[Case]) -> Path:
@@ -130,12 +95,15 @@ def make_synthetic(path: Path, cases: list[Case]) -> Path:
     return path
 
 
-def make_avazu(path: Path) -> Path | None:
+def make_avazu(path: Path, cases: list[Case]) -> Path | None:
     if not AVAZU.exists():
         print(f"{AVAZU.name} is not in the data folder: no real log; FORESEE_DATA names another folder")
         return None
     prepare(Avazu(files=(AVAZU,)), path)
     return path
+
+
+MAKERS: dict[str, Callable[[Path, list[Case]], Path | None]] = {"synthetic": make_synthetic, "avazu": make_avazu}
 
 
 Turns = dict[str, list[dict[str, Any]]]
@@ -147,32 +115,47 @@ def compare(case: Case, log: Path, arguments: argparse.Namespace) -> Turns:
     with contextlib.ExitStack() as running:
         options = ["--cache-share", str(arguments.cache_share), "--log", str(log), "--case", case.name]
         options += ["--full"] if arguments.full else []
-        processes = {
+        started = {
             name: running.enter_context(Process([python, __file__, *options, "--side", name]))
             for name, python in interpreters(case).items()
         }
+        processes = {name: process for name, process in started.items() if can_run(name, process.ask("begin"))}
         questions = [*["train"] * (case.turns + 1), "end"]
         answers: Turns = {name: [] for name in processes}
         for question in questions:
             for name, process in processes.items():
                 answers[name].append(process.ask(question))
-    print(f"{case.name}: batches of {case.batch_size}, dim {case.dim}, bottom {case.bottom}, top {case.top}")
-    for name, (_, *turns, end) in answers.items():
-        speed = statistics.median(turn["samples_per_second"] for turn in turns)
-        print(f"  {name:<9} {speed:9,.0f} samples/s   AUC {end['auc']:.5f}   peak {end['peak_mb']:6.0f} MB")
+    widths = f"bottom {case.bottom}, top {case.top}" if case.model == "dlrm" else f"deep {case.top}"
+    print(f"{case.name}: {case.model}, batches of {case.batch_size}, dim {case.dim}, {widths}")
+    for name, turns in answers.items():
+        auc, peak_mb = turns[-1]["auc"], turns[-1]["peak_mb"]
+        print(f"  {name:<9} {speed(turns):9,.0f} samples/s   AUC {auc:.5f}   peak {peak_mb:6.0f} MB")
     return answers
 
 
 def interpreters(case: Case) -> dict[str, str]:
-    """Of every side of a case that can run on this machine."""
-    if BENCH_PYTHON.exists():
-        return {name: str(BENCH_PYTHON) if name == "torchrec" else sys.executable for name in case.sides}
-    print("TorchRec is left out: it needs .venv-bench, which `make bench-env` makes")
-    return {name: sys.executable for name in case.sides if name != "torchrec"}
+    """Of every side of a case that this machine has one for."""
+    found = {name: BENCH_PYTHON if name in IN_BENCH_ENV else Path(sys.executable) for name in case.sides}
+    for name in [name for name, python in found.items() if not python.exists()]:
+        print(f"{name} is left out: it needs .venv-bench, which `make bench-env` makes")
+        del found[name]
+    return {name: str(python) for name, python in found.items()}
+
+
+def can_run(name: str, answer: dict[str, Any]) -> bool:
+    if "cannot" in answer:
+        print(f"{name} is left out: it cannot run here ({answer['cannot']}); `make bench-env` may help")
+    return "cannot" not in answer
+
+
+def speed(turns: list[dict[str, Any]]) -> float:
+    """Samples a second of a side: the median of the turns that count."""
+    return float(statistics.median(turn["samples_per_second"] for turn in turns[1:-1]))
 
 
 def figures(results: dict[str, Turns]) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    differences = []
     for case, answers in results.items():
         suffix = "" if case == MAIN else f"_{case}"
         for peer in answers.keys() - {"ours"}:
@@ -180,19 +163,27 @@ def figures(results: dict[str, Turns]) -> dict[str, Any]:
             ratios = [ours["samples_per_second"] / other["samples_per_second"] for ours, other in pairs]
             found[f"ours_over_{peer}{suffix}"] = round(statistics.median(ratios), 3)
         for name, turns in answers.items():
+            found[f"{name}_samples_per_second{suffix}"] = round(speed(turns))
             found[f"{name}_peak_mb{suffix}"] = turns[-1]["peak_mb"]
             found[f"{name}_auc{suffix}"] = round(turns[-1]["auc"], 5)
-    differences = [abs(turns["ours"][-1]["auc"] - turns["pytorch"][-1]["auc"]) for turns in results.values()]
-    return {"auc_difference": round(max(differences), 6), **dict(sorted(found.items()))}
+        if "pytorch" in answers:
+            differences.append(abs(answers["ours"][-1]["auc"] - answers["pytorch"][-1]["auc"]))
+    return {"auc_difference": round(max(differences, default=0.0), 6), **dict(sorted(found.items()))}
 
 
 def run_side(arguments: argparse.Namespace) -> None:
     """One side's process."""
     torch.set_num_threads(THREADS)
-    warnings.filterwarnings("ignore", message="Sparse invariant checks")  # of torch's own Adagrad
-    log, case = ClickLog.open(arguments.log), case_of(arguments, arguments.case)
-    trainer = Trainer(case, log)
-    side = SIDES[arguments.side](case, log, trainer, arguments)
+    case = case_of(arguments.case, full=arguments.full)
+    try:
+        side = side_of(arguments.side, case, ClickLog.open(arguments.log), arguments.cache_share)
+    except Exception as error:
+        if arguments.side not in IN_BENCH_ENV:
+            raise
+        # Another library may be missing, or too old for its neighbours: the comparison goes on without it.
+        reason = f"{type(error).__name__}: {error}"
+        serve({"begin": lambda: {"cannot": reason}})
+        return
     steps = side.steps()
 
     def train() -> dict[str, float]:
@@ -206,150 +197,13 @@ def run_side(arguments: argparse.Namespace) -> None:
         auc, peak_mb = side.auc(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return {"auc": auc, "peak_mb": round(peak_mb, 1)}
 
-    serve({"train": train, "end": end})
+    serve({"begin": dict, "train": train, "end": end})
 
 
-class Trainer:
-    """The dense side, the same for all, and the batches."""
+def side_of(name: str, case: Case, log: ClickLog, cache_share: float) -> Runs:
+    side: Runs = importlib.import_module(MODULES[name]).Side(case, log, Trainer(case, log), cache_share)
+    return side
 
-    def __init__(self, case: Case, log: ClickLog) -> None:
-        torch.manual_seed(0)
-        self.model = DLRM(log, case.dim, bottom=case.bottom, top=case.top)
-        self.adam = torch.optim.Adam(self.model.parameters(), fused=True)
-        self.loss = nn.BCEWithLogitsLoss()
-        stream = log.batches(batch_size=case.batch_size, epochs=case.epochs)
-        self.batches = list(islice(stream.batches(), case.num_steps))
-
-    def step(self, dense: Tensor, embeddings: Tensor, labels: Tensor) -> None:
-        """Forward and backward; the dense part is updated."""
-        self.loss(self.model(dense, embeddings), labels).backward()
-        self.adam.step()
-        self.adam.zero_grad()
-
-
-def valid_batches(log: ClickLog) -> Iterator[Batch]:
-    return log.batches(batch_size=4096, split="valid", shuffle=False, drop_last=False).batches()
-
-
-def first_rows(case: Case, log: ClickLog) -> Tensor:
-    """What all sides start from."""
-    layout = layout_for(log, case.dim, SGD(lr=0.0), 0, 0.05)
-    return torch.from_numpy(initial_values(layout, np.arange(layout.num_rows)))
-
-
-class Ours:
-    """Foresee, with the loop of its README."""
-
-    def __init__(self, case: Case, log: ClickLog, trainer: Trainer, arguments: argparse.Namespace) -> None:
-        self.log, self.trainer = log, trainer
-        self.tables = Tables.in_memory(log, dim=case.dim, optimizer=Adagrad(lr=LEARNING_RATE, eps=EPS))
-        stream = MemoryStream(trainer.batches, num_rows=log.num_rows)
-        header = make_header(stream, planner="lookahead", cache_rows=max(1, int(log.num_rows * arguments.cache_share)))
-        self.run = Run(stream, self.tables, header, Pooling.of(log.mean_features), num_threads=THREADS)
-
-    def steps(self) -> Iterator[None]:
-        for step in self.run:
-            self.trainer.step(step.dense, step.embeddings, step.labels)
-            step.update()
-            yield
-
-    def auc(self) -> float:
-        return known(evaluate(self.trainer.model, self.tables.store, self.log).auc)
-
-
-class PyTorch:
-    """All tables in one nn.EmbeddingBag with sparse gradients, and torch's Adagrad."""
-
-    def __init__(self, case: Case, log: ClickLog, trainer: Trainer, arguments: argparse.Namespace) -> None:
-        self.log, self.trainer, self.shape = log, trainer, (-1, log.num_features, case.dim)
-        self.bag = nn.EmbeddingBag.from_pretrained(first_rows(case, log), freeze=False, mode="sum", sparse=True)
-        self.adagrad = torch.optim.Adagrad(self.bag.parameters(), lr=LEARNING_RATE, eps=EPS)
-        self.inputs = [tuple(map(torch.from_numpy, (it.dense, it.rows, it.labels))) for it in trainer.batches]
-
-    def look_up(self, rows: Tensor) -> Tensor:
-        pooled: Tensor = self.bag(rows.view(-1, 1)).view(self.shape)
-        return pooled
-
-    def steps(self) -> Iterator[None]:
-        for dense, rows, labels in self.inputs:
-            self.trainer.step(dense, self.look_up(rows), labels)
-            self.adagrad.step()
-            self.adagrad.zero_grad()
-            yield
-
-    def auc(self) -> float:
-        batches = valid_batches(self.log)
-        return scored(
-            self.trainer.model, ((it.dense, self.look_up(torch.from_numpy(it.rows)), it.labels) for it in batches)
-        )
-
-
-class TorchRec:
-    """A fused collection of tables in host memory."""
-
-    def __init__(self, case: Case, log: ClickLog, trainer: Trainer, arguments: argparse.Namespace) -> None:
-        from torchrec import EmbeddingBagConfig
-        from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
-
-        logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)  # a remark on TorchRec's own code
-        self.log, self.trainer, self.shape = log, trainer, (-1, log.num_features, case.dim)
-        self.names = [feature.name for feature in log.features]
-        sizes = {table.name: table.num_rows for table in log.tables}
-        self.offsets = np.array([log.table_offsets[feature.table] for feature in log.features])
-        tables = [
-            EmbeddingBagConfig(
-                name=it.table, embedding_dim=case.dim, num_embeddings=it.num_rows, feature_names=[it.name]
-            )
-            for it in log.features
-        ]
-        self.bags: Any = FusedEmbeddingBagCollection(
-            tables=tables, optimizer_type=torch.optim.Adagrad, optimizer_kwargs={"lr": LEARNING_RATE, "eps": EPS},
-            device=torch.device("cpu"),
-        )  # fmt: skip
-        first = first_rows(case, log)
-        with torch.no_grad():
-            for name, offset in log.table_offsets.items():
-                self.bags.embedding_bags[name].weight.copy_(first[offset : offset + sizes[name]])
-        self.inputs = [
-            (torch.from_numpy(it.dense), self.lookups(it), torch.from_numpy(it.labels)) for it in trainer.batches
-        ]
-
-    def lookups(self, batch: Batch) -> Any:
-        """Feature by feature, as TorchRec wants them."""
-        from torchrec import KeyedJaggedTensor
-
-        local = batch.rows.reshape(batch.num_samples, -1) - self.offsets
-        ids = torch.from_numpy(np.ascontiguousarray(local.T).reshape(-1))
-        return KeyedJaggedTensor(keys=self.names, values=ids, lengths=torch.ones(len(ids), dtype=torch.int32))
-
-    def steps(self) -> Iterator[None]:
-        for dense, lookups, labels in self.inputs:
-            self.trainer.step(dense, self.bags(lookups).values().view(self.shape), labels)
-            yield
-
-    def auc(self) -> float:
-        inputs = (
-            (batch.dense, self.bags(self.lookups(batch)).values().view(self.shape), batch.labels)
-            for batch in valid_batches(self.log)
-        )
-        return scored(self.trainer.model, inputs)
-
-
-def scored(model: nn.Module, inputs: Iterator[tuple[Any, Tensor, Any]]) -> float:
-    """AUC of a split."""
-    metrics = MetricsAccumulator()
-    with torch.no_grad():
-        for dense, embeddings, labels in inputs:
-            metrics.add(model(torch.from_numpy(dense), embeddings).numpy(), labels)
-    return known(metrics.result().auc)
-
-
-def known(auc: float | None) -> float:
-    assert auc is not None, "the valid split has clicks and others"
-    return auc
-
-
-SIDES: dict[str, Any] = {"ours": Ours, "pytorch": PyTorch, "torchrec": TorchRec}
 
 if __name__ == "__main__":
     main()
