@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from drawn.section import Command, Outputs, Section, figure_of, flat_figures
+from drawn.section import Command, Outputs, Section, figure_of, flat_figures, markdown_table
+
+LIBRARIES = {
+    "ours": "Foresee",
+    "pytorch": "PyTorch",
+    "torchrec": "TorchRec",
+    "deepctr": "DeepCTR-Torch",
+    "fuxictr": "FuxiCTR",
+}
+MAIN = "synthetic"
+OF_A_SIDE = ("samples_per_second", "peak_mb", "auc")
 
 
 def draw(outputs: Outputs) -> go.Figure | None:
@@ -18,7 +28,23 @@ def draw(outputs: Outputs) -> go.Figure | None:
 
 
 def words(outputs: Outputs) -> str:
-    return flat_figures(outputs["peers"])
+    """A line for each side of each case; figures that are not of one side stand below."""
+    output, told, lines = outputs["peers"], set[str](), []
+    for name in output:
+        side, found, suffix = name.partition(f"_{OF_A_SIDE[0]}")
+        if found:
+            of_side = [f"{side}_{figure}{suffix}" for figure in OF_A_SIDE]
+            ratio = f"ours_over_{side}{suffix}"
+            told |= {*of_side, ratio}
+            speed, peak_mb, auc = (output.get(it, "") for it in of_side)
+            case = suffix.removeprefix("_") or MAIN
+            lines.append((case, LIBRARIES.get(side, side), f"{speed:,}", output.get(ratio, ""), f"{peak_mb:,}", auc))
+    rest = flat_figures({name: value for name, value in output.items() if name not in told})
+    if not lines:
+        return rest
+    lines.sort(key=lambda line: (line[0] != MAIN, line[0], line[1] != LIBRARIES["ours"]))
+    head = ("case", "side", "samples a second", "ours over it", "peak MB", "AUC")
+    return "\n\n".join((markdown_table(head, lines), rest))
 
 
 SECTION = Section(commands={"peers": Command(script="benchmarks/peers.py")}, minutes=1, draw=draw, words=words)

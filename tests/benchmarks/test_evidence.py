@@ -88,6 +88,16 @@ def test_every_section_draws_and_writes_what_was_kept(name: str) -> None:
     assert len(figure.data) > 0
 
 
+def test_peers_have_a_line_for_each_side_of_each_case() -> None:
+    ours = {"ours_samples_per_second_deepfm": 80_000, "ours_peak_mb_deepfm": 700.5, "ours_auc_deepfm": 0.74}
+    theirs = {"fuxictr_samples_per_second_deepfm": 20_000, "fuxictr_peak_mb_deepfm": 1200.0, "fuxictr_auc_deepfm": 0.73}
+    written = peers.words({"peers": {**theirs, **ours, "ours_over_fuxictr_deepfm": 4.0, "auc_difference": 0.0001}})
+    lines = "| deepfm | Foresee | 80,000 |  | 700.5 | 0.74 |\n| deepfm | FuxiCTR | 20,000 | 4.0 | 1,200.0 | 0.73 |"
+    assert lines in written
+    assert "| `auc_difference` | 0.0001 |" in written
+    assert "`ours_over_fuxictr_deepfm`" not in written
+
+
 @pytest.mark.parametrize("name", evidence.SECTIONS)
 def test_the_page_has_markers_for_every_section(name: str) -> None:
     page = evidence.PAGE.read_text("utf-8")
