@@ -8,10 +8,10 @@ Four cases:
     avazu       the first model on Avazu's real log (21 tables), batches of 512; from $FORESEE_DATA or ../shared/data
     deepfm      a DeepFM (dim 16, deep 128-64) on the synthetic log: the model that DeepCTR-Torch and FuxiCTR have in
                 common with us. Pairs are of categorical features only and there is one bias, as DeepCTR-Torch has it
-Every side is a process of its own, starts from the same values, sees the same batches in the same order, decoded before
-the clock starts, and updates rows by Adagrad and the dense part by Adam (fused), on the same number of threads. Sides
-train in turns and are stopped in between; figures are medians of the ratios of each turn, the first left out. At the
-end each side scores the valid split.
+Every side of a case is a process of its own, starts from the same values, sees the same batches in the same order,
+decoded before the clock starts, and updates rows by Adagrad and the dense part by Adam (fused), on the same number of
+threads. Sides train in turns and are stopped in between; figures are medians of the ratios of each turn, the first left
+out. At the end each side scores the valid split.
 
     ours       tables in memory, planner lookahead, planned while training, a cache of --cache-share of the rows
     pytorch    one nn.EmbeddingBag(sparse=True) over all tables, global ids: one lookup, one gradient and one
@@ -41,17 +41,19 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from foresee import ClickLog
 from foresee.data import Avazu, prepare, synthetic
 from rivals.case import CASES, MAIN, THREADS, Case, case_of
-from rivals.training import Runs, Trainer
-from sides.process import Process, serve
+from rivals.training import Runs, Trainer, adam_of
+from sides.process import Process, in_a_fork, say, serve
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCH_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
@@ -74,17 +76,19 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), metavar="CASE", help="cases")
     parser.add_argument("--cache-share", type=float, default=0.3, help="of all rows")
     parser.add_argument("--side", choices=sorted(MODULES), help=argparse.SUPPRESS)
-    parser.add_argument("--case", choices=sorted(CASES), help=argparse.SUPPRESS)
-    parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
         run_side(arguments)
-        # Nothing is left to be saved, and taking down torch and a gigabyte of tables takes a second for each side.
-        os._exit(0)
-    with tempfile.TemporaryDirectory(dir=os.environ.get("FORESEE_BENCH_DIR", ".")) as folder:
+        os._exit(0)  # nothing is left to be saved, and taking down torch and its friends takes a second for each side
+    with (
+        tempfile.TemporaryDirectory(dir=os.environ.get("FORESEE_BENCH_DIR", ".")) as folder,
+        contextlib.ExitStack() as running,
+    ):
         cases = [case_of(name, full=arguments.full) for name in arguments.only]
         logs = {log: MAKERS[log](Path(folder) / log, cases) for log in {case.log for case in cases}}
-        results = {case.name: compare(case, log, arguments) for case in cases if (log := logs[case.log]) is not None}
+        cases = [case for case in cases if logs[case.log] is not None]
+        sides = start(cases, arguments, running)
+        results = {case.name: compare(case, logs[case.log], sides) for case in cases}
     print(json.dumps(figures(results)))
 
 
@@ -110,21 +114,24 @@ Turns = dict[str, list[dict[str, Any]]]
 """What each side answered, turn by turn; its last answer is that of the end."""
 
 
-def compare(case: Case, log: Path, arguments: argparse.Namespace) -> Turns:
+def start(cases: list[Case], arguments: argparse.Namespace, running: contextlib.ExitStack) -> dict[str, Process]:
+    """All sides that can run here, their libraries imported."""
+    options = ["--cache-share", str(arguments.cache_share), *(["--full"] if arguments.full else [])]
+    started = {
+        name: running.enter_context(Process([python, __file__, *options, "--side", name]))
+        for name, python in interpreters(name for name in MODULES if any(name in case.sides for case in cases)).items()
+    }
+    return {name: process for name, process in started.items() if can_run(name, process.ask("import"))}
+
+
+def compare(case: Case, log: Path | None, sides: dict[str, Process]) -> Turns:
     """All sides on one log, in turns."""
-    with contextlib.ExitStack() as running:
-        options = ["--cache-share", str(arguments.cache_share), "--log", str(log), "--case", case.name]
-        options += ["--full"] if arguments.full else []
-        started = {
-            name: running.enter_context(Process([python, __file__, *options, "--side", name]))
-            for name, python in interpreters(case).items()
-        }
-        processes = {name: process for name, process in started.items() if can_run(name, process.ask("begin"))}
-        questions = [*["train"] * (case.turns + 1), "end"]
-        answers: Turns = {name: [] for name in processes}
-        for question in questions:
-            for name, process in processes.items():
-                answers[name].append(process.ask(question))
+    begun = {name: sides[name].ask(f"begin {case.name} {log}") for name in case.sides if name in sides}
+    processes = {name: sides[name] for name, answer in begun.items() if can_run(name, answer)}
+    answers: Turns = {name: [] for name in processes}
+    for question in [*["train"] * (case.turns + 1), "end"]:
+        for name, process in processes.items():
+            answers[name].append(process.ask(question))
     widths = f"bottom {case.bottom}, top {case.top}" if case.model == "dlrm" else f"deep {case.top}"
     print(f"{case.name}: {case.model}, batches of {case.batch_size}, dim {case.dim}, {widths}")
     for name, turns in answers.items():
@@ -133,9 +140,9 @@ def compare(case: Case, log: Path, arguments: argparse.Namespace) -> Turns:
     return answers
 
 
-def interpreters(case: Case) -> dict[str, str]:
-    """Of every side of a case that this machine has one for."""
-    found = {name: BENCH_PYTHON if name in IN_BENCH_ENV else Path(sys.executable) for name in case.sides}
+def interpreters(names: Iterable[str]) -> dict[str, str]:
+    """Of every side that this machine has one for."""
+    found = {name: BENCH_PYTHON if name in IN_BENCH_ENV else Path(sys.executable) for name in names}
     for name in [name for name, python in found.items() if not python.exists()]:
         print(f"{name} is left out: it needs .venv-bench, which `make bench-env` makes")
         del found[name]
@@ -172,18 +179,32 @@ def figures(results: dict[str, Turns]) -> dict[str, Any]:
 
 
 def run_side(arguments: argparse.Namespace) -> None:
-    """One side's process."""
-    torch.set_num_threads(THREADS)
-    case = case_of(arguments.case, full=arguments.full)
+    """One side's process: imports its library, then trains each case in a fork."""
+    name: str = arguments.side
     try:
-        side = side_of(arguments.side, case, ClickLog.open(arguments.log), arguments.cache_share)
+        importlib.import_module(MODULES[name])
+        adam_of([nn.Parameter(torch.zeros(1))])  # the first optimiser makes torch import half of itself
+        answer = {}
     except Exception as error:
-        if arguments.side not in IN_BENCH_ENV:
-            raise
-        # Another library may be missing, or too old for its neighbours: the comparison goes on without it.
-        reason = f"{type(error).__name__}: {error}"
-        serve({"begin": lambda: {"cannot": reason}})
+        answer = excuse(name, error)
+    for line in sys.stdin:
+        question, *which = line.rstrip("\n").split(" ", 2)
+        if question == "import":
+            say(answer)
+        else:
+            case, log = case_of(which[0], full=arguments.full), Path(which[1])
+            in_a_fork(partial(serve_case, name, case, log, arguments.cache_share))
+
+
+def serve_case(name: str, case: Case, log: Path, cache_share: float) -> None:
+    """Trains, in a process that does nothing else."""
+    torch.set_num_threads(THREADS)
+    try:
+        side = side_of(name, case, ClickLog.open(log), cache_share)
+    except Exception as error:
+        say(excuse(name, error))
         return
+    say({})
     steps = side.steps()
 
     def train() -> dict[str, float]:
@@ -197,7 +218,14 @@ def run_side(arguments: argparse.Namespace) -> None:
         auc, peak_mb = side.auc(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return {"auc": auc, "peak_mb": round(peak_mb, 1)}
 
-    serve({"begin": dict, "train": train, "end": end})
+    serve({"train": train, "end": end}, last="end")
+
+
+def excuse(name: str, error: Exception) -> dict[str, str]:
+    """Another library may be missing, or too old for its neighbours; ours and torch must run."""
+    if name not in IN_BENCH_ENV:
+        raise error
+    return {"cannot": f"{type(error).__name__}: {error}"}
 
 
 def side_of(name: str, case: Case, log: ClickLog, cache_share: float) -> Runs:

@@ -41,7 +41,7 @@ class Case:
 CASES = {
     case.name: case
     for case in (
-        Case(name="synthetic", log="synthetic", steps=20),
+        Case(name="synthetic", log="synthetic", steps=16, turns=8),
         Case(name="large_mlp", log="synthetic", dim=64, bottom=(512, 256), top=(512, 256), steps=4, turns=4),
         Case(name="avazu", log="avazu", batch_size=512, steps=16, epochs=2, sides=("ours", "pytorch")),
         Case(name="deepfm", log="synthetic", model="deepfm", steps=6, turns=4, sides=("ours", "deepctr", "fuxictr")),

@@ -76,20 +76,28 @@ def test_a_side_that_cannot_run_is_left_out_with_a_sentence(
     log: ClickLog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(peers.MODULES, "fuxictr", "rivals.a_library_that_is_not_there")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("import\n"))
+    peers.run_side(argparse.Namespace(side="fuxictr", full=False, cache_share=0.5))
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("begin\n"))
-    peers.run_side(argparse.Namespace(side="fuxictr", case="deepfm", log=log.path, full=False, cache_share=0.5))
-    answer = json.loads(capsys.readouterr().out)
-    assert not peers.can_run("fuxictr", answer)
-    assert "fuxictr is left out: it cannot run here (ModuleNotFoundError" in capsys.readouterr().out
+    peers.serve_case("fuxictr", SMALL, log.path, 0.5)
+    for answer in map(json.loads, capsys.readouterr().out.splitlines()):
+        assert not peers.can_run("fuxictr", answer)
+        assert "fuxictr is left out: it cannot run here (ModuleNotFoundError" in capsys.readouterr().out
     assert peers.can_run("fuxictr", {})
+
+
+def test_ours_must_run(log: ClickLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(peers.MODULES, "ours", "rivals.a_side_that_is_not_there")
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    with pytest.raises(ModuleNotFoundError):
+        peers.serve_case("ours", SMALL, log.path, 0.5)
 
 
 def test_without_the_environment_of_benchmarks_its_sides_are_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], log: ClickLog
 ) -> None:
     monkeypatch.setattr(peers, "BENCH_PYTHON", log.path / "none")
-    assert peers.interpreters(CASES["deepfm"]) == {"ours": sys.executable}
+    assert peers.interpreters(CASES["deepfm"].sides) == {"ours": sys.executable}
     assert "deepctr is left out: it needs .venv-bench" in capsys.readouterr().out
 
 

@@ -42,6 +42,36 @@ def test_a_side_is_stopped_between_its_answers() -> None:
     assert second - first < 200, "a thread that counts every millisecond did not go on"
 
 
+FORKS = f"""
+import os, sys
+sys.path.insert(0, {str(BENCHMARKS)!r})
+from sides.process import in_a_fork, say, serve
+def work():
+    say({{}})
+    serve({{"pid": lambda: {{"pid": os.getpid()}}, "fail": lambda: 1 / 0}}, last="pid")
+for line in sys.stdin:
+    in_a_fork(work)
+"""
+
+
+def test_a_side_has_a_process_for_each_thing_it_does() -> None:
+    with side(FORKS) as process:
+        found = []
+        for _ in range(2):
+            process.ask("next")
+            found.append(process.ask("pid")["pid"])
+    assert len({*found, process._process.pid}) == 3
+
+
+def test_a_fork_that_fails_ends_its_side() -> None:
+    process = side(FORKS)
+    process.ask("next")
+    with pytest.raises(SystemExit, match="ended with code 1"), process, pytest.raises(
+        SystemExit, match="ended before it could fail"
+    ):
+        process.ask("fail")
+
+
 def test_a_side_that_fails_ends_the_comparison_with_its_name() -> None:
     with pytest.raises(SystemExit, match="ended with code 1"), side() as process, pytest.raises(
         SystemExit, match="ended before it could fail"
