@@ -175,7 +175,9 @@ def figures(results: dict[str, Turns]) -> dict[str, Any]:
             found[f"{name}_auc{suffix}"] = round(turns[-1]["auc"], 5)
         if "pytorch" in answers:
             differences.append(abs(answers["ours"][-1]["auc"] - answers["pytorch"][-1]["auc"]))
-    return {"auc_difference": round(max(differences, default=0.0), 6), **dict(sorted(found.items()))}
+    # Where no case was trained by both there is no difference, not even one of zero.
+    difference = {"auc_difference": round(max(differences), 6)} if differences else {}
+    return {**difference, **dict(sorted(found.items()))}
 
 
 def run_side(arguments: argparse.Namespace) -> None:

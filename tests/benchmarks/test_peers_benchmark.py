@@ -118,6 +118,7 @@ def test_figures_are_medians_of_the_turns_that_count() -> None:
     assert found["ours_auc_avazu"] == 0.6
     assert found["ours_over_deepctr_deepfm"] == 4
     assert found["ours_samples_per_second"] == 30
+    assert "auc_difference" not in figures({"deepfm": results["deepfm"]})
 
 
 def test_a_full_run_is_the_same_cases_with_more_turns() -> None:
