@@ -1,6 +1,6 @@
-"""Writes the file tree into README.md: every module with the first sentence of its docstring.
+"""Writes the file trees: the folders into README.md, every module into docs/files.md, each with its first sentence.
 
-Run it after adding or renaming a module; a test fails while the README is behind.
+Run it after adding or renaming a module or a folder; a test fails while the pages are behind.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "foresee"
 BEGIN, END = "<!-- tree -->", "<!-- /tree -->"
+PAGES = {"README.md": False, "docs/files.md": True}
+"""Whether a page shows modules, too."""
 
 
 def first_sentence(path: Path) -> str:
@@ -20,27 +22,29 @@ def first_sentence(path: Path) -> str:
     return line.split(". ")[0].rstrip(".:")
 
 
-def tree(folder: Path = SOURCE, depth: int = 0) -> list[str]:
+def tree(folder: Path = SOURCE, depth: int = 0, *, modules: bool) -> list[str]:
     """Lines of the tree below a folder: its own sentence first, then its modules, then its folders."""
     indent = "    " * depth
     lines = [f"{indent}{folder.name}/".ljust(34) + first_sentence(folder / "__init__.py")]
     indent += "    "
-    for path in sorted(folder.glob("*.py")):
+    # The modules at the top are few, and a person meets them first.
+    for path in sorted(folder.glob("*.py")) if modules or folder == SOURCE else ():
         if path.name != "__init__.py":
             lines.append(f"{indent}{path.name}".ljust(34) + first_sentence(path))
     for path in sorted(folder.iterdir()):
         if (path / "__init__.py").exists():
-            lines += tree(path, depth + 1)
+            lines += tree(path, depth + 1, modules=modules)
     return lines
 
 
-def with_tree(readme: str) -> str:
-    """The README with its tree made anew."""
-    before, rest = readme.split(BEGIN)
+def with_tree(page: str, *, modules: bool) -> str:
+    """The page with its tree made anew."""
+    before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n```\n" + "\n".join(tree()) + f"\n```\n{END}{after}"
+    return f"{before}{BEGIN}\n```\n" + "\n".join(tree(modules=modules)) + f"\n```\n{END}{after}"
 
 
 if __name__ == "__main__":
-    file = ROOT / "README.md"
-    file.write_text(with_tree(file.read_text()))
+    for name, modules in PAGES.items():
+        file = ROOT / name
+        file.write_text(with_tree(file.read_text(), modules=modules))

@@ -1,4 +1,4 @@
-"""The README's file tree is the tree, and its commands exist."""
+"""The file trees of README and docs are the tree, and the README's commands exist."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def test_the_file_tree_is_current() -> None:
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
-    readme = (ROOT / "README.md").read_text()
-    assert module.with_tree(readme) == readme, "the README is behind: run python docs/write_tree.py"
+    for name, modules in module.PAGES.items():
+        page = (ROOT / name).read_text()
+        assert module.with_tree(page, modules=modules) == page, f"{name} is behind: run python docs/write_tree.py"
 
 
 def test_every_command_named_in_the_readme_exists() -> None:
