@@ -58,27 +58,27 @@ def peer_of(grpc_peer: str) -> str:
 class PortSockets:
     """The connections of one port. Used by one thread; `close` gives its descriptors back.
 
-    Looking is done many times a second beside threads that want the interpreter, so a look is one listing of
-    descriptors and one question to the kernel for each connection; all descriptors are examined only when the listing
-    has changed, a connection has ended, or some time has passed.
+    Looking is done many times a second beside threads that want the interpreter, so a look is one question to the
+    kernel for the number of descriptors and one for each connection; all descriptors are examined only when there are
+    more or fewer, a connection has ended, or some time has passed. One that comes as another ends is found by that end.
     """
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._ours: dict[int, socket.socket] = {}
         """Copies of the descriptors of our connections, by inode."""
-        self._names: set[str] = set()
+        self._peers: dict[int, str] = {}
+        self._num_descriptors = -1
         self._examined_at = 0.0
 
     def look(self) -> list[Socket]:
         """All connections that are open now."""
-        names = set(_listing())
-        if names != self._names or time.monotonic() - self._examined_at > EXAMINE_SECONDS:
+        if _num_descriptors() != self._num_descriptors or time.monotonic() - self._examined_at > EXAMINE_SECONDS:
             self._examine()
-        found = [self._describe(inode, connection) for inode, connection in self._ours.items()]
+        found = [self._describe(inode) for inode in self._ours]
         if None in found:
             self._examine()
-            found = [self._describe(inode, connection) for inode, connection in self._ours.items()]
+            found = [self._describe(inode) for inode in self._ours]
         return [it for it in found if it is not None]
 
     def cut(self, inodes: set[int]) -> None:
@@ -97,6 +97,7 @@ class PortSockets:
         for connection in self._ours.values():
             connection.close()
         self._ours.clear()
+        self._peers.clear()
 
     def _examine(self) -> None:
         """Copies the descriptors of new connections, and gives up those that nobody else has any more."""
@@ -104,38 +105,49 @@ class PortSockets:
         theirs = {inode: descriptor for descriptor, inode in _sockets() if descriptor not in own}
         for inode in self._ours.keys() - theirs.keys():
             self._ours.pop(inode).close()
+            del self._peers[inode]
         for inode in theirs.keys() - self._ours.keys():
             connection = _copy(theirs[inode], inode)
             if connection is None:
                 continue
-            if self._is_accepted(connection):
-                self._ours[inode] = connection
-            else:
+            peer = self._accepted_from(connection)
+            if peer is None:
                 connection.close()
-        self._names, self._examined_at = set(_listing()), time.monotonic()
+            else:
+                self._ours[inode], self._peers[inode] = connection, peer
+        self._num_descriptors, self._examined_at = _num_descriptors(), time.monotonic()
 
-    def _is_accepted(self, connection: socket.socket) -> bool:
+    def _accepted_from(self, connection: socket.socket) -> str | None:
+        """Who is at the other end, if this is a connection of our port."""
         try:
             if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != self._port:
-                return False
-            return not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                return None
+            if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                return None
+            return peer_name(*connection.getpeername()[:2])
         except OSError:
-            return False
+            return None
 
-    @staticmethod
-    def _describe(inode: int, connection: socket.socket) -> Socket | None:
+    def _describe(self, inode: int) -> Socket | None:
         """None once the connection has ended."""
         try:
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTERS_AT + _COUNTERS.size)
-            if info[0] != _ESTABLISHED or len(info) < _COUNTERS_AT + _COUNTERS.size:
-                return None
-            peer = connection.getpeername()
+            info = self._ours[inode].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTERS_AT + _COUNTERS.size)
         except OSError:
+            return None
+        if info[0] != _ESTABLISHED or len(info) < _COUNTERS_AT + _COUNTERS.size:
             return None
         acknowledged, received = _COUNTERS.unpack_from(info, _COUNTERS_AT)
         return Socket(
-            inode=inode, peer=peer_name(peer[0], peer[1]), received_bytes=received, acknowledged_bytes=acknowledged
+            inode=inode, peer=self._peers[inode], received_bytes=received, acknowledged_bytes=acknowledged
         )
+
+
+def _num_descriptors() -> int:
+    """Of this process. Older kernels do not say it in one word, so there they are counted."""
+    try:
+        return os.stat(DESCRIPTORS).st_size or len(os.listdir(DESCRIPTORS))
+    except OSError:
+        return 0
 
 
 def _listing() -> list[str]:
