@@ -1,14 +1,15 @@
 """Ends calls that take too long: one thread for all of them.
 
 In: a deadline and what to call when it passes. Out: nothing; whoever is blocked in the call gets that call's error and
-finds `expired` set. A call that ends in time costs two short locks. Flight's own timeouts are for whole calls, and ours
-stay open for a run.
+finds `expired` set. A call that ends in time costs two short locks: the thread sleeps on until the deadline it last
+knew of, and is woken only for an earlier one. Flight's own timeouts are for whole calls, and ours stay open for a run.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ class Watchdog:
         self._changed = threading.Condition()
         self._watches: list[tuple[float, int, Watch]] = []
         self._order = itertools.count()
+        self._wakes_at = math.inf
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -40,12 +42,11 @@ class Watchdog:
         """Calls `cancel` if the block has not been left by `deadline` (time.monotonic)."""
         watch = Watch(cancel)
         with self._changed:
-            earliest = not self._watches or deadline < self._watches[0][0]
             heapq.heappush(self._watches, (deadline, next(self._order), watch))
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="foresee-watchdog", daemon=True)
                 self._thread.start()
-            elif earliest:
+            elif deadline < self._wakes_at:
                 self._changed.notify_all()
         try:
             yield watch
@@ -65,12 +66,13 @@ class Watchdog:
     def _run(self) -> None:
         with self._changed:
             while not self._closed:
-                remaining = self._watches[0][0] - time.monotonic() if self._watches else None
-                if remaining is not None and remaining <= 0:
+                self._wakes_at = self._watches[0][0] if self._watches else math.inf
+                remaining = self._wakes_at - time.monotonic()
+                if remaining <= 0:
                     watch = heapq.heappop(self._watches)[2]
                     if not watch.done:
                         # Set before the call: the blocked thread may run at once.
                         watch.expired = True
                         watch.cancel()
                 else:
-                    self._changed.wait(remaining)
+                    self._changed.wait(None if math.isinf(remaining) else remaining)
