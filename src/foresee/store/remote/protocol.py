@@ -26,9 +26,9 @@ from foresee.store.commits import Part
 from foresee.store.contract import Int32, Int64, Layout, Rows
 
 PROTOCOL_VERSION = 2
-CHUNKS = 4
+CHUNKS = 6
 CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 1 << 19, 1 << 22
-"""A request travels in about four chunks: while one is on its way the next is gathered. More of them would overlap a
+"""A request travels in about six chunks: while one is on its way the next is gathered. More of them would overlap a
 little better and cost more wake-ups of both processes than that is worth."""
 
 READ, GUARDED, WRITE = "read", "guarded", "write"
@@ -156,16 +156,24 @@ def write_batch(schema: Any, rows: Int64, source: Rows) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def empty_batch(schema: Any, num_rows: int) -> Any:
-    """A batch to be filled through `batch_rows` and `batch_ids`, then sent as it is.
+def empty_chunk(schema: Any, num_rows: int, layout: Layout) -> tuple[Any, Rows]:
+    """A chunk to be filled through its rows, then sent as it is; `schema` is the layout's `rows_schema`.
 
     Its memory comes out of Arrow's pool, which hands the same pages out again: fresh ones would cost a fault each.
     """
-    columns = [
-        pa.Array.from_buffers(field.type, num_rows, [None, pa.allocate_buffer(num_rows * field.type.bit_width // 8)])
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    values, values_buffer = _memory(np.float32, num_rows, layout.width)
+    state, state_buffer = _memory(np.float32, num_rows, layout.state_width)
+    versions, versions_buffer = _memory(np.int32, num_rows, 1)
+    buffers = (values_buffer, state_buffer, versions_buffer) if layout.state_width else (values_buffer, versions_buffer)
+    kinds = zip(schema.types, buffers, strict=True)
+    columns = [pa.Array.from_buffers(kind, num_rows, [None, buffer]) for kind, buffer in kinds]
+    return pa.RecordBatch.from_arrays(columns, schema=schema), Rows(values, state, versions.reshape(num_rows))
+
+
+def _memory(dtype: Any, num_rows: int, width: int) -> tuple[NDArray[Any], Any]:
+    """An array, and the buffer that it is a view of."""
+    buffer = pa.allocate_buffer(4 * num_rows * width)
+    return np.frombuffer(buffer, dtype).reshape(num_rows, width), buffer
 
 
 def batch_ids(batch: Any) -> tuple[Int64, Int32 | None]:

@@ -162,8 +162,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
         chunk = protocol.chunk_rows(len(rows), self._shard.layout)
         for begin in range(0, len(rows), chunk):
             piece = rows[begin : begin + chunk]
-            batch = protocol.empty_batch(self._reply_schema, len(piece))
-            out = protocol.batch_rows(batch, self._shard.layout)
+            batch, out = protocol.empty_chunk(self._reply_schema, len(piece), self._shard.layout)
             if guard is None:
                 self._rows.read(piece, out)
             else:

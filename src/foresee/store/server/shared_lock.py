@@ -7,7 +7,7 @@ stream of reads cannot keep write-backs out. It is held for one chunk of rows, n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import Condition
 
 
@@ -19,19 +19,22 @@ class SharedLock:
         self._num_readers = 0
         self._num_writers_waiting = 0
         self._writing = False
+        self._sharing = _Sharing(self)
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
+    def shared(self) -> AbstractContextManager[None]:
+        return self._sharing
+
+    def take_shared(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self._writing and not self._num_writers_waiting)
+            while self._writing or self._num_writers_waiting:
+                self._changed.wait()
             self._num_readers += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._num_readers -= 1
-                if not self._num_readers:
-                    self._changed.notify_all()
+
+    def give_shared(self) -> None:
+        with self._changed:
+            self._num_readers -= 1
+            if not self._num_readers:
+                self._changed.notify_all()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -48,3 +51,16 @@ class SharedLock:
             with self._changed:
                 self._writing = False
                 self._changed.notify_all()
+
+
+class _Sharing:
+    """A reader's side, with nothing to remember: all chunks of all reads go through the same one."""
+
+    def __init__(self, lock: SharedLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.take_shared()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.give_shared()
