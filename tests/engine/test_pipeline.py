@@ -19,7 +19,7 @@ from foresee.engine.loop import Run, Step
 from foresee.engine.pipeline import Pipeline, check_versions, joined, parted
 from foresee.engine.work import Pooling, Work, planned
 from foresee.errors import PlanError, StaleReadError, StoreError, UsageError
-from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Int64, Record
+from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Int32, Int64, Record
 from foresee.store.contract import Layout, Rows, Store
 from trace_stream import TraceStream, header_of, layout_of, random_stream, records_of, run_of, store_for
 from whole_run import NO_DIFFERENCE, Dots, Outcome, all_rows, differing_bytes, outcome_of, train, train_step
@@ -431,9 +431,14 @@ def test_steps_in_hand_let_the_reader_rest_and_then_ask_for_several_at_once() ->
     reads: list[list[int]] = []
 
     class Counted(FailingStore):
-        def read(self, rows: Int64, out: Rows) -> None:
-            super().read(rows, out)
+        requests_cost = True
+
+        def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
+            self.read(rows, out)
             reads.append(rows.tolist())
+
+        def write_step(self, step: int, rows: Int64, source: Rows) -> None:
+            self.write(rows, source)
 
     stream = TraceStream([[[step]] for step in range(40)], num_rows=40)
     run = run_of(stream, header_of(stream, cache_rows=40, fetch_ahead_steps=8), Counted(store_for(stream)))

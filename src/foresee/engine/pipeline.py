@@ -5,7 +5,7 @@
                                    └───────────────── applied up to step z ───────────────────────┘
 
 The reader issues the fetch of a step once the write-backs of `not_before` are applied at the store: not sent, applied.
-A request costs more than its rows, so it rests while training has a few steps in hand, and then asks at once for all
+Where a request costs more than its rows, it rests while training has a few steps in hand, and then asks at once for all
 steps whose write-backs are applied (`Helping`). It checks that every row has the version the plan predicts. The writer
 applies write-backs in step order. Nothing here decides anything: what, when and where stand in the record. All queues
 are bounded, and an error in any thread reaches the training loop after the steps that were ready before it.
@@ -73,7 +73,7 @@ class Pipeline:
         self._timeline = timeline
         self._store = guarded(store)
         self._source = source
-        self._helping = Helping.of(header)
+        self._helping = Helping.of(header, at_once=self._store.requests_cost)
         self._planned: Channel[Work] = Channel("plan", capacity=header.fetch_ahead_steps + 2)
         self._ready: Channel[Ready] = Channel("fetch", capacity=header.fetch_ahead_steps + 2)
         self._writes: Channel[_Write] = Channel("write-back", capacity=WRITES_IN_FLIGHT)
@@ -214,10 +214,10 @@ class Helping:
     """Only once training has so few steps in hand, or fewer."""
 
     @classmethod
-    def of(cls, header: Header) -> Helping:
-        """Half of what may be fetched ahead, when a quarter is left."""
+    def of(cls, header: Header, *, at_once: bool) -> Helping:
+        """Half of what may be fetched ahead, when a quarter is left; or one by one, as early as may be."""
         ahead = header.fetch_ahead_steps
-        return cls(ahead // 2, ahead // 4) if ahead >= 4 else cls(1, ahead + 1)
+        return cls(ahead // 2, ahead // 4) if at_once and ahead >= 4 else cls(1, ahead + 1)
 
 
 def may_be_fetched(record: Record, applied: int) -> bool:

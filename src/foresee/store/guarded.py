@@ -19,6 +19,11 @@ class GuardedStore(Protocol):
     @property
     def layout(self) -> Layout: ...
 
+    @property
+    def requests_cost(self) -> bool:
+        """A request costs more than its rows, so that steps should share one."""
+        ...
+
     def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
         """Fills `out` once every worker's write-backs of all steps up to `not_before` are applied."""
         ...
@@ -30,6 +35,8 @@ class GuardedStore(Protocol):
 
 class Unshared:
     """A store with one worker: its own order of reads and writes is all the guard there is."""
+
+    requests_cost = False
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -69,6 +69,8 @@ class SharedStore:
 class SharedStoreOfWorker:
     """One worker's face of a `SharedStore`: reads wait until every worker's write-backs are applied."""
 
+    requests_cost = False
+
     def __init__(self, shared: SharedStore, rank: int) -> None:
         self._shared = shared
         self._rank = rank

@@ -60,14 +60,18 @@ def greedy(sample_offsets: Int32, inverse: Int32, holders: Int64, num_workers: i
     return placed
 
 
+def rounds_for(num_workers: int) -> int:
+    """A planner has to keep up with its workers: where they are few it has more time for each sample."""
+    return min(max(32 // num_workers, 4), 16)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocationAware:
     """Fewest transfers, critical ones first: Herald's greedy, then samples change places while that saves something."""
 
-    swap_rounds: int = 4
-    """How often samples that want another place look for one."""
-    partners_tried: int = 8
-    """Samples of the better place that are asked whether they would go the other way."""
+    swap_rounds: int | None = None
+    """How often samples that want another place look for one; None: as `rounds_for` says. In each round twice as many
+    samples of the better place are asked whether they would go the other way."""
     positions: tuple[int, ...] | None = None
     """Which lookups of each sample count, by their position in it (with one id a feature: which features); None: all.
 
@@ -77,7 +81,8 @@ class LocationAware:
     def __call__(self, scene: Scene) -> Int32:
         scene = scene if self.positions is None else _reduced(scene, self.positions)
         placed = herald(scene)
-        if scene.num_workers == 1 or self.swap_rounds == 0:
+        rounds = rounds_for(scene.num_workers) if self.swap_rounds is None else self.swap_rounds
+        if scene.num_workers == 1 or rounds == 0:
             return placed
         members = np.argsort(placed, kind="stable").reshape(scene.num_workers, -1).astype(np.int32)
         rows = row_costs(scene)
@@ -90,7 +95,7 @@ class LocationAware:
         num_shared = _split(scene.sample_offsets, scene.inverse, counts, users, rows, COMMON, starts, shared, gains)
         _swap(
             starts, shared, gains, rows[:num_shared], counts[:num_shared], users[:num_shared], members, placed,
-            self.swap_rounds, self.partners_tried,
+            rounds, 2 * rounds,
         )  # fmt: skip
         return placed
 

@@ -35,6 +35,8 @@ COMMIT_SECONDS = 600.0
 class RemoteStore:
     """Rows on servers. Several threads may read at once; writes go one after the other."""
 
+    requests_cost = True
+
     def __init__(
         self,
         addresses: Sequence[str],

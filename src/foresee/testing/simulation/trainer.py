@@ -212,7 +212,7 @@ class Trainer(Process):
 
     def _fetch_rows(self, step: int) -> Task:
         """As the reader of `engine.pipeline`: in step order, each fetch after this worker's write-backs it names."""
-        helping = Helping.of(self._case.header)
+        helping = Helping.of(self._case.header, at_once=True)
         while step < self._case.num_steps:
             while not self._planned or len(self._ready) > helping.in_hand_steps:
                 yield
