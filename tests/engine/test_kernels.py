@@ -245,6 +245,24 @@ def test_positions_restrict_the_update_and_the_rest_completes_it(optimizer: Opti
     assert same_bytes(whole, parts)
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)
+@pytest.mark.parametrize("divisor", [1, 2, 3])
+def test_sums_are_divided_after_they_are_taken(optimizer: Optimizer, divisor: int) -> None:
+    """As the owner of a row divides what workers send it: dividing each gradient first would round differently."""
+    case = make_case(seed=11, width=7, num_unique=30, num_repeats=100, optimizer=optimizer)
+    theirs, sums = tensor_rows(copy_of(case.cache)), sums_in_lookup_order(case)
+    apart = copy_of(case.cache)
+    apply_rows(optimizer, apart, case.unique, sums / np.float32(divisor), version=4)
+    gradients, order = torch.from_numpy(case.lookup_gradients), case.order()
+    torch_kernels.update_rows(
+        optimizer, theirs, torch.from_numpy(case.unique), gradients,
+        torch_kernels.TensorOrder.of(order, torch.device("cpu")), version=4, divisor=divisor,
+    )  # fmt: skip
+    update_rows(optimizer, case.cache, case.unique, case.lookup_gradients, order, version=4, divisor=divisor)
+    assert same_bytes(case.cache, apart)
+    assert same_bytes(case.cache, array_rows(theirs))
+
+
 def test_no_positions_are_no_update() -> None:
     case = make_case(seed=4)
     before = copy_of(case.cache)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from foresee.plan import plan
 from foresee.plan.record import Header, Touches
 from foresee.plan.workers.herald import herald
-from foresee.plan.workers.placement import NO_OWNER, PLACEMENTS, LocationAware, Scene
+from foresee.plan.workers.placement import NO_OWNER, PLACEMENTS, LocationAware, Scene, rounds_for
 from foresee.plan.workers.placement import herald as owner_greedy
 from foresee.plan.workers.positions import affordable, rank_positions
 
@@ -118,6 +118,10 @@ def cost_of(scene: Scene, placed: np.ndarray[tuple[int], np.dtype[np.int32]]) ->
 @given(scene=scenes())
 def test_ours_costs_no_more_than_the_greedy_it_starts_from(scene: Scene) -> None:
     assert cost_of(scene, PLACEMENTS["location_aware"](scene)) <= cost_of(scene, owner_greedy(scene))
+
+
+def test_few_workers_get_more_of_the_planners_time() -> None:
+    assert [rounds_for(workers) for workers in (2, 3, 4, 8, 64)] == [16, 10, 8, 4, 4]
 
 
 def test_ours_finds_the_exchange_that_the_greedy_misses() -> None:

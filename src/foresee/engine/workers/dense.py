@@ -5,8 +5,15 @@ In: a module that is the same on every worker. Out: one whose backward leaves th
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+_KNOWN = inspect.signature(DistributedDataParallel.__init__).parameters
+SENDS_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
+"""What torch calls it, by its version."""
 
 
 def shared(model: nn.Module) -> nn.Module:
@@ -16,4 +23,5 @@ def shared(model: nn.Module) -> nn.Module:
     every forward, as torch does unless told otherwise, would let each step begin with a wait for the link.
     """
     learned = any(buffer.is_floating_point() for buffer in model.buffers())
-    return DistributedDataParallel(model, broadcast_buffers=learned)
+    options: dict[str, Any] = {} if learned else {SENDS_BUFFERS: False}
+    return DistributedDataParallel(model, **options)

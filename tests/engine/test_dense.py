@@ -1,0 +1,43 @@
+"""The dense half that several workers share: what goes round before a forward, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from foresee.engine.workers.dense import SENDS_BUFFERS, shared
+from foresee.models import DLRM, LogShape
+
+
+@pytest.fixture
+def one_worker(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_only_buffers_that_training_changes_go_round() -> None:
+    """Ours have indices alone; the running means of a batch norm are worker 0's."""
+    ours = DLRM(LogShape(num_dense=2, num_features=3), 4, bottom=(4,), top=(4,))
+    assert list(ours.buffers()), "else this shows nothing"
+    assert not getattr(shared(ours), SENDS_BUFFERS)
+    assert getattr(shared(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))), SENDS_BUFFERS)
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_gradients_are_those_of_the_model() -> None:
+    torch.manual_seed(0)
+    model, inputs = nn.Linear(3, 1), torch.randn(5, 3)
+    model(inputs).sum().backward()
+    alone = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+    model.zero_grad()
+    shared(model)(inputs).sum().backward()
+    for one, weight in zip(alone, model.parameters(), strict=True):
+        assert weight.grad is not None
+        assert torch.equal(one, weight.grad)
