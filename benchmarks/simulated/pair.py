@@ -2,10 +2,10 @@
 
 All of them share the cores of this machine, so `cores` is one for each trainer, and what servers and packets take of it
 counts. Calibrated: the compute of a step on a run whose cache holds every row, before and after each measurement; reads
-and writes of rows at the servers, TLS included, in seconds and in processor time; an all-to-all of nothing and one of
-something; and what a row in an exchange costs, such that one plan without placement, at a rate of its own and measured
-first and last, is predicted as it was measured. Predicted: other rates, caches, placements, and no cache. Plans are
-made before the clock starts, and rows are updated during backward, as `foresee train` does it.
+and writes of rows at the servers, TLS included, in seconds and in processor time; an all-to-all of nothing; and the
+share of a link that an exchange gets while both ends send, such that one plan without placement, at a rate of its own
+and measured between the others, is predicted as it was measured. Predicted: other rates, caches, placements, and no
+cache. Plans are made before the clock starts, and rows are updated during backward, as `foresee train` does it.
 """
 
 from __future__ import annotations
@@ -62,10 +62,7 @@ WARMUP_STEPS, TIMED_STEPS, TAIL_STEPS = 6, 8, 4
 FILLING_STEPS, COMPUTE_STEPS = 4, 16
 STORE_TURNS, STORE_ROWS = 4, (400, 3600)
 """As many as steps read and write: one chunk, which is packed, sent and unpacked one after the other."""
-EXCHANGED_BYTES = 200_000
-"""About what a trainer sends in one exchange."""
 REPEATS = 12
-ROW_SECONDS_MAX = 1e-3
 Turn = dict[str, tuple[float, float]]
 
 
@@ -88,10 +85,11 @@ CONFIGURATIONS = [
     for rate in (100.0, 250.0)
     for planner, share in (("lookahead", 0.15), ("lookahead", 0.5), ("owner", 0.15), ("none", 0.15))
 ]
+ORDER = [CALIBRATED, *CONFIGURATIONS[:3], CALIBRATED, *CONFIGURATIONS[3:6], CALIBRATED, *CONFIGURATIONS[6:], CALIBRATED]
 
 
 def make_scene(num_turns: int) -> Scene:
-    parts = num_turns * (len(CONFIGURATIONS) + 2)
+    parts = num_turns * len(ORDER)
     num_steps = parts * (WARMUP_STEPS + TIMED_STEPS) + TAIL_STEPS
     return Scene.make(batch_size=NUM_TRAINERS * SAMPLES, num_steps=num_steps, table_scale=0.005)
 
@@ -126,13 +124,14 @@ class Trainer:
     def turn(self) -> Turn:
         speeds, measured = self._speeds(), list[Measured]()
         before = self._compute_seconds()
-        for some in (CALIBRATED, *CONFIGURATIONS, CALIBRATED):
+        for some in ORDER:
             part, taken = self._measure(some)
             after = self._compute_seconds()
             measured.append(Measured(some, part, taken.seconds, (before + after) / 2))
             before = after
-        first, *others, last = measured
-        speeds = replace(speeds, exchange_row_seconds=self._fitted([first, last], speeds))
+        fitted = [self._fitted(one, speeds) for one in measured if one.configuration is CALIBRATED]
+        speeds = replace(speeds, exchange_link_share=statistics.median(fitted))
+        others = [one for one in measured if one.configuration is not CALIBRATED]
         return {one.configuration.name: (self._predict(one, speeds), one.seconds) for one in others}
 
     def _speeds(self) -> Speeds:
@@ -141,10 +140,9 @@ class Trainer:
         store = self._store()
         request, read_row, write_row, processor = self._store_speeds(store)
         store.close()
-        exchange_seconds = self._swap_seconds(4)
-        exchanging = self._swap_seconds(EXCHANGED_BYTES) - exchange_seconds
         row_wire = (store.layout.row_bytes + ID_BYTES) / wire(CALIBRATED_MBIT)
         read_row, write_row = max(0.0, read_row - row_wire), max(0.0, write_row - row_wire)
+        row_seconds = cache_row_seconds(self.scene)  # packed and unpacked it is copied, too
         return Speeds(
             compute_seconds=0.0,
             compute_after_rows_share=self._after_rows_share(),
@@ -154,9 +152,9 @@ class Trainer:
             read_row_seconds=read_row,
             write_row_seconds=write_row,
             served_row_seconds=max(0.0, processor - (read_row + write_row) / 2),
-            cache_row_seconds=cache_row_seconds(self.scene),
-            exchange_seconds=exchange_seconds,
-            exchange_link_share=min(1.0, EXCHANGED_BYTES / wire(CALIBRATED_MBIT) / exchanging),
+            cache_row_seconds=row_seconds,
+            exchange_seconds=self._exchange_seconds(),
+            exchange_row_seconds=row_seconds,
             dense_bytes=self.dense_bytes,
         )
 
@@ -178,14 +176,13 @@ class Trainer:
         request, read_row, write_row, processor = self._mean(speeds)
         return request, read_row, write_row, processor
 
-    def _fitted(self, calibrated: Sequence[Measured], speeds: Speeds) -> float:
-        """The cost of a row in an exchange with which these are predicted as they were measured."""
-        low, high = 0.0, ROW_SECONDS_MAX
+    def _fitted(self, calibrated: Measured, speeds: Speeds) -> float:
+        """The share of a link that an exchange gets, with which this is predicted as it was measured."""
+        low, high = 0.0, 1.0
         for _ in range(30):
             middle = (low + high) / 2
-            tried = replace(speeds, exchange_row_seconds=middle)
-            missing_seconds = sum(one.seconds - self._predict(one, tried) for one in calibrated)
-            low, high = (middle, high) if missing_seconds > 0 else (low, middle)
+            too_fast = self._predict(calibrated, replace(speeds, exchange_link_share=middle)) < calibrated.seconds
+            low, high = (low, middle) if too_fast else (middle, high)
         return high
 
     def _compute_seconds(self) -> float:
@@ -218,14 +215,13 @@ class Trainer:
         tables, known = Tables(MemoryStore(self.again.layout), OPTIMIZER), self.cached
         return Run(self.again.stream, tables, known.header, self.again.pooling, known.records)
 
-    def _swap_seconds(self, num_bytes: int) -> float:
-        """An all-to-all in which each trainer sends the other so many bytes."""
-        sizes = [0 if peer == self.rank else num_bytes // 4 for peer in range(NUM_TRAINERS)]
-        sent, seconds = torch.zeros(num_bytes // 4), []
+    def _exchange_seconds(self) -> float:
+        """An all-to-all of next to nothing."""
+        sizes, little, seconds = [1, 1], torch.zeros(2), []
         for _ in range(REPEATS):
             dist.barrier()
             begun = time.perf_counter()
-            self.mesh.start(Lane.CRITICAL, sent, sizes, sizes)()
+            self.mesh.start(Lane.CRITICAL, little, sizes, sizes)()
             seconds.append(time.perf_counter() - begun)
         return self._mean([statistics.median(seconds)])[0]
 
