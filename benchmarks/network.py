@@ -1,8 +1,8 @@
 """What a training step costs when rows come over a slow network: two trainers and two servers, each a host of its own.
 
-The hosts are network namespaces on one switch, every link shaped in both directions (`shaped/hosts.py`). In every turn
-the ideal is timed first, and the rate set so that the rows of a step without a cache alone take three times as long as
-an ideal step at that rate: such a run spends 75 % of its step on embeddings, or more. DLRM with layers 512-256-64 and
+The hosts are network namespaces on one switch, every link shaped in both directions (`shaped/hosts.py`). First
+the ideal is timed, and the rate set so that the rows of a step without a cache alone take three times as long as an
+ideal step at that rate: such a run spends 75 % of its step on embeddings, or more. DLRM with layers 512-256-64 and
 512-256-1, Criteo's 26 columns (`shaped/log.py`), rows of 64, Adagrad with a state for each weight as in MLPerf's DLRM,
 one thread each. The ideal is timed again after the other sides.
 
@@ -55,8 +55,8 @@ def train(arguments: argparse.Namespace) -> None:
     planned = planned_side(log, trainee, rank, arguments)
     ideal()  # compiles, and is not counted
     turns = []
+    rate_mbit = arguments.rate or slow_enough(log, lambda rate: ideal_at(rate, ideal, rank, arguments.prefix))
     for _ in range(arguments.turns):
-        rate_mbit = arguments.rate or slow_enough(log, lambda rate: ideal_at(rate, ideal, rank, arguments.prefix))
         ideals = [ideal_at(rate_mbit, ideal, rank, arguments.prefix)]
         ours = planned(OURS, arguments.warmup_steps, arguments.timed_steps)
         ideals.append(mean_of_trainers(ideal()))
@@ -139,7 +139,7 @@ def run_trainers(role: str, python: str, prefix: str, folder: Path) -> list[Any]
 
 
 def report(turns: list[dict[str, Any]], torchrec: float | None) -> None:
-    """A line for each side; ratios are medians over turns. TorchRec ran once, at the rate of the last turn."""
+    """A line for each side; ratios are medians over turns. TorchRec ran once, after them."""
     ideal_seconds = statistics.median(turn["ideal"][0] for turn in turns)
     for name in ("ideal", "ours", "nocache"):
         seconds, cpu_seconds = (statistics.median(turn[name][k] for turn in turns) for k in range(2))
@@ -153,12 +153,14 @@ def report(turns: list[dict[str, Any]], torchrec: float | None) -> None:
     def ratio(name: str, other: str) -> float:
         return round(float(statistics.median(turn[name][0] / turn[other][0] for turn in turns)), 3)
 
+    ours_seconds = statistics.median(turn["ours"][0] for turn in turns)
     figures = {
         "ours_over_ideal": ratio("ours", "ideal"),
         "nocache_over_ours": ratio("nocache", "ours"),
-        "torchrec_over_ours": None if torchrec is None else round(torchrec / turns[-1]["ours"][0], 3),
+        "torchrec_over_ours": None if torchrec is None else round(torchrec / ours_seconds, 3),
         "nocache_embedding_share": round(1 - 1 / ratio("nocache", "ideal"), 3),
-        "rate_mbit": statistics.median(turn["rate_mbit"] for turn in turns),
+        "rate_mbit": turns[0]["rate_mbit"],
+        "turns": len(turns),
     }
     print(json.dumps(figures))
 

@@ -60,7 +60,7 @@ def _simulate(arguments: tuple[str, ...]) -> Command:
 
 SECTION = Section(
     commands={
-        "network": Command(script="benchmarks/network.py"),
+        "network": Command(script="benchmarks/network.py", arguments=("--full",)),
         "simulator": Command(script="benchmarks/simulator.py"),
         **{name: _simulate(arguments) for name, (_, arguments) in PREDICTED.items()},
     },

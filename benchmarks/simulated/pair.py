@@ -85,7 +85,7 @@ CONFIGURATIONS = [
     for rate in (100.0, 250.0)
     for planner, share in (("lookahead", 0.15), ("lookahead", 0.5), ("owner", 0.15), ("none", 0.15))
 ]
-ORDER = [CALIBRATED, *CONFIGURATIONS[:3], CALIBRATED, *CONFIGURATIONS[3:6], CALIBRATED, *CONFIGURATIONS[6:], CALIBRATED]
+ORDER = [CALIBRATED, *CONFIGURATIONS[:4], CALIBRATED, *CONFIGURATIONS[4:], CALIBRATED]
 
 
 def make_scene(num_turns: int) -> Scene:
