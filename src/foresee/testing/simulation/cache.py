@@ -6,12 +6,14 @@ a flush ask for it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from foresee.engine.cache import SlotTable
-from foresee.plan.record import Evict, Fetch
+from foresee.plan.record import Evict, Fetch, Record
 from foresee.store.contract import Int32, Int64, Layout, Rows
 from foresee.testing.simulation.case import step_rows
 
@@ -53,3 +55,18 @@ class SimulatedCache:
     def changed(self) -> tuple[Int64, Rows]:
         slots = self.table.changed(self.rows.versions)
         return self.table.row[slots], self.copy(slots)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGradients:
+    """The gradients of a step, as the conversation asks for them."""
+
+    record: Record
+    of_unique: Tensor
+    cache: SimulatedCache
+
+    def sums(self, positions: Int32) -> Tensor:
+        return self.of_unique[positions]
+
+    def apply(self, positions: Int32) -> None:
+        self.cache.apply(self.record.unique[positions], self.of_unique[positions], version=self.record.step + 1)

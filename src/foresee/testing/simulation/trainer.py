@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,12 +18,12 @@ import torch
 from foresee.engine.pipeline import WRITES_IN_FLIGHT, Helping, joined, may_be_fetched, parted
 from foresee.engine.workers.conversation import Conversation, Moments, StartBackground, Swap
 from foresee.errors import ForeseeError, StoreError
-from foresee.plan.record import Int32, Int64, Record
+from foresee.plan.record import Int64, Record
 from foresee.store.commits import Commit, OpenAt, Prepare, Settle, step_to_open
 from foresee.store.contract import Rows
 from foresee.store.remote.shards import split
 from foresee.testing.simulation import case as arithmetic
-from foresee.testing.simulation.cache import SimulatedCache
+from foresee.testing.simulation.cache import SimulatedCache, SimulatedGradients
 from foresee.testing.simulation.case import EXACT, ORDERED, WIDTH
 from foresee.testing.simulation.case import Task as Planned
 from foresee.testing.simulation.server import Joining, Reading, Refused, Writing
@@ -39,21 +38,6 @@ COMMIT_SHARE = 0.3
 """Share of steps after which worker 0 wants to commit."""
 
 Answers = Generator[None, None, list[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Summed:
-    """The gradients of a step, as the conversation asks for them."""
-
-    record: Record
-    of_unique: torch.Tensor
-    cache: SimulatedCache
-
-    def sums(self, positions: Int32) -> torch.Tensor:
-        return self.of_unique[positions]
-
-    def apply(self, positions: Int32) -> None:
-        self.cache.apply(self.record.unique[positions], self.of_unique[positions], version=self.record.step + 1)
 
 
 class Trainer(Process):
@@ -146,7 +130,8 @@ class Trainer(Process):
         if self._case.num_workers == 1:
             self._cache.apply(planned.record.unique, sums, version=planned.record.step + 1)
             return
-        record, itinerary, gradients = planned.record, planned.itinerary, _Summed(planned.record, sums, self._cache)
+        record, itinerary = planned.record, planned.itinerary
+        gradients = SimulatedGradients(record, sums, self._cache)
         yield from self._carry_out(
             self._conversation.update(record, itinerary, gradients, self._cache)  # type: ignore[arg-type]
         )
