@@ -30,6 +30,7 @@ WAITS_WITH_A_REASON = {
     "engine/loop.py": "the start of the pipeline, which opens nothing that waits without a deadline",
     "engine/meter.py": "the result of a sum, no wait",
     "engine/metrics.py": "the result of a sum, no wait",
+    "engine/workers/mesh.py": "a collective, which has torch's timeout",
     "engine/workers/peers.py": "a collective, which has torch's timeout",
     "engine/pipeline.py": "woken by threads that use a store whose every wait has a deadline, and by whoever closes",
     "engine/planner_service/session.py": "woken by workers; whoever asks has a deadline, and close ends the thread",
