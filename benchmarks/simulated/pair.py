@@ -60,9 +60,9 @@ ID_BYTES = 12
 """What goes with a row between a trainer and a server: its id and its version."""
 WARMUP_STEPS, TIMED_STEPS, TAIL_STEPS = 6, 8, 4
 FILLING_STEPS, COMPUTE_STEPS = 4, 10
-STORE_TURNS, STORE_ROWS = 4, (400, 3600)
+STORE_TURNS, STORE_ROWS = 3, (400, 3600)
 """As many as steps read and write: one chunk, which is packed, sent and unpacked one after the other."""
-REPEATS = 12
+REPEATS = 8
 Turn = dict[str, tuple[float, float]]
 
 
