@@ -53,7 +53,7 @@ def _cell(found: dict[str, float] | None) -> str:
 
 SECTION = Section(
     commands={"policies": Command(script="benchmarks/policies.py", arguments=("--full",))},
-    minutes=2,
+    minutes=12,
     draw=draw,
     words=words,
 )

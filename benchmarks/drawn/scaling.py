@@ -64,7 +64,7 @@ SECTION = Section(
         "simulator": Command(script="benchmarks/simulator.py"),
         **{name: _simulate(arguments) for name, (_, arguments) in PREDICTED.items()},
     },
-    minutes=3.5,
+    minutes=5.5,
     draw=draw,
     words=words,
 )
