@@ -77,7 +77,7 @@ def _difference(by: Output, name: str) -> str:
 
 SECTION = Section(
     commands={"accuracy": Command(script="benchmarks/accuracy.py", arguments=("--full",))},
-    minutes=4.5,
+    minutes=2,
     draw=draw,
     words=words,
 )

@@ -41,7 +41,7 @@ def words(outputs: Outputs) -> str:
 
 SECTION = Section(
     commands={"breakdown": Command(script="benchmarks/breakdown.py", arguments=("--full",))},
-    minutes=2,
+    minutes=1,
     draw=draw,
     words=words,
 )

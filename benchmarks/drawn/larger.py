@@ -27,5 +27,5 @@ def words(outputs: Outputs) -> str:
 
 
 SECTION = Section(
-    commands={"larger": Command(script="benchmarks/larger_than_memory.py")}, minutes=1.5, draw=draw, words=words
+    commands={"larger": Command(script="benchmarks/larger_than_memory.py")}, minutes=0.5, draw=draw, words=words
 )

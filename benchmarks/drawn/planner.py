@@ -54,7 +54,7 @@ SECTION = Section(
         },
         "breakdown": Command(script="benchmarks/breakdown.py", arguments=("--full",)),
     },
-    minutes=2.5,
+    minutes=1,
     draw=draw,
     words=words,
 )

@@ -80,7 +80,7 @@ def _pairs(found: dict[str, list[float]], what: str, at: str, unit: str) -> str:
 
 SECTION = Section(
     commands={"sensitivity": Command(script="benchmarks/sensitivity.py", arguments=("--full",))},
-    minutes=3,
+    minutes=2,
     draw=draw,
     words=words,
 )

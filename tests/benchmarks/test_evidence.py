@@ -135,7 +135,7 @@ def test_commands_are_there_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_minutes_add_up() -> None:
-    assert sum(section.minutes for section in evidence.SECTIONS.values()) <= 20
+    assert sum(section.minutes for section in evidence.SECTIONS.values()) <= 30, "the page promises half an hour"
 
 
 def test_what_is_kept_names_no_place_on_the_machine_that_measured() -> None:
