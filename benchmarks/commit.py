@@ -35,11 +35,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from foresee.config import RunConfig, make_run
 from foresee.data import ClickLog, synthetic
 from foresee.engine.duties import KeepState
-from foresee.engine.loop import Step
 from foresee.engine.pace import COST_SHARE, SECONDS_MIN
 from foresee.engine.parts import build_model, dense_optimizer, open_log, open_tables, train_stream
 from foresee.engine.parts import make_run as make_steps
 from foresee.engine.run_folder import RunFolder
+from foresee.engine.step import Step
 
 WAIT_SECONDS = 240.0
 """A bound for what fails; nothing waits for it."""

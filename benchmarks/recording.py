@@ -25,9 +25,10 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from foresee.data import ClickLog, synthetic
-from foresee.engine.loop import Step, lookahead
+from foresee.engine.loop import lookahead
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.recording.timeline import Recording
+from foresee.engine.step import Step
 from foresee.engine.tables import Tables
 from foresee.models import DLRM
 

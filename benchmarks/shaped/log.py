@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foresee.data import Batch, criteo_table_sizes, synthetic_rows
-from foresee.engine.workers.dense import shared
+from foresee.engine.workers.dense import Sums, shared
 from foresee.models import DLRM, LogShape
+from foresee.models.contract import Embeddings
 
 DIM = 64
 NUM_DENSE = 13
@@ -116,11 +117,12 @@ class Trainee:
 
     def __init__(self, log: Log, width: int) -> None:
         model = make_model(log, width)
-        self.model = shared(model)
+        self.sums = Sums()
+        self.model = shared(model, self.sums)
         self.optimizer = torch.optim.Adam(model.parameters(), fused=True)
         self.loss = nn.BCEWithLogitsLoss()
 
-    def step(self, dense: Tensor, embeddings: Tensor, labels: Tensor) -> None:
+    def step(self, dense: Tensor, embeddings: Embeddings, labels: Tensor) -> None:
         self.loss(self.model(dense, embeddings), labels).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -109,14 +109,14 @@ def planned_side(
             stream, planner=planner, cache_rows=int(touched * arguments.cache_share), first_step=first_step,
             num_workers=NUM_TRAINERS, placement="location_aware" if planner == OURS else "contiguous",
         )  # fmt: skip
-        exchange = PeerExchange(store.layout, TorchMesh())
+        exchange = PeerExchange(store.layout, TorchMesh(), dense=trainee.sums)
         tables, records = Tables(store, Adagrad(lr=LEARNING_RATE)), own_records(stream, header, rank)
         run = Run(stream, tables, header, pooling, records=records, exchange=exchange, commit_at_end=False)
 
         def steps() -> Iterator[None]:
             for step in run:
                 step.update_during_backward()
-                trainee.step(step.dense, step.embeddings, step.labels)
+                trainee.step(step.dense, step.await_embeddings, step.labels)
                 step.update()
                 yield
 

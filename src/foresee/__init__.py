@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from foresee import models
     from foresee.data import ClickLog
     from foresee.engine.exported import load_exported
-    from foresee.engine.loop import Run, Step, lookahead
+    from foresee.engine.loop import Run, lookahead
     from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, RowwiseAdagrad
     from foresee.engine.own.bags import EmbeddingBagConfig, EmbeddingBags
     from foresee.engine.own.own_batches import Batches
+    from foresee.engine.step import Step
     from foresee.engine.tables import Tables
 
 __version__ = "0.1.0"
@@ -61,7 +62,7 @@ _HOMES = {
     "LazyAdam": "foresee.engine.optimizers",
     "RowwiseAdagrad": "foresee.engine.optimizers",
     "Run": "foresee.engine.loop",
-    "Step": "foresee.engine.loop",
+    "Step": "foresee.engine.step",
     "Tables": "foresee.engine.tables",
     "load_exported": "foresee.engine.exported",
     "lookahead": "foresee.engine.loop",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from foresee.engine.workers.dense import SENDS_BUFFERS, shared
+from foresee.engine.workers import dense
+from foresee.engine.workers.dense import SENDS_BUFFERS, Sums, shared
 from foresee.models import DLRM, LogShape
 
 
@@ -41,3 +43,46 @@ def test_gradients_are_those_of_the_model() -> None:
     for one, weight in zip(alone, model.parameters(), strict=True):
         assert weight.grad is not None
         assert torch.equal(one, weight.grad)
+
+
+class Watched(Sums):
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = 0
+
+    def begin(self) -> None:
+        super().begin()
+        self.begun += 1
+        assert self.under_way
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_sums_are_under_way_until_backward_has_them() -> None:
+    sums = Watched()
+    model = shared(nn.Linear(3, 1), sums)
+    assert not sums.under_way
+    model(torch.randn(5, 3)).sum().backward()
+    assert sums.begun
+    assert not sums.under_way
+
+
+def test_who_waits_for_sums_waits_for_all_of_them_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums, passed = Sums(), Event()
+    sums.wait()
+    sums.begin()
+    sums.begin()
+
+    def go() -> None:
+        sums.wait()
+        passed.set()
+
+    thread = Thread(target=go)
+    thread.start()
+    sums.end()
+    assert not passed.wait(0.05)
+    sums.end()
+    assert passed.wait(10)
+    thread.join(10)
+    monkeypatch.setattr(dense, "PATIENCE_SECONDS", 0.01)
+    sums.begin()
+    sums.wait()

@@ -299,6 +299,20 @@ def laps(*, fetched: tuple[float, float], waited: tuple[float, float]) -> list[L
     ]
 
 
+def test_a_step_whose_rows_were_updated_during_backward_is_recorded_once_its_wait_is() -> None:
+    beside = [
+        Lap("train", "wait_rows", 7, 0.0, 1.0),
+        Lap("train", "begin", 7, 1.0, 2.0),
+        Lap("train", "exchange", 7, 2.0, 2.5),
+        Lap("train", "forward", 7, 2.5, 4.0),
+        Lap("train", "compute", 7, 4.0, 4.0),
+    ]
+    assert measured_step(beside, step=7, worker=0) is None
+    found = measured_step([*beside, Lap("train", "exchange", 7, 4.0, 6.0)], step=7, worker=0)
+    assert found is not None
+    assert (found.seconds, found.computing_seconds, found.exchange_seconds) == (6.0, 2.5, 2.5)
+
+
 @pytest.mark.parametrize(
     ("fetched", "waited", "culprit", "there_before"),
     [

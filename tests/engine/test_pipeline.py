@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foresee.engine.cache import SlotCache
-from foresee.engine.loop import Run, Step
+from foresee.engine.loop import Run
 from foresee.engine.pipeline import Pipeline, check_versions, joined, parted
+from foresee.engine.step import Step
 from foresee.engine.work import Pooling, Work, planned
 from foresee.errors import PlanError, StaleReadError, StoreError, UsageError
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Int32, Int64, Record
@@ -283,7 +284,7 @@ def test_a_step_cannot_be_updated_after_its_loop(stream: TraceStream) -> None:
     for step in new_run(stream):
         step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
         break
-    with pytest.raises(UsageError, match="step 0 belongs to a loop that has ended; update it inside the loop"):
+    with pytest.raises(UsageError, match="step 0 belongs to a loop that has ended; use its rows and update it inside"):
         step.update()
 
 
@@ -426,14 +427,18 @@ def test_a_fetch_runs_no_further_ahead_than_the_header_says() -> None:
     assert reads == [0, 1, 2]
 
 
-def test_steps_in_hand_let_the_reader_rest_and_then_ask_for_several_at_once() -> None:
-    """With 8 steps ahead it asks when 2 are in hand, for up to 4 whose write-backs are applied."""
+@pytest.mark.parametrize("slow", ["training", "reading"])
+def test_with_steps_in_hand_the_reader_asks_for_one_else_for_several_at_once(slow: str) -> None:
+    """With 8 steps ahead it asks when 2 are in hand, then for one; with fewer, for up to 4 that may be fetched."""
     reads: list[list[int]] = []
+    in_hand: list[int] = []
 
     class Counted(FailingStore):
         requests_cost = True
 
         def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
+            in_hand.append(sum(map(len, reads)) - run.steps_done)
+            time.sleep(0.01 if slow == "reading" else 0.0)
             self.read(rows, out)
             reads.append(rows.tolist())
 
@@ -445,11 +450,16 @@ def test_steps_in_hand_let_the_reader_rest_and_then_ask_for_several_at_once() ->
     model = Dots()
     train_one = trainer(model)
     for step in run:
-        time.sleep(0.005)  # training takes its time: the reader is always ahead
+        time.sleep(0.005 if slow == "training" else 0.0)
         train_one(step)
     assert [row for rows in reads for row in rows] == list(range(40))
     assert max(map(len, reads)) <= 4
-    assert len(reads) <= 25, "one request for several steps"
+    if slow == "training":
+        # The step that trains is not in hand any more, and not done yet.
+        assert max(in_hand) <= 3, "the reader rests"
+        assert [len(rows) for rows in reads[5:]].count(1) > 25, "one for one that was taken"
+    else:
+        assert len(reads) <= 25, "one request for several steps"
 
 
 @given(

@@ -65,7 +65,8 @@ def test_a_break_before_the_update_leaves_the_step_out(log: ClickLog) -> None:
             break
         _train(step)
     assert tables.store.committed_step == 3
-    assert torch.is_tensor(step.embeddings)
+    with pytest.raises(UsageError, match="step 3 belongs to a loop that has ended; use its rows"):
+        step.embeddings  # noqa: B018 - rows are gathered by whoever asks first
 
 
 @pytest.mark.parametrize("stop_after", [5, 25])
@@ -99,9 +100,10 @@ def test_an_update_after_the_loop_begins_nothing(log: ClickLog) -> None:
     steps = iter(lookahead(log, _tables(log), batch_size=32, cache_rows=150))
     step = next(steps)
     step.update_during_backward()
+    embeddings = step.embeddings
     steps.close()
     with pytest.raises(UsageError, match="step 0 belongs to a loop that has ended"):
-        step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
+        embeddings.sum().backward()  # type: ignore[no-untyped-call]
 
 
 def test_a_loop_left_between_backward_and_update_commits_no_half_step(log: ClickLog) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from foresee.models import DLRM, MODELS, NCF, DCNv2, DeepFM, LogShape, WideAndDeep
+from foresee.models.contract import begins_without_rows
 
 SAMPLES = 7
 SMALL: dict[str, dict[str, Any]] = {
@@ -192,3 +193,23 @@ def test_layer_widths_that_make_no_layer_are_refused(name: str, option: str, wid
 def test_no_hidden_layers_is_allowed(name: str) -> None:
     shape = LogShape(num_dense=1, num_features=2)
     assert small(name, shape, deep=[])(*random_input(shape, width_of(name))).shape == (SAMPLES,)
+
+
+@pytest.mark.parametrize("num_dense", [0, 3])
+def test_dlrm_asks_for_its_embeddings_when_the_bottom_is_done(num_dense: int) -> None:
+    torch.manual_seed(0)
+    model = DLRM(LogShape(num_dense=num_dense, num_features=2), 4, bottom=(5,), top=(6,))
+    dense, embeddings, events = torch.randn(7, num_dense), torch.randn(7, 2, 4), list[str]()
+    model.bottom.register_forward_hook(lambda *_: events.append("bottom"))
+
+    def arrive() -> torch.Tensor:
+        events.append("rows")
+        return embeddings
+
+    assert begins_without_rows(model)
+    assert torch.equal(model(dense, arrive), model(dense, embeddings))
+    assert events == ["bottom", "rows", "bottom"]
+    with pytest.raises(ValueError, match="dense has shape"):
+        model(torch.randn(7, num_dense + 1), arrive)
+    assert events == ["bottom", "rows", "bottom"], "what is wrong before the rows is said before them"
+    assert not begins_without_rows(torch.nn.Linear(1, 1))

@@ -130,7 +130,7 @@ def test_the_timeline_shows_the_spans_of_its_window(page: Page, records: RunReco
     shown = section(
         page, heading, "chart._fullData.filter(one => one.visible === true && one.name === 'forward').map(one => one.x)"
     )[0]
-    spans = [s for s in records.workers[0].spans if s.what == "forward" and first <= s.step <= last]
+    spans = [s for s in records.workers[0].spans if s.what in ("begin", "forward") and first <= s.step <= last]
     assert shown == pytest.approx([1e3 * span.seconds for span in spans], abs=2e-3)
     lanes = section(page, heading, "Array.from(chart.querySelectorAll('.ytick text')).map(one => one.textContent)")
     assert lanes == ["step", "training", "fetch", "plan", "write back"]

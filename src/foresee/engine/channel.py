@@ -45,6 +45,10 @@ class Channel(Generic[Item]):
             self._items.append(item)
             self._changed.notify_all()
 
+    def __len__(self) -> int:
+        """Items that wait to be taken."""
+        return len(self._items)
+
     def wait_until_few(self, most: int) -> None:
         """Until at most so many items wait to be taken. Raises what the receiver refused with."""
         with self._changed:

@@ -7,7 +7,8 @@
         step.update()
 
 With `step.update_during_backward()` before `loss.backward()`, rows are updated and exchanged on a thread of their own
-as soon as their gradient is there; `step.update()` then waits for the rest.
+as soon as their gradient is there. `step.update()` then waits until they are updated; those that peers send for the
+next step are waited for when somebody asks for its embeddings (`step.py`).
 
 The model, the loss and the dense optimiser stay the caller's. When the loop ends, by itself or by `break`, the rows
 still cached are written back and the store is committed as the state after the last updated step.
@@ -16,12 +17,11 @@ still cached are written back and the store is committed as the state after the 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
-from weakref import WeakMethod
 
 import torch
 
@@ -33,6 +33,7 @@ from foresee.engine.kernels import Threads
 from foresee.engine.own.own_batches import Batches
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
 from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Lane, Recording, Timeline
+from foresee.engine.step import Step
 from foresee.engine.tables import Tables
 from foresee.engine.torch_cache import TorchCache
 from foresee.engine.work import Pooling, Work, planned, replayed
@@ -41,80 +42,6 @@ from foresee.plan.count import Counting
 from foresee.plan.record import Counters, Header, Record
 
 FETCH_AHEAD_STEPS = 8
-
-
-class Step:
-    """One step: its samples, its rows, and the update that ends it."""
-
-    def __init__(
-        self, ready: Ready, cache: Cache, device: torch.device, finish: Callable[[Work, torch.Tensor], None],
-        start: Callable[[Work, torch.Tensor], Callable[[], None]], lane: Lane, timeline: Timeline,
-    ) -> None:  # fmt: skip
-        batch = ready.work.batch
-        self.index = batch.step
-        self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
-        self.labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
-        self.item: Any = getattr(batch, "item", None)
-        """What a person's own source of batches gave for this step."""
-        self.embeddings = cache.embeddings(ready.work)
-        """[samples, features, width], a leaf that collects the gradient. Valid until the step is updated."""
-        self.updated = False
-        self._work = ready.work
-        self._finish, self._start = finish, start
-        self._wait: Callable[[], None] | None = None
-        """For an update that has begun."""
-        self._lane, self._timeline = lane, timeline
-
-    @property
-    def began(self) -> bool:
-        """The update has begun, or is done."""
-        return self.updated or self._wait is not None
-
-    def lap(self, what: str) -> None:
-        """For the timeline of a recorded run: what was done since the last lap, such as "forward" or "backward"."""
-        self._lane.lap(what, self.index)
-
-    def learned(self, loss: float) -> None:
-        """For the curve of a recorded run: the loss of this step. Say it before the update."""
-        self._timeline.learned(loss)
-
-    def update(self) -> None:
-        """Applies the gradient of `embeddings` to the step's rows. Call it once, after backward."""
-        if self.updated:
-            raise UsageError(f"step {self.index} was updated already; call step.update() once for each step")
-        if self.embeddings.grad is None:
-            raise UsageError(f"step {self.index}: its embeddings have no gradient; call loss.backward() first")
-        if self._wait is None:
-            self._finish(self._work, self.embeddings.grad)
-        else:
-            self._lane.lap("compute", self.index)
-            self._wait()
-            self._lane.lap("exchange", self.index)
-        self.updated = True
-
-    def update_during_backward(self) -> None:
-        """Lets the update begin once backward has the gradient of `embeddings`, beside the rest of backward.
-
-        Call it before backward, if that is called once and nobody changes the gradient afterwards. The step still ends
-        with `update()`, and the result is the same.
-        """
-        # Weak, as the collector does not see through a tensor's hooks: step, embeddings and hook would stay for ever.
-        start = WeakMethod(self._start_update)
-
-        def begin(embeddings: torch.Tensor) -> None:
-            if (method := start()) is not None:
-                method(embeddings)
-
-        self.embeddings.register_post_accumulate_grad_hook(begin)  # type: ignore[no-untyped-call]
-
-    def _start_update(self, embeddings: torch.Tensor) -> None:
-        if self._wait is not None:
-            raise UsageError(
-                f"step {self.index}: its update began with the first backward(), a second one comes too late; call "
-                "backward() once, or leave update_during_backward() out"
-            )
-        assert embeddings.grad is not None
-        self._wait = self._start(self._work, embeddings.grad)
 
 
 @dataclass
@@ -146,6 +73,8 @@ class Run:
         self._active: tuple[Pipeline, Cache] | None = None
         self._updates: ThreadPoolExecutor | None = None
         """The thread of updates that begin during backward."""
+        self._departing: Future[None] | None = None
+        """The last step's rows, on their way to the peers that need them next."""
         self._failed = False
 
     @property
@@ -173,6 +102,7 @@ class Run:
                     self.exchange.gate.open()
                 # Also after `break`: the rows are those of the last updated step, and that is a state worth keeping.
                 try:
+                    self._wait_departed()
                     if self.commit_at_end and not self._failed:
                         self.commit()
                 except BaseException as error:
@@ -191,6 +121,7 @@ class Run:
         """Brings the store up to date with the cache, evicting nothing. Reads see the state after the last update."""
         if self._active is not None:
             pipeline, cache = self._active
+            self._wait_departed()
             with self._whole_or_never_committed():
                 for rows, values in [*self.exchange.settle(cache), cache.changed()]:
                     pipeline.write_now(self.steps_done - 1, rows, values)
@@ -204,37 +135,56 @@ class Run:
     def _steps(self, pipeline: Pipeline, cache: Cache) -> Iterator[Step]:
         lane = self.timeline.lane(TRAIN)
         for ready in pipeline.ready():
-            record = ready.work.record
-            cache.fill(record.fetch, ready.staging)
-            self.exchange.deliver(record.step, cache)
-            lane.lap("fill", record.step)
-            self.timeline.arrived(ready.work, cache)
-            lane.lap("other", record.step)
-            step = Step(ready, cache, self.device, self._finish, self._start, lane, self.timeline)
-            lane.lap("gather", record.step)
+            arrive = partial(self._arrive, ready, cache, lane)
+            step = Step(ready.work, self.device, arrive, self._finish, self._start, lane, self.timeline)
             with self._never_committed_in_mid_step(step):
                 yield step
             if not step.updated:
                 raise UsageError(f"step {step.index} was not updated; call step.update() before the next step")
 
+    def _arrive(self, ready: Ready, cache: Cache, lane: Lane) -> torch.Tensor:
+        """The step's embeddings, as soon as all of its rows have their slots."""
+        record = ready.work.record
+        self._of_this_loop(ready.work)
+        lane.lap("begin", record.step)
+        if self._departing is not None:
+            self._wait_departed()
+            lane.lap("exchange", record.step)
+        cache.fill(record.fetch, ready.staging)
+        self.exchange.deliver(record.step, cache)
+        lane.lap("fill", record.step)
+        self.timeline.arrived(ready.work, cache)
+        lane.lap("other", record.step)
+        embeddings = cache.embeddings(ready.work)
+        lane.lap("gather", record.step)
+        return embeddings
+
+    def _finish(self, work: Work, gradient: torch.Tensor) -> None:
+        self._update(work, gradient, TRAIN)
+        self._depart(work, TRAIN)
+
     def _start(self, work: Work, gradient: torch.Tensor) -> Callable[[], None]:
-        """The same as `_finish`, on a thread of its own; until the returned wait is over, the link is for it alone."""
+        """The same as `_finish`, on a thread of its own; the returned wait ends when the rows are updated.
+
+        Until they have left, and the wait is over, the link is not for what has time.
+        """
         self._of_this_loop(work)
         if self._updates is None:
             self._updates = ThreadPoolExecutor(1, UPDATE_THREAD)
         gate = self.exchange.gate
         gate.close()
-        started = self._updates.submit(self._finish, work, gradient, UPDATE)
+        updated = self._updates.submit(self._update, work, gradient, UPDATE)
+        departing = self._departing = self._updates.submit(self._depart_after, updated, work)
 
         def wait() -> None:
             try:
-                started.result()
+                updated.result()
             finally:
-                gate.open()
+                departing.add_done_callback(lambda _: gate.open())
 
         return wait
 
-    def _finish(self, work: Work, gradient: torch.Tensor, lane_name: str = TRAIN) -> None:
+    def _update(self, work: Work, gradient: torch.Tensor, lane_name: str) -> None:
         """Updates the step's rows and frees its slots; a commit or a `break` right after it includes the step."""
         (pipeline, cache), record, lane = self._of_this_loop(work), work.record, self.timeline.lane(lane_name)
         with self._whole_or_never_committed():
@@ -245,13 +195,29 @@ class Run:
             self._counters = self._counted.pop(record.step)
             pipeline.write_back(record.step, record.evict.row, cache.take(record.evict))
             lane.lap("evict", record.step)
-            self.exchange.depart(record, cache)
-            lane.lap("exchange", record.step)
+
+    def _depart(self, work: Work, lane_name: str) -> None:
+        """Rows leave for the peers that need them in the next step."""
+        (_, cache), lane = self._of_this_loop(work), self.timeline.lane(lane_name)
+        with self._whole_or_never_committed():
+            self.exchange.depart(work.record, cache)
+            lane.lap("exchange", work.record.step)
         self.timeline.done(work, cache)
+
+    def _depart_after(self, updated: Future[None], work: Work) -> None:
+        if updated.exception() is None:  # else whoever waits for the update is told
+            self._depart(work, UPDATE)
+
+    def _wait_departed(self) -> None:
+        departing, self._departing = self._departing, None
+        if departing is not None:
+            departing.result()
 
     def _of_this_loop(self, work: Work) -> tuple[Pipeline, Cache]:
         if self._active is None:
-            raise UsageError(f"step {work.record.step} belongs to a loop that has ended; update it inside the loop")
+            raise UsageError(
+                f"step {work.record.step} belongs to a loop that has ended; use its rows and update it inside the loop"
+            )
         return self._active
 
     @contextmanager

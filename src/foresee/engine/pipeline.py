@@ -31,6 +31,8 @@ from foresee.plan.record import UNKNOWN_VERSION, Fetch, Header, Int64, Record
 from foresee.store.contract import Rows, Store
 from foresee.store.guarded import guarded
 
+PLANNED_WITH_TIME = 4
+"""With so many steps planned and not fetched, the planner has time."""
 WRITES_IN_FLIGHT = 4
 
 
@@ -133,6 +135,8 @@ class Pipeline:
             for work in self._source:
                 lane.lap("plan", work.record.step)
                 self._planned.put(work)
+                if len(self._planned) >= PLANNED_WITH_TIME:
+                    self._gate.wait_for_closed()
                 lane.lap("ahead", work.record.step)
             self._planned.close()
         except BaseException as error:
@@ -147,9 +151,9 @@ class Pipeline:
                 self._ready.wait_until_few(self._helping.in_hand_steps)
                 lane.lap("ahead", step)
                 self._applied.wait_for(work.record.not_before)
-                self._gate.wait()
+                self._gate.wait(for_early=len(self._ready) > 0)
                 lane.lap("wait_writes", step)
-                for ready in self._fetch(self._together(work)):
+                for ready in self._fetch(self._together(work, self._helping.steps(len(self._ready)))):
                     lane.lap("fetch", ready.work.record.step, len(ready.staging) * row_bytes)
                     self._ready.put(ready)
             self._ready.close()
@@ -172,10 +176,10 @@ class Pipeline:
             self._applied.fail(error)
             self._tickets_done.fail(error)
 
-    def _together(self, work: Work) -> list[Work]:
-        """The work, and what is planned after it and may be fetched now."""
+    def _together(self, work: Work, num_steps: int) -> list[Work]:
+        """The work, and what is planned after it and may be fetched now, up to so many steps."""
         works = [work]
-        while len(works) < self._helping.steps_max:
+        while len(works) < num_steps:
             following = self._planned.take_if(lambda work: may_be_fetched(work.record, self._applied.reached))
             if following is None:
                 break
@@ -207,7 +211,12 @@ def parted(records: Sequence[Record], staging: Rows) -> list[Rows]:
 
 @dataclass(frozen=True, slots=True)
 class Helping:
-    """How many steps are fetched at once, and when."""
+    """How many steps are fetched at once, and when.
+
+    With just enough in hand, one for one that was taken: each when training begins its step and the link is idle, and
+    too little to be still under way when it is needed for something urgent. With less in hand, many at once: a request
+    takes longer than a step, so it should bring more than one.
+    """
 
     steps_max: int
     in_hand_steps: int
@@ -218,6 +227,9 @@ class Helping:
         """Half of what may be fetched ahead, when a quarter is left; or one by one, as early as may be."""
         ahead = header.fetch_ahead_steps
         return cls(ahead // 2, ahead // 4) if at_once and ahead >= 4 else cls(1, ahead + 1)
+
+    def steps(self, in_hand: int) -> int:
+        return 1 if in_hand >= self.in_hand_steps else self.steps_max
 
 
 def may_be_fetched(record: Record, applied: int) -> bool:

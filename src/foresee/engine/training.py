@@ -31,7 +31,7 @@ from foresee.engine.duties import (
     tensorboard_sink,
 )
 from foresee.engine.launcher.resharding import finish_switch
-from foresee.engine.loop import Run, Step
+from foresee.engine.loop import Run
 from foresee.engine.memory import check_memory, in_words, memory_needed
 from foresee.engine.meter import Meter
 from foresee.engine.metrics import Metrics, MetricsWindow
@@ -50,6 +50,7 @@ from foresee.engine.parts import (
 from foresee.engine.progress import Display, make_display
 from foresee.engine.recording.timeline import NOT_RECORDED, Recording, Timeline
 from foresee.engine.run_folder import RunFolder
+from foresee.engine.step import Step
 from foresee.engine.stopping import StopSignals
 from foresee.errors import ConfigError
 from foresee.plan.record import Counters

@@ -11,10 +11,14 @@ gives the same weights every time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
+
+Embeddings = Tensor | Callable[[], Tensor]
+"""Embeddings, or a function that waits for them and gives them: rows of a step may come while a model has begun."""
 
 
 class Shape(Protocol):
@@ -43,6 +47,11 @@ class Model(Protocol):
     def __call__(self, dense: Tensor, embeddings: Tensor) -> Tensor: ...
 
 
+def begins_without_rows(model: nn.Module) -> bool:
+    """Whether it takes a function for its embeddings and calls it once it needs them; a model says so itself."""
+    return bool(getattr(model, "begins_without_rows", False))
+
+
 def checked_shape(shape: Shape, dim: int) -> LogShape:
     """The shape alone, so that a model does not hold on to a log; sizes no model can be made of are refused."""
     if shape.num_features < 1:
@@ -56,11 +65,15 @@ def checked_shape(shape: Shape, dim: int) -> LogShape:
 
 def check_input(dense: Tensor, embeddings: Tensor, shape: Shape, row_width: int) -> None:
     """Refuse tensors of another shape than the model was made for; matrix products would fail less clearly or not."""
-    samples = embeddings.shape[0]
-    if tuple(dense.shape) != (samples, shape.num_dense):
-        raise ValueError(f"dense has shape {tuple(dense.shape)}, this model takes {(samples, shape.num_dense)}")
+    check_dense(dense, shape, embeddings.shape[0])
     if tuple(embeddings.shape[1:]) != (shape.num_features, row_width):
         raise ValueError(
             f"embeddings have shape {tuple(embeddings.shape)}, "
-            f"this model takes {(samples, shape.num_features, row_width)}: make the tables row_width(dim) wide"
+            f"this model takes {(len(embeddings), shape.num_features, row_width)}: make the tables row_width(dim) wide"
         )
+
+
+def check_dense(dense: Tensor, shape: Shape, num_samples: int) -> None:
+    """The half that can be checked before there are embeddings."""
+    if tuple(dense.shape) != (num_samples, shape.num_dense):
+        raise ValueError(f"dense has shape {tuple(dense.shape)}, this model takes {(num_samples, shape.num_dense)}")

@@ -1,7 +1,8 @@
 """DLRM (Naumov et al., 2019): a bottom MLP for the dense features, dots of all pairs of vectors, a top MLP.
 
 In: dense [samples, dense features], embeddings [samples, features, dim]. Out: logits [samples]. The dense features
-become one more vector beside the embeddings; the top MLP sees that vector and the dot product of every pair.
+become one more vector beside the embeddings; the top MLP sees that vector and the dot product of every pair. The
+bottom MLP needs no embeddings: they may be a function, which is called after it.
 
 A log without dense features has nothing for the bottom MLP to map, which leaves it a constant: so it is one learned
 vector. Its dots with the embeddings act as first-order weights, and even a log with a single feature trains.
@@ -14,13 +15,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .contract import Shape, check_input, checked_shape
+from .contract import Embeddings, Shape, check_dense, check_input, checked_shape
 from .mlp import checked_widths, mlp
 from .pairs import PairDots
 
 
 class DLRM(nn.Module):
     """`bottom` and `top` are hidden widths: the bottom MLP always ends in `dim`, the top MLP in one logit."""
+
+    begins_without_rows = True
 
     def __init__(
         self, shape: Shape, dim: int, *, bottom: Sequence[int] = (512, 256), top: Sequence[int] = (512, 256)
@@ -41,9 +44,12 @@ class DLRM(nn.Module):
         """Columns a row needs: the embedding."""
         return dim
 
-    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        check_input(dense, embeddings, self.shape, self.row_width(self.dim))
+    def forward(self, dense: Tensor, embeddings: Embeddings) -> Tensor:
+        check_dense(dense, self.shape, len(dense))
         from_dense = self.bottom(dense)  # [samples, dim]
+        if not isinstance(embeddings, Tensor):
+            embeddings = embeddings()
+        check_input(dense, embeddings, self.shape, self.row_width(self.dim))
         vectors = torch.cat((from_dense.unsqueeze(1), embeddings), dim=1)  # [samples, 1 + features, dim]
         logits: Tensor = self.top(torch.cat((from_dense, self.pair_dots(vectors)), dim=1))
         return logits.squeeze(1)

@@ -15,7 +15,7 @@ from foresee.report.run_records import Point
 
 PARTS = {
     "embedding access": ("wait_rows", "fill", "gather", "evict"),
-    "forward": ("forward",),
+    "forward": ("begin", "forward"),
     "backward + dense sync": ("backward", "dense"),
     "forward + backward": ("compute",),
     "row update": ("update",),

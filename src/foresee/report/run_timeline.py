@@ -41,9 +41,11 @@ class _Look:
 LOOKS = {
     "wait_rows": _Look("waits for rows", "#d0343f"),
     "background_wait": _Look("waits for peers", "#8e1b3a"),
+    "dense_wait": _Look("waits for dense sums", "#d9a0ac"),
     "fill": _Look("rows into and out of slots", COLOURS["embedding access"]),
     "gather": _Look("rows into and out of slots", COLOURS["embedding access"]),
     "evict": _Look("rows into and out of slots", COLOURS["embedding access"]),
+    "begin": _Look("forward", COLOURS["forward"]),
     "forward": _Look("forward", COLOURS["forward"]),
     "backward": _Look("backward + dense sync", COLOURS["backward + dense sync"]),
     "dense": _Look("backward + dense sync", COLOURS["backward + dense sync"]),

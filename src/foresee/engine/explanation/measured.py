@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 TRAIN, READER = "train", "reader"
 MOVING = ("fill", "gather", "evict")
-COMPUTING = ("forward", "backward", "dense", "compute")
+COMPUTING = ("begin", "forward", "backward", "dense", "compute")
 BETWEEN_STEPS = ("evaluate", "commit")
 Culprit = Literal["fetch", "wait_writes", "wait_plan"]
 
@@ -62,7 +62,7 @@ def measured_step(spans: Sequence[Span], *, step: int, worker: int) -> MeasuredS
     """One worker's step, if the run recorded all of it."""
     own = [span for span in spans if span.step == step and span.lane == TRAIN and span.what not in BETWEEN_STEPS]
     waits = [span for span in own if span.what == "wait_rows"]
-    if not waits or not any(span.what == "update" for span in own):
+    if not waits or not _ends(own):
         return None
     reading = [span for span in spans if span.step == step and span.lane == READER]
     fetch = next((span for span in reading if span.what == "fetch"), None)
@@ -82,6 +82,14 @@ def measured_step(spans: Sequence[Span], *, step: int, worker: int) -> MeasuredS
         exchange_seconds=total("exchange", "background_wait"),
         fetch_seconds=None if fetch is None else fetch.end - fetch.begin,
         there_before_seconds=None if fetch is None else begun - fetch.end,
+    )
+
+
+def _ends(own: Sequence[Span]) -> bool:
+    """Whether the update was recorded, or, if it went on beside backward, the wait for it."""
+    computed = [span.end for span in own if span.what == "compute"]
+    return any(
+        span.what == "update" or (span.what == "exchange" and computed and span.begin >= min(computed)) for span in own
     )
 
 

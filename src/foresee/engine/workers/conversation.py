@@ -48,7 +48,7 @@ class Gradients(Protocol):
         ...
 
 
-def _nothing() -> None:
+def nothing() -> None:
     pass
 
 
@@ -60,8 +60,10 @@ class Swap:
     contents: list[Contents]
     outgoing: list[Parcel]
     incoming: list[Parcel]
-    meanwhile: Callable[[], None] = _nothing
-    """To be done while the contents travel."""
+    meanwhile: Callable[[], None] = nothing
+    """To be done while the contents travel, or wait for the link."""
+    after_dense: bool = False
+    """The sums of dense gradients have the link before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class Conversation:
         self._arrivals: dict[int, list[_Arrival]] = {}
         self._unfinished: _Unfinished | None = None
         self._late_gradients: list[Contents] = []
-        self._remaining: Callable[[], None] = _nothing
+        self._remaining: Callable[[], None] = nothing
         """The part of a step's update that need not be over before its rows leave."""
 
     def deliver(self, step: int, cache: Cache) -> None:
@@ -150,8 +152,8 @@ class Conversation:
         cache.table.free(record.drop)
         unfinished = self._unfinished
         assert unfinished is not None
-        arrived = yield Swap(Lane.CRITICAL, soon, itinerary.rows_out, itinerary.rows_in, self._remaining)
-        self._remaining = _nothing
+        arrived = yield Swap(Lane.CRITICAL, soon, itinerary.rows_out, itinerary.rows_in, self._remaining, True)
+        self._remaining = nothing
         self._arrive(next_step, itinerary.rows_in, arrived)
         # Only now: what is not urgent must not take the link from what is.
         yield StartBackground(self._travel(next_step + 1, later, itinerary, unfinished, cache))

@@ -6,17 +6,51 @@ In: a module that is the same on every worker. Out: one whose backward leaves th
 from __future__ import annotations
 
 import inspect
+from threading import Event, Lock
 from typing import Any
 
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
+
+from foresee.engine.gate import PATIENCE_SECONDS
 
 _KNOWN = inspect.signature(DistributedDataParallel.__init__).parameters
 SENDS_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
 """What torch calls it, by its version."""
 
 
-def shared(model: nn.Module) -> nn.Module:
+class Sums:
+    """The sums of dense gradients that are on the link just now. Any thread may wait until there is none."""
+
+    def __init__(self) -> None:
+        self._lock, self._num_under_way = Lock(), 0
+        self._none = Event()
+        self._none.set()
+
+    @property
+    def under_way(self) -> bool:
+        return not self._none.is_set()
+
+    def wait(self) -> None:
+        """It orders, it guards nothing: who has waited for `PATIENCE_SECONDS` goes on."""
+        self._none.wait(PATIENCE_SECONDS)
+
+    def begin(self) -> None:
+        with self._lock:
+            self._num_under_way += 1
+            self._none.clear()
+
+    def end(self) -> None:
+        with self._lock:
+            self._num_under_way -= 1
+            if not self._num_under_way:
+                self._none.set()
+
+
+def shared(model: nn.Module, sums: Sums | None = None) -> nn.Module:
     """Call it on every worker at the same point; the process group must be there.
 
     Buffers that hold no floating-point numbers (indices, masks) do not change in training. To send them round before
@@ -24,4 +58,22 @@ def shared(model: nn.Module) -> nn.Module:
     """
     learned = any(buffer.is_floating_point() for buffer in model.buffers())
     options: dict[str, Any] = {} if learned else {SENDS_BUFFERS: False}
-    return DistributedDataParallel(model, **options)
+    together = DistributedDataParallel(model, **options)
+    # A lambda, as torch compares annotations with its own classes, and ours are words.
+    together.register_comm_hook(sums or Sums(), lambda sums, bucket: _average(sums, bucket))
+    return together
+
+
+def _average(sums: Sums, bucket: GradBucket) -> Future[Tensor]:
+    """What torch does with a bucket of gradients, seen by `sums`."""
+    sums.begin()
+    gradients = bucket.buffer().div_(dist.get_world_size())
+    summing = dist.all_reduce(gradients, async_op=True)
+    assert summing is not None
+
+    def averaged(summed: Future[list[Tensor]]) -> Tensor:
+        sums.end()
+        return summed.value()[0]
+
+    result: Future[Tensor] = summing.get_future().then(averaged)
+    return result

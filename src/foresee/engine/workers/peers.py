@@ -16,7 +16,8 @@ from torch import Tensor
 from foresee.engine.cache import Cache
 from foresee.engine.gate import Gate
 from foresee.engine.work import Work
-from foresee.engine.workers.conversation import Conversation, Moments, Request, StartBackground, Swap
+from foresee.engine.workers.conversation import Conversation, Moments, Request, StartBackground, Swap, nothing
+from foresee.engine.workers.dense import Sums
 from foresee.engine.workers.itinerary import Itinerary
 from foresee.engine.workers.mesh import Mesh
 from foresee.engine.workers.parcels import Contents, pack, unpack
@@ -27,14 +28,20 @@ from foresee.store.contract import Layout, Rows
 class PeerExchange:
     """One of `num_workers` workers. Close it before the process group is destroyed."""
 
-    def __init__(self, layout: Layout, mesh: Mesh, lap: Callable[[str], None] = lambda what: None) -> None:
-        """`lap` is told, by the thread that updates, what it did last: for a timeline."""
+    def __init__(
+        self, layout: Layout, mesh: Mesh, lap: Callable[[str], None] = lambda what: None, dense: Sums | None = None
+    ) -> None:
+        """`lap` is told, by the thread that updates, what it did last: for a timeline.
+
+        dense: the sums of dense gradients over the same link, which go before the rows of the next step.
+        """
         self.rank = mesh.rank
         self.num_workers = mesh.num_workers
         self.gate = Gate()
         self._layout = layout
         self._mesh = mesh
         self._lap = lap
+        self._dense = dense or Sums()
         self._conversation = Conversation(layout, mesh.rank, mesh.num_workers)
         self._itineraries: dict[int, Itinerary] = {}
         """Of steps that are planned and not done; as many as the pipeline's queues hold."""
@@ -94,8 +101,15 @@ class PeerExchange:
     def _swap(self, swap: Swap) -> list[Contents]:
         sent, sizes = pack(swap.contents, swap.outgoing, self._layout)
         expected = [parcel.size(self._layout) for parcel in swap.incoming]
+        meanwhile = swap.meanwhile
+        if swap.after_dense and self._dense.under_way:
+            meanwhile()
+            meanwhile = nothing
+            self._lap("update")
+            self._dense.wait()
+            self._lap("dense_wait")
         finish = self._mesh.start(swap.lane, sent, sizes, expected)
-        swap.meanwhile()
+        meanwhile()
         return unpack(finish(), swap.incoming, self._layout)
 
 

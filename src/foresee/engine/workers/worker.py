@@ -27,7 +27,7 @@ from foresee.data.click_log import ClickLog
 from foresee.engine import checkpoint, run_folder
 from foresee.engine.duties import Done, Duty, EvaluateValid, ShowProgress, Sink, WriteMetrics
 from foresee.engine.exchange import Alone
-from foresee.engine.loop import Run, Step
+from foresee.engine.loop import Run
 from foresee.engine.meter import Meter
 from foresee.engine.metrics import MetricsWindow
 from foresee.engine.parts import (
@@ -42,11 +42,12 @@ from foresee.engine.parts import (
 from foresee.engine.planner_service.client import PlannerClient
 from foresee.engine.progress import Display
 from foresee.engine.run_folder import RunFolder
+from foresee.engine.step import Step
 from foresee.engine.stopping import StopSignals
 from foresee.engine.tables import Tables
 from foresee.engine.training import loss_of, recording, sinks_of
 from foresee.engine.work import Pooling
-from foresee.engine.workers.dense import shared
+from foresee.engine.workers.dense import Sums, shared
 from foresee.engine.workers.mesh import TorchMesh
 from foresee.engine.workers.peers import PeerExchange
 from foresee.engine.workers.plan_origin import plan_origin
@@ -54,6 +55,7 @@ from foresee.engine.workers.pulse import Pulse
 from foresee.engine.workers.timed_mesh import lap_of, timed
 from foresee.engine.workers.worker_duties import EvaluateTogether, KeepTogether
 from foresee.errors import ConfigError
+from foresee.models.contract import Embeddings
 from foresee.plan.record import Header
 from foresee.store import points
 from foresee.store.points import reach
@@ -120,14 +122,16 @@ def run_worker(
         planner.open()
         timeline = recording(config)
         mesh = timed(TorchMesh(), timeline) if place.num_workers > 1 else None
-        exchange = PeerExchange(tables.layout, mesh, lap_of(timeline)) if mesh is not None else None
+        sums = Sums()
+        exchange = PeerExchange(tables.layout, mesh, lap_of(timeline), sums) if mesh is not None else None
+        dense = shared(model, sums) if mesh is not None else model
         run = Run(
             stream, tables, header, Pooling.of(log.mean_features), records=planner.records(),
             exchange=exchange or Alone(), num_threads=torch.get_num_threads(), commit_at_end=False,
             timeline=timeline,
         )  # fmt: skip
         display.say(_opening(config, run, place))
-        finished = _train(config, run, model, optimizer, log, folder, sinks, display, stop, stop_after)
+        finished = _train(config, run, model, dense, optimizer, log, folder, sinks, display, stop, stop_after)
         if exchange is not None:
             exchange.close()
         planner.close()
@@ -210,12 +214,11 @@ def _enter(header: Header, folder: RunFolder) -> Header:
 
 
 def _train(
-    config: RunConfig, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, log: ClickLog, folder: RunFolder,
-    sinks: list[Sink], display: Display, stop: StopSignals, stop_after: int | None,
+    config: RunConfig, run: Run, model: nn.Module, dense: nn.Module, optimizer: torch.optim.Optimizer, log: ClickLog,
+    folder: RunFolder, sinks: list[Sink], display: Display, stop: StopSignals, stop_after: int | None,
 ) -> bool:  # fmt: skip
-    """The loop; True if all steps of the run are done."""
+    """The loop; True if all steps of the run are done. `dense` is the model as all workers share it."""
     rank, num_workers = dist.get_rank(), dist.get_world_size()
-    dense = shared(model) if num_workers > 1 else model
     window, samples_before = MetricsWindow(), run.header.first_step * config.train.batch_size
     keep = KeepTogether(config, run, model, optimizer, folder, sinks)
     valid = EvaluateValid(config, run, model, log, sinks, display)
@@ -231,7 +234,7 @@ def _train(
     model.train()
     for step in run:
         torch.manual_seed(_seed(config.train.seed, step.index, rank))
-        logits, loss = _learn(dense, step, optimizer)
+        logits, loss = _learn(dense, step, step.embeddings_for(model), optimizer)
         window.add(logits.detach().numpy(), step.labels.numpy())
         agreed = pulse.beat(stop=stop.asked, commit=rank == 0 and keep.announce(), loss=loss)
         keep.asked = agreed.commit
@@ -251,8 +254,10 @@ def _train(
     return finished
 
 
-def _learn(model: nn.Module, step: Step, optimizer: torch.optim.Optimizer) -> tuple[torch.Tensor, float]:
-    logits: torch.Tensor = model(step.dense, step.embeddings)
+def _learn(
+    model: nn.Module, step: Step, rows: Embeddings, optimizer: torch.optim.Optimizer
+) -> tuple[torch.Tensor, float]:
+    logits: torch.Tensor = model(step.dense, rows)
     loss = loss_of(logits, step)
     step.lap("forward")
     step.update_during_backward()

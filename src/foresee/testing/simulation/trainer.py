@@ -205,7 +205,8 @@ class Trainer(Process):
             self.progress = True
             while self._applied < together[0].record.not_before:
                 yield
-            while len(together) < helping.steps_max and self._planned:
+            num_steps = helping.steps(len(self._ready))
+            while len(together) < num_steps and self._planned:
                 if not may_be_fetched(self._planned[0].record, self._applied):
                     break
                 together.append(self._planned.popleft())

@@ -1,0 +1,116 @@
+"""One step as the training loop sees it: its samples, its rows, and the update that ends it.
+
+Rows are asked for when they are used: whoever reads `embeddings`, or calls `await_embeddings`, waits until all of them
+have come, those that other workers send last of all. A model that has something to do without them, such as DLRM's
+bottom layers, takes the function instead of the tensor and calls it when it comes to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakMethod
+
+import torch
+from torch import Tensor, nn
+
+from foresee.engine.recording.timeline import Lane, Timeline
+from foresee.engine.work import Work
+from foresee.errors import UsageError
+from foresee.models.contract import Embeddings, begins_without_rows
+
+
+class Step:
+    """Made by the loop; use it before the next one."""
+
+    def __init__(
+        self, work: Work, device: torch.device, arrive: Callable[[], Tensor], finish: Callable[[Work, Tensor], None],
+        start: Callable[[Work, Tensor], Callable[[], None]], lane: Lane, timeline: Timeline,
+    ) -> None:  # fmt: skip
+        batch = work.batch
+        self.index = batch.step
+        self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
+        self.labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
+        self.item: Any = getattr(batch, "item", None)
+        """What a person's own source of batches gave for this step."""
+        self.updated = False
+        self._work = work
+        self._arrive, self._finish, self._start = arrive, finish, start
+        self._embeddings: Tensor | None = None
+        self._during_backward = False
+        self._wait: Callable[[], None] | None = None
+        """For an update that has begun."""
+        self._lane, self._timeline = lane, timeline
+
+    @property
+    def embeddings(self) -> Tensor:
+        """[samples, features, width], a leaf that collects the gradient. Valid until the step is updated."""
+        if self._embeddings is None:
+            self._embeddings = self._arrive()
+            if self._during_backward:
+                self._begin_with_gradient(self._embeddings)
+        return self._embeddings
+
+    def await_embeddings(self) -> Tensor:
+        """The same, for whoever takes a function."""
+        return self.embeddings
+
+    def embeddings_for(self, model: nn.Module) -> Embeddings:
+        """What to call a model with: the function if it has something to do before, else the embeddings."""
+        return self.await_embeddings if begins_without_rows(model) else self.embeddings
+
+    @property
+    def began(self) -> bool:
+        """The update has begun, or is done."""
+        return self.updated or self._wait is not None
+
+    def lap(self, what: str) -> None:
+        """For the timeline of a recorded run: what was done since the last lap, such as "forward" or "backward"."""
+        self._lane.lap(what, self.index)
+
+    def learned(self, loss: float) -> None:
+        """For the curve of a recorded run: the loss of this step. Say it before the update."""
+        self._timeline.learned(loss)
+
+    def update(self) -> None:
+        """Applies the gradient of `embeddings` to the step's rows. Call it once, after backward."""
+        if self.updated:
+            raise UsageError(f"step {self.index} was updated already; call step.update() once for each step")
+        if self._embeddings is None or self._embeddings.grad is None:
+            raise UsageError(f"step {self.index}: its embeddings have no gradient; call loss.backward() first")
+        if self._wait is None:
+            self._finish(self._work, self._embeddings.grad)
+        else:
+            self._lane.lap("compute", self.index)
+            self._wait()
+            self._lane.lap("exchange", self.index)
+        self.updated = True
+
+    def update_during_backward(self) -> None:
+        """Lets the update begin once backward has the gradient of `embeddings`, beside the rest of backward.
+
+        Call it before backward, if that is called once and nobody changes the gradient afterwards. The step still ends
+        with `update()`, and the result is the same.
+        """
+        if not self._during_backward and self._embeddings is not None:
+            self._begin_with_gradient(self._embeddings)
+        self._during_backward = True
+
+    def _begin_with_gradient(self, embeddings: Tensor) -> None:
+        # Weak, as the collector does not see through a tensor's hooks: step, embeddings and hook would stay for ever.
+        start = WeakMethod(self._start_update)
+
+        def begin(embeddings: Tensor) -> None:
+            if (method := start()) is not None:
+                method(embeddings)
+
+        embeddings.register_post_accumulate_grad_hook(begin)  # type: ignore[no-untyped-call]
+
+    def _start_update(self, embeddings: Tensor) -> None:
+        if self._wait is not None:
+            raise UsageError(
+                f"step {self.index}: its update began with the first backward(), a second one comes too late; call "
+                "backward() once, or leave update_during_backward() out"
+            )
+        assert embeddings.grad is not None
+        self._wait = self._start(self._work, embeddings.grad)
