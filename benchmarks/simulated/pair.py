@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from foresee.engine.loop import Run
 from foresee.engine.tables import Tables
-from foresee.engine.workers.dense import shared
+from foresee.engine.workers.dense import Sums, shared
 from foresee.engine.workers.mesh import Lane, TorchMesh
 from foresee.engine.workers.peers import PeerExchange
 from foresee.engine.workers.worker import SWITCH_SECONDS
@@ -110,7 +110,8 @@ class Trainer:
     def __init__(self, rank: int, folder: Path, prefix: str, num_turns: int) -> None:
         self.rank, self.prefix = rank, prefix
         self.scene = make_scene(num_turns)
-        self.model = shared(make_model(self.scene))
+        self.sums = Sums()
+        self.model = shared(make_model(self.scene), self.sums)
         self.certificate = (folder / "server.pem").read_bytes()
         self.servers = [int((folder / f"server{shard}.pid").read_text()) for shard in range(2)]
         self.first_step = 0
@@ -234,7 +235,7 @@ class Trainer:
         )  # fmt: skip
         self._shape(some.rate_mbit)
         store = self._store()
-        exchange = PeerExchange(store.layout, self.mesh)
+        exchange = PeerExchange(store.layout, self.mesh, dense=self.sums)
         own = [record for record in part.records if record.worker == self.rank]
         run = Run(
             self.scene.stream, Tables(store, OPTIMIZER), part.header, self.scene.pooling, own, exchange=exchange,
@@ -257,7 +258,7 @@ class Trainer:
         def steps() -> Iterator[None]:
             for step in run:
                 step.update_during_backward()
-                trainee.step(step.dense, step.embeddings, step.labels)
+                trainee.step(step.dense, step.await_embeddings, step.labels)
                 step.update()
                 yield
 

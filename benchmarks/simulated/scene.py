@@ -28,6 +28,7 @@ from foresee.engine.planning import planned_records
 from foresee.engine.tables import layout_for
 from foresee.engine.work import Pooling
 from foresee.models import DLRM, LogShape
+from foresee.models.contract import Embeddings
 from foresee.plan.record import Evict, Fetch, Header, Record
 from foresee.plan.volumes import Volumes, measure
 from foresee.store.contract import Layout, Rows, Store, Table
@@ -108,7 +109,7 @@ class Trainee:
         self.optimizer = torch.optim.Adam(model.parameters(), fused=True)
         self.loss = nn.BCEWithLogitsLoss()
 
-    def step(self, dense: torch.Tensor, embeddings: torch.Tensor, labels: torch.Tensor) -> None:
+    def step(self, dense: torch.Tensor, embeddings: Embeddings, labels: torch.Tensor) -> None:
         self.loss(self.model(dense, embeddings), labels).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
