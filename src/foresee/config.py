@@ -127,7 +127,7 @@ class TrainConfig(Section):
     num_threads: int | None = Field(default=None, ge=1)
     """Threads of the arithmetic. Left out: torch's own choice. Another number may change the last bits of a result."""
     device: str = "cpu"
-    """Where the model computes: cpu, cuda, cuda:1, mps."""
+    """Where the model computes: cpu, cuda, cuda:1, mps. Several workers: cpu, or cuda for a GPU each."""
     tensorboard: bool = False
     """Write the same figures for TensorBoard into the run folder; needs `pip install foresee[tensorboard]`."""
 

@@ -13,6 +13,7 @@ from foresee.data import ClickLog, tiny
 from foresee.engine.loop import Run, make_header
 from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
 from foresee.engine.tables import Tables, layout_for
+from foresee.engine.torch_cache import TorchCache
 from foresee.engine.work import Pooling
 from foresee.engine.workers.peers import PeerExchange
 from foresee.store.contract import Rows
@@ -134,6 +135,28 @@ def test_planned_equals_unplanned(log: ClickLog, optimizer: Optimizer, cache_row
         log, optimizer, 3, planner="lookahead", placement="contiguous", cache_rows=cache_rows, whole=False
     )
     assert same(unplanned, planned)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)
+def test_plain_torch_operations_exchange_the_same_bytes(
+    log: ClickLog, optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache of a worker on a GPU, here on the CPU."""
+    how = {"planner": "lookahead", "placement": "location_aware", "cache_rows": 90, "whole": False}
+    fused = train(log, optimizer, 2, **how)  # type: ignore[arg-type]
+    made = []
+
+    def torch_cache(run: Run, threads: object) -> TorchCache:
+        cache = TorchCache(
+            run.tables.layout, run.tables.optimizer, run.pooling, capacity_rows=run.header.capacity_rows,
+            device=torch.device("cpu"),
+        )  # fmt: skip
+        made.append(cache)
+        return cache
+
+    monkeypatch.setattr(Run, "_cache", torch_cache)
+    assert same(fused, train(log, optimizer, 2, **how))  # type: ignore[arg-type]
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)

@@ -47,6 +47,7 @@ class Step:
         """[samples, features, width], a leaf that collects the gradient. Valid until the step is updated."""
         if self._embeddings is None:
             self._embeddings = self._arrive()
+            del self._arrive  # and what it holds: rows as they were fetched
             if self._during_backward:
                 self._begin_with_gradient(self._embeddings)
         return self._embeddings

@@ -28,6 +28,7 @@ from foresee.engine.parts import build_model, open_log, plan_header, table_layou
 from foresee.engine.progress import Display, make_display
 from foresee.engine.run_folder import RunFolder
 from foresee.engine.stopping import StopSignals
+from foresee.engine.workers.device import check_device
 from foresee.errors import ConfigError, InputError
 from foresee.store.server.layout_file import write_layout
 
@@ -88,11 +89,7 @@ def check_can_launch(config: RunConfig, *, resume: bool = False) -> None:
     """What would only be found out by a process later."""
     if config.cache.plan_file is not None:
         raise ConfigError("cache.plan_file: a run with servers is planned by its planner; leave the key out")
-    if config.train.device != "cpu":
-        raise ConfigError(
-            f"train.device: several processes train on the cpu in this release, not on {config.train.device!r}; "
-            "set it to cpu, or train in one process"
-        )
+    check_device(config.train.device, config.distributed.workers)
     found = shard_folders(config.tables_folder)
     if config.tables.store == "disk" and found and len(found) != config.num_servers and not resume:
         raise ConfigError(

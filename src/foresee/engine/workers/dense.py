@@ -1,6 +1,7 @@
 """The dense half of a model that several workers train: its gradients are averaged while backward goes on.
 
 In: a module that is the same on every worker. Out: one whose backward leaves the mean gradient of all of them.
+No GPU has run the half of this that is for GPUs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import inspect
 from threading import Event, Lock
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
@@ -50,7 +52,16 @@ class Sums:
                 self._none.set()
 
 
-def shared(model: nn.Module, sums: Sums | None = None) -> nn.Module:
+def dense_group(device: torch.device) -> dist.ProcessGroup | None:
+    """Over whom dense gradients are summed: NCCL where they are on GPUs, else the default group, which is gloo.
+
+    Call it on every worker at the same point. Rows never go over NCCL: their owner sums them in its own memory, and two
+    exchanges of rows beside a sum would be three communicators at once, which NCCL lets nobody use in any order.
+    """
+    return dist.new_group(backend="nccl") if device.type == "cuda" else None
+
+
+def shared(model: nn.Module, sums: Sums | None = None, group: dist.ProcessGroup | None = None) -> nn.Module:
     """Call it on every worker at the same point; the process group must be there.
 
     Buffers that hold no floating-point numbers (indices, masks) do not change in training. To send them round before
@@ -58,17 +69,17 @@ def shared(model: nn.Module, sums: Sums | None = None) -> nn.Module:
     """
     learned = any(buffer.is_floating_point() for buffer in model.buffers())
     options: dict[str, Any] = {} if learned else {SENDS_BUFFERS: False}
-    together = DistributedDataParallel(model, **options)
+    together = DistributedDataParallel(model, process_group=group, **options)
     # A lambda, as torch compares annotations with its own classes, and ours are words.
-    together.register_comm_hook(sums or Sums(), lambda sums, bucket: _average(sums, bucket))
+    together.register_comm_hook(sums or Sums(), lambda sums, bucket: _average(sums, bucket, group))
     return together
 
 
-def _average(sums: Sums, bucket: GradBucket) -> Future[Tensor]:
+def _average(sums: Sums, bucket: GradBucket, group: dist.ProcessGroup | None) -> Future[Tensor]:
     """What torch does with a bucket of gradients, seen by `sums`."""
     sums.begin()
     gradients = bucket.buffer().div_(dist.get_world_size())
-    summing = dist.all_reduce(gradients, async_op=True)
+    summing = dist.all_reduce(gradients, group=group, async_op=True)
     assert summing is not None
 
     def averaged(summed: Future[list[Tensor]]) -> Tensor:

@@ -47,7 +47,8 @@ from foresee.engine.stopping import StopSignals
 from foresee.engine.tables import Tables
 from foresee.engine.training import loss_of, recording, sinks_of
 from foresee.engine.work import Pooling
-from foresee.engine.workers.dense import Sums, shared
+from foresee.engine.workers.dense import Sums, dense_group, shared
+from foresee.engine.workers.device import worker_device
 from foresee.engine.workers.mesh import TorchMesh
 from foresee.engine.workers.peers import PeerExchange
 from foresee.engine.workers.plan_origin import plan_origin
@@ -95,6 +96,7 @@ def run_worker(
     """Trains with the peers to the end, until a signal at any of them, or until `stop_after` steps are done."""
     check_place(config, place)
     # Everything that can be found wrong here is, before peers begin to wait.
+    device = worker_device(config.train.device, place.rank)
     log = open_log(config)
     model, stream = build_model(config, log), train_stream(config, log)
     torch.set_num_threads(config.train.num_threads or torch.get_num_threads())
@@ -124,9 +126,9 @@ def run_worker(
         mesh = timed(TorchMesh(), timeline) if place.num_workers > 1 else None
         sums = Sums()
         exchange = PeerExchange(tables.layout, mesh, lap_of(timeline), sums) if mesh is not None else None
-        dense = shared(model, sums) if mesh is not None else model
+        dense = shared(model, sums, dense_group(device)) if mesh is not None else model
         run = Run(
-            stream, tables, header, Pooling.of(log.mean_features), records=planner.records(),
+            stream, tables, header, Pooling.of(log.mean_features), records=planner.records(), device=device,
             exchange=exchange or Alone(), num_threads=torch.get_num_threads(), commit_at_end=False,
             timeline=timeline,
         )  # fmt: skip
@@ -146,11 +148,6 @@ def check_place(config: RunConfig, place: Place) -> None:
         raise ConfigError(
             f"{place.num_workers} workers were started, but distributed.workers is {config.distributed.workers}; "
             f"give --set distributed.workers={place.num_workers}, or start as many"
-        )
-    if config.train.device != "cpu":
-        raise ConfigError(
-            f"train.device: several processes train on the cpu in this release, not on {config.train.device!r}; "
-            "set it to cpu, or train in one process"
         )
     if config.cache.plan_file is not None:
         raise ConfigError("cache.plan_file: a run with servers is planned by its planner; leave the key out")
@@ -235,7 +232,7 @@ def _train(
     for step in run:
         torch.manual_seed(_seed(config.train.seed, step.index, rank))
         logits, loss = _learn(dense, step, step.embeddings_for(model), optimizer)
-        window.add(logits.detach().numpy(), step.labels.numpy())
+        window.add(logits.detach().cpu().numpy(), step.labels.cpu().numpy())
         agreed = pulse.beat(stop=stop.asked, commit=rank == 0 and keep.announce(), loss=loss)
         keep.asked = agreed.commit
         finished = run.steps_done == run.stream.num_steps
