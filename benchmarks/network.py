@@ -153,6 +153,7 @@ def report(turns: list[dict[str, Any]], torchrec: float | None) -> None:
     def ratio(name: str, other: str) -> float:
         return round(float(statistics.median(turn[name][0] / turn[other][0] for turn in turns)), 3)
 
+    print("ours over ideal, by turn:", *(f"{turn['ours'][0] / turn['ideal'][0]:.3f}" for turn in turns))
     ours_seconds = statistics.median(turn["ours"][0] for turn in turns)
     figures = {
         "ours_over_ideal": ratio("ours", "ideal"),
@@ -173,12 +174,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=1024, help="samples of each trainer")
     parser.add_argument("--width", type=int, default=512, help="of the first hidden layers; the second have half of it")
     parser.add_argument("--cache-share", type=float, default=0.4, help="of the rows the log touches, a trainer")
-    parser.add_argument("--turns", type=int, default=1)
-    parser.add_argument("--warmup-steps", type=int, default=20)
-    parser.add_argument("--timed-steps", type=int, default=30)
-    parser.add_argument("--ideal-steps", type=int, default=8)
-    parser.add_argument("--nocache-steps", type=int, default=6, help="warm-up, and as many timed")
-    parser.add_argument("--torchrec-steps", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--warmup-steps", type=int, default=12)
+    parser.add_argument("--timed-steps", type=int, default=26)
+    parser.add_argument("--ideal-steps", type=int, default=7)
+    parser.add_argument("--nocache-steps", type=int, default=4, help="warm-up, and as many timed")
+    parser.add_argument("--torchrec-steps", type=int, default=2)
     parser.add_argument("--tail-steps", type=int, default=20, help="of the log, which nobody trains")
     parser.add_argument("--without-torchrec", action="store_true")
     parser.add_argument("--role", choices=("trainer", "torchrec"), help=argparse.SUPPRESS)
@@ -187,7 +188,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--prefix", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.full:
-        arguments.turns, arguments.timed_steps, arguments.ideal_steps, arguments.nocache_steps = 5, 50, 30, 10
+        arguments.turns, arguments.warmup_steps, arguments.timed_steps = 5, 20, 50
+        arguments.ideal_steps, arguments.nocache_steps = 30, 10
     return arguments
 
 
