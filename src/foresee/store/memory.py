@@ -12,6 +12,7 @@ import threading
 import numpy as np
 
 from foresee.errors import StoreError, UsageError
+from foresee.store.allocate import zeroed_rows
 from foresee.store.check import check_request
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Int64, Layout, Rows
@@ -32,7 +33,7 @@ class MemoryStore:
         self._key, self._unit = initial_key(layout), initial_unit(layout)
         row_words = layout.row_bytes // 4
         try:
-            self._base = np.zeros((layout.num_rows, row_words), np.float32)
+            self._base = zeroed_rows(layout.num_rows, row_words)
             self._written = np.zeros((layout.num_rows + 7) // 8, np.uint8)
         except (MemoryError, ValueError) as error:
             raise StoreError(
