@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -18,6 +17,7 @@ from foresee.engine.optimizers import SGD
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.work import Pooling
+from foresee.engine.workers import dense
 from foresee.engine.workers.dense import Sums
 from foresee.engine.workers.mesh import Finish, Lane
 from foresee.engine.workers.peers import PeerExchange
@@ -85,6 +85,19 @@ class Workers:
                 exchange.close()
 
 
+def held_back(
+    workers: Workers, body: Callable[[int, Run], None], first: list[Event], later: list[Event],
+    release: Callable[[], None],
+) -> None:  # fmt: skip
+    """Workers come to the first events, and to the later ones only when they are released."""
+    working = workers.start(body)
+    assert all(event.wait(LONG) for event in first)
+    assert not any(event.wait(A_MOMENT) for event in later)
+    release()
+    for worker in working:
+        worker.result(LONG)
+
+
 def learn(step: Step) -> None:
     step.update_during_backward()
     step.embeddings.square().sum().backward()  # type: ignore[no-untyped-call]
@@ -106,13 +119,7 @@ def test_an_update_is_over_before_the_rows_of_the_next_step_have_come(log: Click
             if step.index == 1:
                 break
 
-    workers = Workers(log, lambda step: _waited(may_leave))
-    working = workers.start(body)
-    assert all(event.wait(LONG) for event in updated)
-    assert not any(event.wait(A_MOMENT) for event in arrived)
-    may_leave.set()
-    for worker in working:
-        worker.result(LONG)
+    held_back(Workers(log, lambda step: _waited(may_leave)), body, updated, arrived, may_leave.set)
     assert all(event.is_set() for event in arrived)
 
 
@@ -128,12 +135,7 @@ def test_a_flush_waits_for_rows_that_are_leaving(log: ClickLog) -> None:
             break
 
     workers = Workers(log, lambda step: _waited(may_leave))
-    working = workers.start(body)
-    assert all(event.wait(LONG) for event in updated)
-    assert not any(event.wait(A_MOMENT) for event in flushed)
-    may_leave.set()
-    for worker in working:
-        worker.result(LONG)
+    held_back(workers, body, updated, flushed, may_leave.set)
     rows = Rows.empty(workers.layout.num_rows, workers.layout)
     workers.shared.store.read(np.arange(workers.layout.num_rows), rows)
     assert rows.versions.max() == 1, "the step is in the store"
@@ -162,7 +164,8 @@ def test_rows_that_cannot_leave_are_an_error_of_the_next_step_or_of_the_end(log:
     assert steps_seen == [3, 3]
 
 
-def test_rows_leave_when_no_dense_sum_is_on_the_link(log: ClickLog) -> None:
+def test_rows_leave_when_no_dense_sum_is_on_the_link(log: ClickLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "PATIENCE_SECONDS", LONG)
     sums, leaving, updated = Sums(), Event(), [Event(), Event()]
     sums.begin()
 
@@ -172,15 +175,7 @@ def test_rows_leave_when_no_dense_sum_is_on_the_link(log: ClickLog) -> None:
             updated[rank].set()
             break
 
-    workers = Workers(log, lambda step: leaving.set(), sums)
-    begun = time.monotonic()
-    working = workers.start(body)
-    assert all(event.wait(LONG) for event in updated), "nobody waits for rows to leave before the next step"
-    waited = leaving.wait(A_MOMENT)
-    assert not waited or time.monotonic() - begun > 1.0, "only whoever has lost patience goes on"
-    sums.end()
-    for worker in working:
-        worker.result(LONG)
+    held_back(Workers(log, lambda step: leaving.set(), sums), body, updated, [leaving], sums.end)
     assert leaving.is_set()
 
 

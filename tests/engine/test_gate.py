@@ -8,7 +8,8 @@ from threading import Event, Thread
 import pytest
 
 from foresee.engine import gate as gate_module
-from foresee.engine.gate import Gate
+from foresee.engine.exchange import Alone
+from foresee.engine.gate import Gate, NoGate
 
 
 def goes_on(wait: Callable[[], None], when: Callable[[], None]) -> None:
@@ -64,6 +65,20 @@ def test_who_only_computes_waits_until_it_closes() -> None:
     gate.wait_for_closed()
     gate.open()
     goes_on(gate.wait_for_closed, gate.close)
+
+
+def test_a_worker_alone_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "PATIENCE_SECONDS", 1000.0)
+    now = [0.0]
+    assert isinstance(Alone().gate, NoGate)
+    gate = NoGate(clock=lambda: now[0])
+    for _ in range(2):
+        gate.close()
+        now[0] += 50.0
+        gate.wait()
+        gate.wait(for_early=True)
+        gate.wait_for_closed()
+        gate.open()
 
 
 def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import repeat
@@ -11,18 +10,16 @@ from itertools import repeat
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from foresee.engine.cache import SlotCache
 from foresee.engine.loop import Run
-from foresee.engine.pipeline import Pipeline, check_versions, joined, parted
+from foresee.engine.pipeline import Pipeline
 from foresee.engine.step import Step
 from foresee.engine.work import Pooling, Work, planned
-from foresee.errors import PlanError, StaleReadError, StoreError, UsageError
-from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Int32, Int64, Record
+from foresee.errors import PlanError, StoreError, UsageError
+from foresee.plan.record import Int64, Record
 from foresee.store.contract import Layout, Rows, Store
-from trace_stream import TraceStream, header_of, layout_of, random_stream, records_of, run_of, store_for
+from trace_stream import TraceStream, header_of, random_stream, records_of, run_of, store_for
 from whole_run import NO_DIFFERENCE, Dots, Outcome, all_rows, differing_bytes, outcome_of, train, train_step
 
 NUM_STEPS = 24
@@ -408,92 +405,6 @@ def test_a_flush_writes_each_changed_row_once() -> None:
     assert written[:2] == [2, 4], "the rows of the step, once"
 
 
-def test_a_fetch_runs_no_further_ahead_than_the_header_says() -> None:
-    """No row ever comes back, so nothing but `fetch_ahead_steps` holds the reader: steps 0, 1 and 2, then it waits."""
-    reads: list[int] = []
-    enough = threading.Event()
-
-    class Counted(FailingStore):
-        def read(self, rows: Int64, out: Rows) -> None:
-            super().read(rows, out)
-            reads.extend(rows.tolist())
-            if len(reads) >= 3:
-                enough.set()
-
-    stream = TraceStream([[[step]] for step in range(20)], num_rows=20)
-    for _ in run_of(stream, header_of(stream, cache_rows=20, fetch_ahead_steps=2), Counted(store_for(stream))):
-        assert enough.wait(60)
-        break
-    assert reads == [0, 1, 2]
-
-
-@pytest.mark.parametrize("slow", ["training", "reading"])
-def test_with_steps_in_hand_the_reader_asks_for_one_else_for_several_at_once(slow: str) -> None:
-    """With 8 steps ahead it asks when 2 are in hand, then for one; with fewer, for up to 4 that may be fetched."""
-    reads: list[list[int]] = []
-    in_hand: list[int] = []
-
-    class Counted(FailingStore):
-        requests_cost = True
-
-        def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
-            in_hand.append(sum(map(len, reads)) - run.steps_done)
-            time.sleep(0.01 if slow == "reading" else 0.0)
-            self.read(rows, out)
-            reads.append(rows.tolist())
-
-        def write_step(self, step: int, rows: Int64, source: Rows) -> None:
-            self.write(rows, source)
-
-    stream = TraceStream([[[step]] for step in range(40)], num_rows=40)
-    run = run_of(stream, header_of(stream, cache_rows=40, fetch_ahead_steps=8), Counted(store_for(stream)))
-    model = Dots()
-    train_one = trainer(model)
-    for step in run:
-        time.sleep(0.005 if slow == "training" else 0.0)
-        train_one(step)
-    assert [row for rows in reads for row in rows] == list(range(40))
-    assert max(map(len, reads)) <= 4
-    if slow == "training":
-        # The step that trains is not in hand any more, and not done yet.
-        assert max(in_hand) <= 3, "the reader rests"
-        assert [len(rows) for rows in reads[5:]].count(1) > 25, "one for one that was taken"
-    else:
-        assert len(reads) <= 25, "one request for several steps"
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 9)), min_size=1, max_size=6), st.integers(0, 2**32 - 1)
-)
-def test_fetches_are_joined_and_parted_again(steps: list[tuple[int, int]], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    records = [
-        replace(empty_record(number), not_before=not_before, fetch=random_fetch(rng, num_rows))
-        for number, (num_rows, not_before) in enumerate(steps)
-    ]
-    fetch, not_before = joined(records)
-    assert not_before == max(needed for _, needed in steps)
-    values = np.stack([fetch.row, fetch.slot], axis=1).astype(np.float32)
-    staging = Rows(values, np.empty((len(fetch), 0), np.float32), fetch.version)
-    for record, part in zip(records, parted(records, staging), strict=True):
-        assert part.values[:, 0].tolist() == record.fetch.row.tolist()
-        assert part.values[:, 1].tolist() == record.fetch.slot.tolist()
-        assert part.versions.tolist() == record.fetch.version.tolist()
-
-
-def empty_record(step: int) -> Record:
-    nothing = np.empty(0, np.int32)
-    return Record(
-        step=step, worker=0, samples=nothing, unique=nothing, inverse=nothing, fetch=Fetch(), not_before=-1,
-        apply=nothing, evict=Evict(), digest=0,
-    )  # fmt: skip
-
-
-def random_fetch(rng: np.random.Generator, num_rows: int) -> Fetch:
-    rows, slots, versions = rng.integers(0, 1000, (3, num_rows))
-    return Fetch(rows, slots.astype(np.int32), versions.astype(np.int32))
-
-
 def test_leaving_a_pipeline_that_nobody_used_ends_its_threads(stream: TraceStream) -> None:
     header = header_of(stream)
     with Pipeline(planned(stream, header, Pooling.of([False, False])), store_for(stream), header):
@@ -506,13 +417,3 @@ def test_a_source_without_end_ends_with_the_pipeline() -> None:
     work = next(planned(stream, header, Pooling.of([False, False])))
     with Pipeline(repeat(work), store_for(stream), header) as pipeline:
         next(pipeline.ready())
-
-
-def test_versions_are_checked_row_by_row() -> None:
-    staging = Rows.empty(3, layout_of(10))
-    staging.versions[:] = [4, 0, 2]
-    fetch = Fetch(np.array([7, 8, 9]), np.zeros(3, np.int32), np.array([4, UNKNOWN_VERSION, 2], np.int32))
-    check_versions(1, fetch, staging)
-    staging.versions[2] = 3
-    with pytest.raises(StaleReadError, match="step 1: row 9 was read in version 3, the plan predicts 2"):
-        check_versions(1, fetch, staging)

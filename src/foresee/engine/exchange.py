@@ -11,7 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from foresee.engine.cache import Cache
-from foresee.engine.gate import Gate
+from foresee.engine.gate import Gate, NoGate
 from foresee.engine.work import Work
 from foresee.plan.record import Int64, Record
 from foresee.store.contract import Rows
@@ -59,7 +59,7 @@ class Alone:
     rank = 0
 
     def __init__(self) -> None:
-        self.gate = Gate()
+        self.gate: Gate = NoGate()
 
     def expect(self, record: Record) -> None:
         pass

@@ -1,9 +1,9 @@
 """Who has time waits while something urgent has the link.
 
-From the moment a step's row gradients are there until its update is over, the link belongs to what the next step waits
-for: critical rows and dense gradients. Fetches, write-backs and the background exchange begin before or after, while
-the model computes and the link is idle. Only beginnings wait, and never longer than `PATIENCE_SECONDS`: a gate orders,
-it guards nothing.
+From the moment a step's row gradients are there until the rows of the next step have left, the link belongs to what
+that step waits for: critical rows and dense gradients. Fetches, write-backs and the background exchange begin before or
+after, while the model computes and the link is idle. Only beginnings wait, and never longer than `PATIENCE_SECONDS`: a
+gate orders, it guards nothing.
 
 What begins shortly before the gate closes is under way after that. So who can wait for a step begins early while it is
 open, or the next time. And who only computes, and has time, does so while it is closed: then the model waits for sums.
@@ -60,3 +60,10 @@ class Gate:
 
     def _is_early(self) -> bool:
         return self._opened_at is not None and self._clock() - self._opened_at <= EARLY_SHARE * self._open_seconds
+
+
+class NoGate(Gate):
+    """Of a worker without peers, who has no link to share: always open, so nothing waits and nothing is late."""
+
+    def close(self) -> None:
+        pass

@@ -3,7 +3,7 @@
 Three exchanges belong to a step x, each one all-to-all whose sizes both sides know from the plan:
 
     gradients    after backward, for rows that the next step uses: the owner sums in worker order and applies
-    rows         after the evictions, for step x + 1: copies (VALUE) and rows that change their owner (MOVE)
+    rows         after evictions and dense sums, for step x + 1: copies (VALUE), rows that change their owner (MOVE)
     background   everything with deadline x + 2, while step x + 1 computes
 
 Most rows of a step are used by one worker alone. They are applied while an exchange is under way: those that leave the
@@ -152,7 +152,9 @@ class Conversation:
         cache.table.free(record.drop)
         unfinished = self._unfinished
         assert unfinished is not None
-        arrived = yield Swap(Lane.CRITICAL, soon, itinerary.rows_out, itinerary.rows_in, self._remaining, True)
+        arrived = yield Swap(
+            Lane.CRITICAL, soon, itinerary.rows_out, itinerary.rows_in, self._remaining, after_dense=True
+        )
         self._remaining = nothing
         self._arrive(next_step, itinerary.rows_in, arrived)
         # Only now: what is not urgent must not take the link from what is.
