@@ -9,6 +9,7 @@
     ├── UsageError               the calling code broke the contract (a step not updated, a closed store)
     └── ConsistencyError         an invariant of ours is broken; never expected, always a bug or damaged files
         ├── StaleReadError       a row was read with another version than the plan predicts
+        │   └── LostWriteError   it is older: its write-back was applied, and the store does not have it
         └── PlanViolation        the checker proved a plan wrong
 
 A message names the value, the place (file:line, step, row) and the remedy. No other exception should reach a person.
@@ -49,6 +50,10 @@ class ConsistencyError(ForeseeError):
 
 class StaleReadError(ConsistencyError):
     """A row was read with another version than the plan predicts."""
+
+
+class LostWriteError(StaleReadError):
+    """A row is older than the plan predicts, though all write-backs that the read waited for were applied."""
 
 
 class PlanViolation(ConsistencyError):  # noqa: N818 - what the checker calls it

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +23,10 @@ from torch import Tensor, nn
 from torchrec_fakes import Batch, DataType, EmbeddingBagConfig, KeyedJaggedTensor, PoolingType
 
 import foresee
+from foresee.engine.evaluation import look_up
 from foresee.engine.loop import FETCH_AHEAD_STEPS
 from foresee.engine.own.jagged import bags_of
+from foresee.engine.work import Pooling
 from foresee.errors import ConfigError, DataError, PlanError, UsageError
 
 SAMPLES, STEPS = 16, 12
@@ -309,13 +312,75 @@ def test_evaluation_sees_what_training_made() -> None:
     for step in run:
         before = step.embeddings.detach().clone()
         finish(step)
-        run.flush()
         now = bags.look_up(run.tables, step.item.sparse_features)
         assert now.shape == before.shape
         filled = before.abs().sum(dim=2) > 0
-        assert not torch.equal(now[filled], before[filled])
+        # The gradient of every lookup is 1 (of a mean, a share of it), so that each vector has become smaller.
+        assert (now[filled] < before[filled]).all()
     with pytest.raises(ConfigError, match=r"values of table 'users' have shape \(3, 8\)"):
         run.tables.set_values("users", np.zeros((3, 8), np.float32))
+
+
+def test_whoever_reads_inside_a_loop_gets_what_was_learned() -> None:
+    """Not what the store had before the loop: all of it equals the same steps with a flush after each."""
+    bags, flushed = foresee.EmbeddingBags([USERS, FILMS]), run_over(items([USERS, FILMS]))
+    expected = []
+    for step in flushed:
+        finish(step)
+        flushed.flush()
+        expected.append(look_up(flushed.tables.store, step_batch(bags, step), Pooling.of(bags.mean_features)))
+    run = run_over(items([USERS, FILMS]))
+    for step, values in zip(run, expected, strict=True):
+        finish(step)
+        assert torch.equal(bags.look_up(run.tables, step.item.sparse_features), values)
+        if step.index == 4:
+            users = run.tables.values("users")
+            run.flush()
+            assert np.array_equal(run.tables.values("users"), users)
+            with pytest.raises(UsageError, match="cannot be given other values inside a loop"):
+                run.tables.set_values("users", users)
+            with ThreadPoolExecutor(1) as other, pytest.raises(UsageError, match="in the thread of the loop"):
+                other.submit(bags.look_up, run.tables, step.item.sparse_features).result()
+            with pytest.raises(UsageError, match="in a loop that has not ended"):
+                next(iter(foresee.lookahead(foresee.Batches(bags, []), run.tables, cache_rows=9, first_step=0)))
+
+
+def step_batch(bags: foresee.EmbeddingBags, step: foresee.Step) -> Any:
+    return bags_of(step.item.sparse_features, bags.features, step=0).batch(None, None)
+
+
+@pytest.mark.parametrize("keep", [lambda it: it, lambda it: it[:, 0].detach(), lambda it: it.detach().numpy()])
+def test_embeddings_that_somebody_keeps_do_not_change(keep: Any) -> None:
+    kept, copies = [], []
+    for step in run_over(items([USERS, FILMS])):
+        kept.append(keep(step.embeddings))
+        copies.append(torch.as_tensor(kept[-1]).detach().clone())
+        finish(step)
+    for now, then in zip(kept, copies, strict=True):
+        assert torch.equal(torch.as_tensor(now), then)
+
+
+def test_embeddings_that_nobody_keeps_share_memory() -> None:
+    """Two places in turn: the last loss, which most loops still have, holds on to one of them."""
+    places, loss = set(), torch.zeros(())
+    for step in run_over(items([USERS, FILMS])):
+        loss = step.embeddings.square().sum()
+        places.add(step.embeddings.data_ptr())
+        loss.backward()  # type: ignore[no-untyped-call]
+        step.update()
+    assert len(places) == 2
+    assert loss.item() > 0
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD([torch.zeros(1)], lr=0.1), torch.optim.Adagrad, None])
+def test_an_optimiser_that_is_none_of_ours_is_refused_by_name(optimizer: Any, tmp_path: Path) -> None:
+    bags = foresee.EmbeddingBags([USERS])
+    sentence = r"optimizer is .*, which cannot update rows of tables; give one of foresee\.SGD\(lr=\.\.\.\), .*LazyAdam"
+    with pytest.raises(ConfigError, match=sentence):
+        foresee.Tables.in_memory(bags, dim=8, optimizer=optimizer)
+    with pytest.raises(ConfigError, match=sentence):
+        foresee.Tables.on_disk(tmp_path / "tables", bags, dim=8, optimizer=optimizer)
+    assert not (tmp_path / "tables").exists()
 
 
 def test_a_feature_of_two_tables_and_its_names() -> None:

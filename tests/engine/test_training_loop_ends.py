@@ -117,3 +117,21 @@ def test_a_loop_left_between_backward_and_update_commits_no_half_step(log: Click
     assert step.began
     assert not step.updated
     assert tables.store.committed_step == 0
+
+
+def test_what_was_left_without_a_commit_is_given_up_by_the_next_loop(log: ClickLog, tmp_path: Path) -> None:
+    whole = _tables(log)
+    for step in lookahead(log, whole, batch_size=32, cache_rows=150):
+        _train(step)
+    with Tables.on_disk(tmp_path / "tables", log, dim=4, optimizer=SGD(lr=0.1)) as tables:
+        run = lookahead(log, tables, batch_size=32, cache_rows=150)
+        run.commit_at_end = False
+        for step in run:
+            _train(step)
+            if step.index == 6:
+                break
+        before = _bytes(tables)
+        for step in lookahead(log, tables, batch_size=32, cache_rows=150):
+            _train(step)
+        assert [it.tobytes() for it in _bytes(tables)] == [it.tobytes() for it in _bytes(whole)]
+        assert [it.tobytes() for it in before] != [it.tobytes() for it in _bytes(whole)]

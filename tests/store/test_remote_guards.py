@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from remote_servers import Server, Servers, wait_until
 
-from foresee.errors import StaleReadError, StoreError, UsageError
+from foresee.errors import LostWriteError, StaleReadError, StoreError, UsageError
 from foresee.plan.record import NOTHING_BEFORE, UNKNOWN_VERSION
 from foresee.store.contract import Int64, Rows
 from foresee.store.memory import MemoryStore
@@ -253,7 +253,24 @@ def test_the_rule_of_readiness() -> None:
     rows, unknown = ids(1, 2, 3), UNKNOWN_VERSION
     expected = np.array([4, unknown, 0], np.int32)
     found = np.array([3, 9, 0], np.int32)
-    assert not_ready(rows, expected, found, all_applied=False).tolist() == [True, True, False]
-    assert not_ready(rows, expected, found, all_applied=True).tolist() == [True, False, False]
+    assert not_ready(rows, expected, found, not_before=3, all_applied=False).tolist() == [True, True, False]
+    assert not_ready(rows, expected, found, not_before=2, all_applied=True).tolist() == [True, False, False]
+    with pytest.raises(LostWriteError, match="row 1 is stored in version 3, the plan expects 4, and all write-backs"):
+        not_ready(rows, expected, found, not_before=3, all_applied=True)
     with pytest.raises(StaleReadError, match="row 1"):
-        not_ready(rows, expected, np.array([5, 0, 0], np.int32), all_applied=True)
+        not_ready(rows, expected, np.array([5, 0, 0], np.int32), not_before=3, all_applied=True)
+
+
+def test_a_lost_write_is_known_once_all_have_written(
+    processes: list[Server], workers: list[RemoteStore], background: ThreadPoolExecutor
+) -> None:
+    """Not at the deadline: when the last worker's write-backs are applied and the row is still the old one."""
+    rows, none = ids(5, 6), ids()
+    reading = background.submit(guarded, workers[0], rows, [1, UNKNOWN_VERSION], 0)
+    when_parked(processes)
+    workers[0].write_step(0, none, Rows.empty(0, SUITE_LAYOUT))
+    assert not reading.done()
+    workers[1].write_step(0, none, Rows.empty(0, SUITE_LAYOUT))
+    with pytest.raises(LostWriteError, match=r"row 5 .*write-back was lost; resume from the last commit"):
+        reading.result()
+    assert read_rows(workers[0], rows).versions.tolist() == [0, 0], "the connection goes on"

@@ -94,6 +94,12 @@ class LogStream:
         identity = {"log": self._log_digest, "order": ORDER_VERSION, **asdict(self.options)}
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def order_digest(self) -> str:
+        """Of log and order, however many epochs there are: more of them only add steps."""
+        identity = {"log": self._log_digest, "order": ORDER_VERSION, **asdict(self.options), "epochs": None}
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
     def batches(self, first_step: int = 0) -> Iterator[Batch]:
         """All batches from `first_step` on."""
         if not 0 <= first_step <= self.num_steps:

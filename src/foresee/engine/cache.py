@@ -8,6 +8,7 @@ the changed rows without evicting them.
 
 from __future__ import annotations
 
+import weakref
 from typing import Protocol
 
 import numpy as np
@@ -111,6 +112,29 @@ class SlotTable:
         return slots
 
 
+class ReusedMemory:
+    """Arrays whose memory is used again, but never while somebody still looks at it.
+
+    A tensor made of an array keeps that array alive, and so does everything that shares the tensor's memory: views,
+    detached ones, numpy arrays, graphs of losses that were kept. So each array is a new view of a buffer, and a buffer
+    is free once its view is gone. A loop whose last loss is still there takes two buffers in turn; whoever keeps more
+    has them for himself, and later arrays are fresh memory.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[tuple[NDArray[np.float32], weakref.ref[NDArray[np.float32]]]] = []
+
+    def take(self, num_rows: int, width: int) -> NDArray[np.float32]:
+        """[num_rows, width] of anything."""
+        free = [buffer for buffer, view in self._buffers if view() is None and len(buffer) >= num_rows]
+        # Of torch, which aligns it: kernels may sum in another order where memory begins elsewhere.
+        buffer = free[0] if free else torch.empty(num_rows, width).numpy()
+        view = buffer[:num_rows]
+        others = [kept for kept in self._buffers if kept[0] is not buffer and len(kept[0]) >= num_rows]
+        self._buffers = [*others[-1:], (buffer, weakref.ref(view))]
+        return view
+
+
 class SlotCache:
     """A cache in CPU memory."""
 
@@ -127,7 +151,7 @@ class SlotCache:
             np.zeros(capacity_rows, np.int32),
         )
         self.table = SlotTable(capacity_rows)
-        self._out = torch.empty(0, layout.width)
+        self._pooled = ReusedMemory()
 
     def fill(self, fetch: Fetch, staging: Rows) -> None:
         self.put(fetch.slot, staging)
@@ -135,12 +159,10 @@ class SlotCache:
 
     def embeddings(self, work: Work) -> torch.Tensor:
         batch, record = work.batch, work.record
-        num_bags = batch.num_samples * batch.num_features
-        if len(self._out) < num_bags:
-            self._out = torch.empty(num_bags, self._layout.width)
-        out = self._out[:num_bags]
-        pool(self._rows.values, record.unique, record.inverse, batch, self._pooling, out.numpy(), self._threads)
-        return out.view(batch.num_samples, batch.num_features, self._layout.width).requires_grad_()
+        out = self._pooled.take(batch.num_samples * batch.num_features, self._layout.width)
+        pool(self._rows.values, record.unique, record.inverse, batch, self._pooling, out, self._threads)
+        shape = batch.num_samples, batch.num_features, self._layout.width
+        return torch.from_numpy(out).view(shape).requires_grad_()
 
     def update(
         self, work: Work, gradient: torch.Tensor, positions: Int32 | None = None, *, divisor: int = 1

@@ -11,7 +11,8 @@ as soon as their gradient is there. `step.update()` then waits until they are up
 next step are waited for when somebody asks for its embeddings (`step.py`).
 
 The model, the loss and the dense optimiser stay the caller's. When the loop ends, by itself or by `break`, the rows
-still cached are written back and the store is committed as the state after the last updated step.
+still cached are written back and the store is committed as the state after the last updated step. Where a row was found
+that is not what the plan predicts, by whichever thread, nothing is committed any more.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ from foresee.data.batch import BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.engine.cache import Cache, SlotCache
 from foresee.engine.exchange import Alone, Exchange
+from foresee.engine.history import Trained
 from foresee.engine.kernels import Threads
 from foresee.engine.own.own_batches import Batches
+from foresee.engine.own.sources import enter
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
 from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Lane, Recording, Timeline
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables
 from foresee.engine.torch_cache import TorchCache
 from foresee.engine.work import Pooling, Work, planned, replayed
-from foresee.errors import PlanError, UsageError
+from foresee.errors import ConsistencyError, PlanError, UsageError
 from foresee.plan.count import Counting
 from foresee.plan.record import Counters, Header, Record
 
@@ -63,6 +66,8 @@ class Run:
     """Commit when the loop ends, also by `break`. Who commits rows together with something else says False."""
     timeline: Timeline = NOT_RECORDED
     """Who records what the run does."""
+    trained: Callable[[int], Trained | None] = field(default_factory=lambda: lambda step: None)
+    """What to write down with the commit of a step about its batches."""
 
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
@@ -75,7 +80,8 @@ class Run:
         """The thread of updates that begin during backward."""
         self._departing: Future[None] | None = None
         """The last step's rows, on their way to the peers that need them next."""
-        self._failed = False
+        self.failed = False
+        """Rows are half updated, half written or stale: no state of any step, and never to be committed."""
 
     @property
     def counters(self) -> Counters:
@@ -89,13 +95,15 @@ class Run:
             self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank
         )
         with (
+            self.tables.used_by(self),
             Threads(self.num_threads) as threads,
             Pipeline(self._work(), self.tables.store, self.header, self.timeline, self.exchange.gate) as pipeline,
         ):
             cache = self._cache(threads)
             self._active, self.times = (pipeline, cache), pipeline.times
             try:
-                yield from self._steps(pipeline, cache)
+                with self._never_committed_after(ConsistencyError):
+                    yield from self._steps(pipeline, cache)
             finally:
                 if self._updates is not None:
                     self._updates.shutdown()
@@ -103,7 +111,7 @@ class Run:
                 # Also after `break`: the rows are those of the last updated step, and that is a state worth keeping.
                 try:
                     self._wait_departed()
-                    if self.commit_at_end and not self._failed:
+                    if self.commit_at_end and not self.failed:
                         self.commit()
                 except BaseException as error:
                     # After `break` Python only prints what a generator raises while it is closed.
@@ -122,15 +130,16 @@ class Run:
         if self._active is not None:
             pipeline, cache = self._active
             self._wait_departed()
-            with self._whole_or_never_committed():
+            with self._never_committed_after(BaseException):
                 for rows, values in [*self.exchange.settle(cache), cache.changed()]:
                     pipeline.write_now(self.steps_done - 1, rows, values)
+                pipeline.check()
 
     def commit(self) -> None:
         """Makes the state after the last updated step durable."""
         self.flush()
-        with self._whole_or_never_committed():
-            self.tables.store.commit(self.steps_done)
+        with self._never_committed_after(BaseException):
+            self.tables.commit(self.steps_done, self.trained(self.steps_done))
 
     def _steps(self, pipeline: Pipeline, cache: Cache) -> Iterator[Step]:
         lane = self.timeline.lane(TRAIN)
@@ -147,11 +156,12 @@ class Run:
         record = ready.work.record
         self._of_this_loop(ready.work)
         lane.lap("begin", record.step)
-        if self._departing is not None:
-            self._wait_departed()
-            lane.lap("exchange", record.step)
-        cache.fill(record.fetch, ready.staging)
-        self.exchange.deliver(record.step, cache)
+        with self._never_committed_after(ConsistencyError):
+            if self._departing is not None:
+                self._wait_departed()
+                lane.lap("exchange", record.step)
+            cache.fill(record.fetch, ready.staging)
+            self.exchange.deliver(record.step, cache)
         lane.lap("fill", record.step)
         self.timeline.arrived(ready.work, cache)
         lane.lap("other", record.step)
@@ -187,7 +197,7 @@ class Run:
     def _update(self, work: Work, gradient: torch.Tensor, lane_name: str) -> None:
         """Updates the step's rows and frees its slots; a commit or a `break` right after it includes the step."""
         (pipeline, cache), record, lane = self._of_this_loop(work), work.record, self.timeline.lane(lane_name)
-        with self._whole_or_never_committed():
+        with self._never_committed_after(BaseException):
             lane.lap("compute" if lane_name == TRAIN else "other", record.step)
             self.exchange.update(work, gradient, cache)
             lane.lap("update", record.step)
@@ -199,7 +209,7 @@ class Run:
     def _depart(self, work: Work, lane_name: str) -> None:
         """Rows leave for the peers that need them in the next step."""
         (_, cache), lane = self._of_this_loop(work), self.timeline.lane(lane_name)
-        with self._whole_or_never_committed():
+        with self._never_committed_after(BaseException):
             self.exchange.depart(work.record, cache)
             lane.lap("exchange", work.record.step)
         self.timeline.done(work, cache)
@@ -226,15 +236,15 @@ class Run:
         try:
             yield
         finally:
-            self._failed = self._failed or (step.began and not step.updated)
+            self.failed = self.failed or (step.began and not step.updated)
 
     @contextmanager
-    def _whole_or_never_committed(self) -> Iterator[None]:
-        """Rows half updated, or half written, are no state of any step: the end of the loop must not commit them."""
+    def _never_committed_after(self, kind: type[BaseException]) -> Iterator[None]:
+        """Rows half updated, half written or stale are no state of any step: nobody may commit them."""
         try:
             yield
-        except BaseException:
-            self._failed = True
+        except kind:
+            self.failed = True
             raise
 
     def _work(self) -> Iterator[Work]:
@@ -269,26 +279,33 @@ def lookahead(
     device: str | torch.device = "cpu",
     num_threads: int = 1,
     record: str | Path | None = None,
+    first_step: int | None = None,
 ) -> Run:
     """Steps over the log's train split, or over `Batches` of one's own, from the step after the tables' last commit.
+
+    Tables that were trained on other batches refuse these, unless first_step says that they are meant.
 
     batch_size, epochs, seed: of a log; batches of one's own have theirs.
     cache_rows: slots of the cache; at least the distinct rows of the largest batch.
     planner: any of `foresee.plan.PLANNERS`; all give the same bytes, with more or fewer rows moved.
     window_steps: a fixed lookahead as in the Bagpipe paper, instead of all that the cache can use.
     record: a folder into which the run records itself, for `foresee report` and `foresee watch`.
+    first_step: the batch to begin with, such as 0 to train all batches of a new day on the tables of the days before,
+    whose steps go on counting. Without it, a loop goes on after the last batch that these tables have committed.
     """
     stream, pooling = _stream_of(log, tables, batch_size=batch_size, epochs=epochs, seed=seed)
-    first_step = tables.store.committed_step
+    committed_step = tables.store.committed_step
+    source = enter(stream, first_step, committed_step, tables.history)
     header = make_header(
-        stream, planner=planner, cache_rows=cache_rows, first_step=first_step, window_steps=window_steps
+        source, planner=planner, cache_rows=cache_rows, first_step=committed_step, window_steps=window_steps
     )
     if isinstance(log, Batches):
         header = log.bounded(header)
     timeline = NOT_RECORDED if record is None else Recording(Path(record))
     return Run(
-        stream, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline
-    )
+        source, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline,
+        trained=source.trained,
+    )  # fmt: skip
 
 
 def _stream_of(

@@ -121,6 +121,16 @@ OPTIMIZERS: dict[str, type[SGD] | type[Adagrad] | type[RowwiseAdagrad] | type[La
 }
 
 
+def check_row_optimizer(optimizer: object) -> None:
+    """Refuses what cannot update rows, such as an optimiser of torch."""
+    if not isinstance(optimizer, tuple(OPTIMIZERS.values())):
+        kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+        raise ConfigError(
+            f"optimizer is {kind.__module__}.{kind.__qualname__}, which cannot update rows of tables; give one of "
+            f"{', '.join(f'foresee.{it.__name__}(lr=...)' for it in OPTIMIZERS.values())}"
+        )
+
+
 def _check_lr(name: str, lr: float) -> None:
     if not (math.isfinite(lr) and lr >= 0):
         raise ConfigError(f"the learning rate lr={lr} of {name} cannot be used; give a finite number of 0 or more")

@@ -8,7 +8,8 @@ The reader issues the fetch of a step once the write-backs of `not_before` are a
 Where a request costs more than its rows, it rests while training has a few steps in hand, and then asks at once for all
 steps whose write-backs are applied (`Helping`). It checks that every row has the version the plan predicts. The writer
 applies write-backs in step order. Nothing here decides anything: what, when and where stand in the record. All queues
-are bounded, and an error in any thread reaches the training loop after the steps that were ready before it.
+are bounded, and an error in any thread reaches the training loop after the steps that were ready before it. A broken
+invariant is known at once, by `check`: nobody may commit after it, whether the loop gets that far or not.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from foresee.engine.channel import Abandoned, Channel, Watermark
 from foresee.engine.gate import Gate
 from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, Timeline
 from foresee.engine.work import Work
-from foresee.errors import StaleReadError
+from foresee.errors import ConsistencyError, LostWriteError, StaleReadError
 from foresee.plan.record import UNKNOWN_VERSION, Fetch, Header, Int64, Record
 from foresee.store.contract import Rows, Store
 from foresee.store.guarded import guarded
@@ -83,6 +84,7 @@ class Pipeline:
         self._tickets_done = Watermark("write", reached=0)
         self._num_tickets = 0
         self._first_step = header.first_step
+        self._inconsistency: ConsistencyError | None = None
         self._threads = [
             Thread(target=body, name=f"foresee-{name}", daemon=True)
             for name, body in (("planner", self._plan), ("reader", self._read), ("writer", self._write))
@@ -129,6 +131,15 @@ class Pipeline:
         self._writes.put(_Write(step, rows, values, self._num_tickets))
         self._tickets_done.wait_for(self._num_tickets)
 
+    def check(self) -> None:
+        """Raises what any of the threads found broken so far."""
+        if self._inconsistency is not None:
+            raise self._inconsistency
+
+    def _found(self, error: BaseException) -> None:
+        if isinstance(error, ConsistencyError):
+            self._inconsistency = self._inconsistency or error
+
     def _plan(self) -> None:
         lane = self._timeline.lane("planner")
         try:
@@ -140,6 +151,7 @@ class Pipeline:
                 lane.lap("ahead", work.record.step)
             self._planned.close()
         except BaseException as error:
+            self._found(error)
             self._planned.close(error)
 
     def _read(self) -> None:
@@ -158,6 +170,7 @@ class Pipeline:
                     self._ready.put(ready)
             self._ready.close()
         except BaseException as error:
+            self._found(error)
             self._planned.refuse(Abandoned())
             self._ready.close(error)
 
@@ -172,6 +185,7 @@ class Pipeline:
                 self._applied.raise_to(write.step)
                 self._tickets_done.raise_to(write.ticket)
         except BaseException as error:
+            self._found(error)
             self._writes.refuse(error)
             self._applied.fail(error)
             self._tickets_done.fail(error)
@@ -245,7 +259,8 @@ def check_versions(step: int, fetch: Fetch, staging: Rows) -> None:
     wrong = (fetch.version != UNKNOWN_VERSION) & (fetch.version != staging.versions)
     if wrong.any():
         first = int(np.argmax(wrong))
-        raise StaleReadError(
-            f"step {step}: row {fetch.row[first]} was read in version {staging.versions[first]}, the plan predicts "
-            f"{fetch.version[first]}; these tables are not as this run left them: resume from the last commit"
-        )
+        found, predicted = staging.versions[first], fetch.version[first]
+        what = f"step {step}: row {fetch.row[first]} was read in version {found}, the plan predicts {predicted}"
+        if found < predicted:  # all write-backs that this fetch needs were applied before it was issued
+            raise LostWriteError(f"{what}: the row's write-back was lost; resume from the last commit")
+        raise StaleReadError(f"{what}; these tables are not as this run left them: resume from the last commit")

@@ -21,7 +21,7 @@ from foresee.models.contract import Embeddings, begins_without_rows
 
 
 class Step:
-    """Made by the loop; use it before the next one."""
+    """Made by the loop; update it before the next one."""
 
     def __init__(
         self, work: Work, device: torch.device, arrive: Callable[[], Tensor], finish: Callable[[Work, Tensor], None],
@@ -44,7 +44,7 @@ class Step:
 
     @property
     def embeddings(self) -> Tensor:
-        """[samples, features, width], a leaf that collects the gradient. Valid until the step is updated."""
+        """[samples, features, width], a leaf that collects the gradient. Stays as it is, also after the update."""
         if self._embeddings is None:
             self._embeddings = self._arrive()
             del self._arrive  # and what it holds: rows as they were fetched

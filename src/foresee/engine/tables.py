@@ -8,16 +8,19 @@ bytes, whether in memory or on disk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.engine.optimizers import Optimizer
-from foresee.errors import ConfigError
+from foresee.engine.history import Trained, written_down
+from foresee.engine.optimizers import Optimizer, check_row_optimizer
+from foresee.errors import ConfigError, UsageError
 from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.disk import DiskStore
 from foresee.store.memory import MemoryStore
@@ -34,14 +37,46 @@ class HasTables(Protocol):
         ...
 
 
+class Loop(Protocol):
+    """A run whose cache is ahead of the store."""
+
+    steps_done: int
+    failed: bool
+
+    def flush(self) -> None: ...
+
+
+@runtime_checkable
+class KeepsHistory(Protocol):
+    """A store that keeps a small document with its rows."""
+
+    history: bytes | None
+
+
+@runtime_checkable
+class GoesBack(Protocol):
+    """A store that can give up what was written since its last commit."""
+
+    def open_at(self, step: int) -> None: ...
+
+
 class Tables:
     """A store and the optimiser whose state it keeps."""
 
     def __init__(self, store: Store, optimizer: Optimizer) -> None:
+        check_row_optimizer(optimizer)
         self.store = store
         self.optimizer = optimizer
         self.failure: BaseException | None = None
         """Why the commit at the end of the last loop failed, if it did."""
+        self._loop: tuple[Loop, int] | None = None
+        """The loop that is under way, and its thread."""
+        self._left_at = 0
+        """The step at which the last loop ended: if it is not committed, the next one has to go back."""
+        self._in_disorder = False
+        """That loop failed: the store may have rows that are of no step."""
+        self._history: bytes | None = None
+        """What these tables were trained on, where the store does not keep it."""
 
     @classmethod
     def in_memory(
@@ -69,7 +104,8 @@ class Tables:
         return self.store.layout
 
     def values(self, name: str) -> NDArray[np.float32]:
-        """The values of one table, [rows, dim], as the store has them now."""
+        """The values of one table, [rows, dim], with every update so far."""
+        self.bring_up_to_date()
         table = self._table(name)
         out = np.empty((table.num_rows, self.layout.width), np.float32)
         offset = self.layout.offset_of(name)
@@ -85,6 +121,9 @@ class Tables:
 
         Optimiser states and versions stay. Not while a loop runs: its cache would not know.
         """
+        if self._loop is not None:
+            raise UsageError(f"table {name!r} cannot be given other values inside a loop; leave the loop first")
+        self.bring_up_to_date()
         table = self._table(name)
         if values.shape != (table.num_rows, self.layout.width):
             raise ConfigError(
@@ -99,6 +138,55 @@ class Tables:
             rows.values[:] = values[begin : begin + len(ids)]
             self.store.write(ids, rows)
         self.store.commit(self.store.committed_step)
+
+    @property
+    def history(self) -> bytes | None:
+        """What these tables were trained on (see `history`)."""
+        return self.store.history if isinstance(self.store, KeepsHistory) else self._history
+
+    def commit(self, step: int, trained: Trained | None = None) -> None:
+        """Makes everything written so far durable as the state after `step` steps, trained on this source."""
+        if trained is not None and step > self.store.committed_step:
+            history = written_down(self.history, trained, self.store.committed_step)
+            if history is not None and isinstance(self.store, KeepsHistory):
+                self.store.history = history
+            elif history is not None:
+                self._history = history
+        self.store.commit(step)
+
+    @contextmanager
+    def used_by(self, loop: Loop) -> Iterator[None]:
+        """While a loop runs, whoever reads these tables gets what it has learned."""
+        if self._loop is not None:
+            raise UsageError("these tables are in a loop that has not ended; leave that loop, or close its iterator")
+        self._go_back()
+        self.failure, self._loop = None, (loop, threading.get_ident())
+        try:
+            yield
+        finally:
+            self._loop = None
+            self._left_at, self._in_disorder = loop.steps_done, loop.failed
+
+    def bring_up_to_date(self) -> None:
+        """The store gets what a running loop has learned; after a loop that failed, it goes back to the last commit."""
+        if self._loop is not None:
+            loop, thread = self._loop
+            if threading.get_ident() != thread:
+                raise UsageError("a loop updates these tables in another thread; read them in the thread of the loop")
+            loop.flush()
+        elif self._in_disorder:
+            self._go_back()
+
+    def _go_back(self) -> None:
+        """To the last commit, if the last loop left something else: a loop begins where a commit is."""
+        if self._left_at <= self.store.committed_step and not self._in_disorder:
+            return
+        if not isinstance(self.store, GoesBack):
+            raise UsageError(
+                f"the last loop ended at step {self._left_at} without a commit; open the store again at its last one"
+            )
+        self.store.open_at(self.store.committed_step)
+        self._left_at, self._in_disorder = 0, False
 
     def close(self) -> None:
         """Releases the store. The last loop has committed what it did; if that failed, raises why."""
@@ -125,6 +213,7 @@ class Tables:
 
 def layout_for(log: HasTables, dim: int, optimizer: Optimizer, seed: int, init_scale: float) -> Layout:
     """How the rows of this log look with this width and optimiser."""
+    check_row_optimizer(optimizer)
     if dim < 1:
         raise ConfigError(f"dim is {dim}; give the width of a row as a whole number of at least 1")
     return Layout(

@@ -98,7 +98,8 @@ class EmbeddingBags:
         return KeyedEmbeddings([(feature.name, feature.dim) for feature in self.features], embeddings)
 
     def look_up(self, tables: Tables, ids: Any) -> Tensor:
-        """[samples, features, width]: pooled rows as the tables have them now. Inside a loop, run.flush() first."""
+        """[samples, features, width]: pooled rows with every update so far, also inside a loop."""
+        tables.bring_up_to_date()
         batch = bags_of(ids, self.features, step=0).batch(None, None)
         return look_up(tables.store, batch, Pooling.of(self.mean_features))
 

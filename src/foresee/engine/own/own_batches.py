@@ -6,7 +6,8 @@
 
 In: what gives batches, and the bags their ids belong to. Out: a stream that a plan is made of. Every batch is read
 once, in the planner's thread, so many steps ahead, and kept until its step: so batches need not come out the same
-twice, except to go on after a commit, when those that were trained already are read again and left out.
+twice, except to go on after a commit, when those that were trained already are read again and left out (`sources`
+looks whether they are the same).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 from foresee.data.batch import Batch
@@ -48,19 +48,21 @@ class Batches:
         num_steps: int | None = None,
         read_ahead_steps: int = READ_AHEAD_STEPS,
         ids: Callable[[Any], Any] | None = None,
+        name: str | None = None,
     ) -> None:
         """source: anything that can be iterated, or a function of the epoch that gives such a thing.
 
         Items are (dense, ids, labels), ids alone, or objects with dense_features, sparse_features and labels, as
         TorchRec's batches. For other items, `ids` says where the ids of an item are. num_steps: of all epochs
         together, where it is known and `source` cannot say it; only displays use it. read_ahead_steps: how many
-        batches the planner reads beyond the one it plans; their items wait in memory.
+        batches the planner reads beyond the one it plans; their items wait in memory. name: tells these batches from
+        others, such as "2024-05-17"; without one the ids and labels of the first few do.
         """
         if epochs < 1:
             raise UsageError(f"epochs={epochs} trains nothing; give 1 or more")
         if read_ahead_steps < 1:
             raise UsageError(f"read_ahead_steps={read_ahead_steps} looks nowhere; give 1 or more")
-        self.bags, self.epochs, self.read_ahead_steps = bags, epochs, read_ahead_steps
+        self.bags, self.epochs, self.read_ahead_steps, self.name = bags, epochs, read_ahead_steps, name
         self._source, self._num_steps, self._ids = source, num_steps, ids
         self._spent = False
 
@@ -84,10 +86,11 @@ class Batches:
         """Of the tables and features: what the batches are is known only once they are read."""
         return hashlib.sha256(repr(("own batches", self.bags.features, self.epochs)).encode()).hexdigest()
 
-    def batches(self, first_step: int = 0) -> Iterator[OwnBatch]:
-        """All batches from `first_step` on; those before it are read and left out."""
-        for step, item in islice(enumerate(self._items()), first_step, None):
-            yield self.batch_of(item, step)
+    def batches(self, first_step: int = 0, *, always: int = 0) -> Iterator[OwnBatch]:
+        """All batches from `first_step` on, and the first `always`; the others are read and left out."""
+        for step, item in enumerate(self._items()):
+            if step < always or step >= first_step:
+                yield self.batch_of(item, step)
 
     def bounded(self, header: Header) -> Header:
         """The header of a plan that reads no further ahead than these batches may wait in memory."""

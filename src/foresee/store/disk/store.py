@@ -34,6 +34,8 @@ from foresee.store.initial import initial_key, initial_unit
 from foresee.store.kernels import gather
 from foresee.store.part_store import open_part, prepare_part, settle_part
 
+HISTORY_FILE = "sources.json"
+
 
 class DiskStore:
     """Rows in a folder. Made with `create`, `open` or `open_or_create`."""
@@ -109,6 +111,22 @@ class DiskStore:
     def bytes_when_full(self) -> int:
         """Disk space of the tables once every row has been written, without the overlay."""
         return self.layout.num_rows * self.layout.row_bytes
+
+    @property
+    def history(self) -> bytes | None:
+        """What the tables were trained on, as it was last set; it counts together with a commit (engine.history)."""
+        try:
+            return (self._folder / HISTORY_FILE).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{self._folder / HISTORY_FILE} cannot be read: {error.strerror}; check it") from error
+
+    @history.setter
+    def history(self, content: bytes) -> None:
+        self._check_usable()
+        with self._writer, self._full_disk_as_sentence("the note of what the tables were trained on"):
+            self._files.publish(self._folder / HISTORY_FILE, content)
 
     def read(self, rows: Int64, out: Rows) -> None:
         self._check_usable()

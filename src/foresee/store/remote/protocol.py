@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from foresee.errors import ConsistencyError, ForeseeError, StaleReadError, StoreError, UsageError
+from foresee.errors import ConsistencyError, ForeseeError, LostWriteError, StaleReadError, StoreError, UsageError
 from foresee.store.commits import Part
 from foresee.store.contract import Int32, Int64, Layout, Rows
 
@@ -38,7 +38,7 @@ OPEN_AT, PREPARE, SETTLE = "open_at", "prepare", "settle"
 """Flight actions: JSON in, JSON out."""
 
 _ERRORS: dict[str, type[ForeseeError]] = {
-    kind.__name__: kind for kind in (StoreError, UsageError, StaleReadError, ConsistencyError)
+    kind.__name__: kind for kind in (StoreError, UsageError, StaleReadError, LostWriteError, ConsistencyError)
 }
 SENTENCE_CHARACTERS_MAX = 2000
 BUSY = "busy"

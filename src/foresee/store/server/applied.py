@@ -1,9 +1,10 @@
 """What has been applied at this server, and the waiting for it.
 
 In: the write-backs of each worker as they are applied (never when they arrive). Out: for a read, whether the rows it
-found are the ones it may see. A row whose version the plan knows is ready when the stored version equals it. A row the
-plan has forgotten is ready when every worker has applied its write-backs up to the step the read names. There is no
-barrier: a read waits for its own rows, and nobody else waits for it.
+found are the ones it may see. A row whose version the plan knows is ready when the stored version equals it; if it is
+older although every worker has applied its write-backs up to the step the read names, its write-back was lost, and the
+read says so at once. A row the plan has forgotten is ready when all of these are applied. There is no barrier: a read
+waits for its own rows, and nobody else waits for it.
 
 A run is one start of all trainers. It begins when worker 0 opens it at a commit, or, for who has nothing to go back
 to, when its first trainer joins. Who still writes for an older run is refused, so a trainer that was given up cannot
@@ -19,7 +20,7 @@ from threading import Condition, RLock
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.errors import StaleReadError, StoreError, UsageError
+from foresee.errors import LostWriteError, StaleReadError, StoreError, UsageError
 from foresee.plan.record import UNKNOWN_VERSION
 from foresee.store.contract import Int32, Int64
 
@@ -27,8 +28,11 @@ GONE_POLL_SECONDS = 1.0
 """How often a parked read looks whether its client is still there."""
 
 
-def not_ready(rows: Int64, expected: Int32, found: Int32, all_applied: bool) -> NDArray[np.bool_]:
-    """Which rows have to wait. Raises if a row can never become what is expected: versions only rise."""
+def not_ready(
+    rows: Int64, expected: Int32, found: Int32, *, not_before: int, all_applied: bool
+) -> NDArray[np.bool_]:
+    """Which rows have to wait. Raises if a row can never become what is expected: versions only rise, and nothing
+    that it could still get is under way once all write-backs up to `not_before` are applied."""
     known = expected != UNKNOWN_VERSION
     beyond = known & (found > expected)
     if beyond.any():
@@ -38,6 +42,15 @@ def not_ready(rows: Int64, expected: Int32, found: Int32, all_applied: bool) -> 
             "are not as this run left them: resume from the last commit"
         )
     waiting: NDArray[np.bool_] = known & (found != expected)
+    # A version is 1 + a step: a read that names an earlier step says nothing of that step's write-backs.
+    lost = waiting & (expected <= not_before + 1) & all_applied
+    if lost.any():
+        first = int(np.argmax(lost))
+        raise LostWriteError(
+            f"row {rows[first]} is stored in version {found[first]}, the plan expects {expected[first]}, and all "
+            f"write-backs up to step {not_before} are applied: the row's write-back was lost; resume from the last "
+            "commit, and check the server's disk and memory if it happens again"
+        )
     return waiting if all_applied else np.logical_or(waiting, ~known)
 
 

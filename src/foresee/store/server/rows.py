@@ -127,7 +127,10 @@ class RowService:
             if guard.run is not None:
                 self.applied.check_run(guard.run)
             self.shard.read(rows, out)
-        return generation, np.flatnonzero(not_ready(rows, guard.expected, out.versions, all_applied))
+        waiting = not_ready(
+            rows, guard.expected, out.versions, not_before=guard.not_before, all_applied=all_applied
+        )
+        return generation, np.flatnonzero(waiting)
 
     def _wait_for(self, rows: Int64, waiting: Int64, generation: int, guard: Guard, out: Rows) -> None:
         """Reads the positions that are not ready again and again, each time after something was applied."""
