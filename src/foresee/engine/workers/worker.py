@@ -231,7 +231,7 @@ def _train(
     model.train()
     for step in run:
         torch.manual_seed(_seed(config.train.seed, step.index, rank))
-        logits, loss = _learn(dense, step, step.embeddings_for(model), optimizer)
+        logits, loss = _learn(dense, step, step.embeddings_for(model), optimizer, num_workers)
         window.add(logits.detach().cpu().numpy(), step.labels.cpu().numpy())
         agreed = pulse.beat(stop=stop.asked, commit=rank == 0 and keep.announce(), loss=loss)
         keep.asked = agreed.commit
@@ -239,7 +239,7 @@ def _train(
         done = Done(
             steps_done=run.steps_done,
             loss=loss if agreed.loss is None else agreed.loss,
-            num_samples=len(logits) * num_workers,
+            num_samples=step.batch_size,
             last=finished or agreed.stop or run.steps_done == stop_after,
             finished=finished,
         )
@@ -252,10 +252,12 @@ def _train(
 
 
 def _learn(
-    model: nn.Module, step: Step, rows: Embeddings, optimizer: torch.optim.Optimizer
+    model: nn.Module, step: Step, rows: Embeddings, optimizer: torch.optim.Optimizer, num_workers: int
 ) -> tuple[torch.Tensor, float]:
     logits: torch.Tensor = model(step.dense, rows)
-    loss = loss_of(logits, step)
+    # All gradients are averaged over workers: weighted by its samples, each worker's mean is its part of the batch's.
+    # Where all have the same number the weight is exactly 1, which changes no bit.
+    loss = loss_of(logits, step) * (num_workers * len(logits) / step.batch_size)
     step.lap("forward")
     step.update_during_backward()
     loss.backward()  # type: ignore[no-untyped-call]
