@@ -12,16 +12,8 @@
         └── PlanViolation        the checker proved a plan wrong
 
 A message names the value, the place (file:line, step, row) and the remedy. No other exception should reach a person,
-except what the system says of a file or disk, which `file_sentence` puts into words.
+except what the system says of a file or disk, which `store.file_errors` puts into words.
 """
-
-import errno
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
-_OF_FILES = (
-    *_FULL, *_NOT_WRITABLE, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.EFBIG, errno.ENAMETOOLONG
-)  # fmt: skip
 
 
 class ForeseeError(Exception):
@@ -62,16 +54,3 @@ class StaleReadError(ConsistencyError):
 
 class PlanViolation(ConsistencyError):  # noqa: N818 - what the checker calls it
     """The checker proved a plan wrong."""
-
-
-def file_sentence(error: OSError) -> str | None:
-    """The sentence for a file or disk that the system does not let us use; None for anything else."""
-    if error.errno not in _OF_FILES:
-        return None
-    where = "a file" if error.filename is None else str(error.filename)
-    remedy = "check its name and the disk"
-    if error.errno in _FULL:
-        remedy = "free some space, then try again"
-    elif error.errno in _NOT_WRITABLE:
-        remedy = "give a place that can be written, or change its permissions"
-    return f"{where} cannot be used ({error.strerror}); {remedy}"

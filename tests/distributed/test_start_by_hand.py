@@ -94,7 +94,7 @@ def test_the_layout_of_a_run_is_written_for_its_servers(commands: Commands, run_
     layout, deepfm = run_file.parent / "layout.json", ["--set", "model.name=deepfm", "--set", "model.options={}"]
     code, text = commands.run("layout", run_file, *deepfm, "--out", layout)
     assert code == 0, text
-    assert "deepfm adds 1 to model.dim, which is 4" in text
+    assert "each of 5 values (deepfm makes that of model.dim, which is 4)" in text
     written = json.loads(layout.read_text())
     assert written["width"] == 5
     assert commands.run("layout", run_file, *deepfm, "--out", layout)[0] == 0, "the same again"

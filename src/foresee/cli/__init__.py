@@ -38,7 +38,7 @@ from foresee.cli import (
 )
 from foresee.cluster import commands as cluster
 from foresee.engine.launcher.lifeline import end_with_launcher
-from foresee.errors import InputError, file_sentence
+from foresee.errors import InputError
 
 COMMANDS: dict[str, ModuleType] = {
     "demo": demo,
@@ -94,6 +94,8 @@ def main() -> None:
         print(f"foresee: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
+        from foresee.store.file_errors import file_sentence
+
         if (sentence := file_sentence(error)) is None:
             raise
         print(f"foresee: {sentence}", file=sys.stderr)

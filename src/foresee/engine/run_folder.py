@@ -27,10 +27,11 @@ from typing import Any
 from foresee import documents
 from foresee.config import RunConfig, changed_result_keys, dump_run, load_run
 from foresee.engine.recording.timeline_file import TIMELINE_FOLDER
-from foresee.errors import ConfigError, InputError, StoreError, file_sentence
+from foresee.errors import ConfigError, InputError, StoreError
 from foresee.store.disk.files import Files
 from foresee.store.disk.folder import lock_folder
 from foresee.store.disk.manifest import MANIFEST_FILE
+from foresee.store.file_errors import file_sentence
 
 CONFIG_FILE = "config.yaml"
 IDENTITY_FILE = "run.json"

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from foresee.engine.launcher.restarts import LOST_ANOTHER_CODE
-from foresee.errors import ForeseeError, InputError, file_sentence
+from foresee.errors import ForeseeError, InputError
+from foresee.store.file_errors import file_sentence
 from foresee.store.remote.endpoint import TRANSPORT_ERRORS, is_refused_token
 
 LOST_PEER = ("connection closed by peer", "connection reset by peer", "connection refused", "broken pipe", "timed out")
