@@ -136,7 +136,7 @@ class DistributedConfig(Section):
     """Several processes that train one model. The rows are then on embedding servers."""
 
     workers: int = Field(default=1, ge=1)
-    """Trainers; they share every batch equally."""
+    """Trainers; they share every batch equally, or but for one sample where it does not divide."""
     servers: int = Field(default=0, ge=0)
     """Embedding servers that `foresee train` starts. Left at 0: one if there are several workers, else none."""
     restarts_max: int = Field(default=10, ge=0)

@@ -12,7 +12,8 @@
         │   └── LostWriteError   it is older: its write-back was applied, and the store does not have it
         └── PlanViolation        the checker proved a plan wrong
 
-A message names the value, the place (file:line, step, row) and the remedy. No other exception should reach a person.
+A message names the value, the place (file:line, step, row) and the remedy. No other exception should reach a person,
+except what the system says of a file or disk, which `store.file_errors` puts into words.
 """
 
 

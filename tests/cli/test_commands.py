@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -18,6 +19,8 @@ import typer
 from command_line import foresee
 from foresee.cli import app, main
 from foresee.data import ClickLog, tiny
+from foresee.errors import InputError
+from foresee.report.page import write_page
 
 GOLDEN = Path(__file__).with_name("commands.golden.txt")
 OURS = ("demo", "train", "evaluate", "export")
@@ -96,6 +99,48 @@ def test_an_error_of_ours_keeps_its_traceback(run_file: Path, monkeypatch: pytes
     monkeypatch.setattr(sys, "argv", ["foresee", "train", str(run_file)])
     with pytest.raises(ZeroDivisionError):
         main()
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.EROFS, "give a place that can be written"), (errno.ENOSPC, "free some space"), (errno.EIO, "the disk")],
+)
+def test_a_disk_that_cannot_be_used_is_one_sentence_and_leaves_no_run(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, remedy: str
+) -> None:
+    def refused(*arguments: Any, **options: Any) -> None:
+        raise OSError(number, os.strerror(number), "somewhere/on/a/disk")
+
+    monkeypatch.setattr("foresee.engine.training._restore", refused)
+    assert foresee("train", run_file, monkeypatch=monkeypatch) == 2
+    told = capsys.readouterr().err
+    assert f"foresee: somewhere/on/a/disk cannot be used ({os.strerror(number)}); " in told
+    assert remedy in told
+    assert not (run_file.parent / "run").exists()
+    monkeypatch.setattr("foresee.cli.report._write_run", refused)
+    assert foresee("report", run_file.parent, monkeypatch=monkeypatch) == 2
+    assert "somewhere/on/a/disk cannot be used" in capsys.readouterr().err
+
+
+def test_what_a_full_disk_leaves_before_the_first_commit_is_not_to_be_resumed(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("foresee.engine.run_folder.METRICS_FILE", "no/such/folder/metrics.jsonl")
+    assert foresee("train", run_file, monkeypatch=monkeypatch) == 2
+    assert "nothing was committed yet: free some space, then start anew" in capsys.readouterr().err
+    assert not (run_file.parent / "run").exists()
+
+
+def test_a_page_that_a_read_only_disk_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a disk refuses to remove what is not there, too."""
+
+    def refused(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("write_text", "unlink"):
+        monkeypatch.setattr(Path, name, refused)
+    with pytest.raises(InputError, match=r"report.html: the page cannot be written \(Read-only file system\)"):
+        write_page(tmp_path / "report.html", "A page", [])
 
 
 @pytest.mark.slow

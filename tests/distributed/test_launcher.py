@@ -64,7 +64,7 @@ def test_an_error_in_a_worker_is_told_with_its_last_lines(commands: Commands, ru
     ("settings", "sentence"),
     [
         (["model.name=no_such_package:Model"], "no_such_package"),
-        (["train.batch_size=15"], "train.batch_size: 2 workers cannot share 15 samples equally"),
+        (["train.batch_size=1"], "train.batch_size: 2 workers cannot share 1 samples; choose at least 2"),
         (["cache.rows=3"], "the smallest cache that works"),
         (["train.device=cuda"], "train.device"),
     ],

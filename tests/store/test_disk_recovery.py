@@ -274,7 +274,7 @@ def test_full_disk_at_commit_can_be_tried_again(tmp_path: Path) -> None:
     store = DiskStore.create(folder, LAYOUT, files=disk)
     store.write(*rows_of_step(1))
     disk.free = 0
-    with pytest.raises(StoreError, match=r"the rows of this commit need 10,192 bytes more"):
+    with pytest.raises(StoreError, match=r"need 10,192 bytes more; free some space and start anew: nothing was comm"):
         store.commit(1)
     assert store.committed_step == 0
     disk.free = 1 << 40

@@ -1,7 +1,8 @@
 """The commands. Each module of this folder is one command; this one only mounts them and turns errors into exits.
 
-A person's mistake (InputError) is one sentence on the error stream and exit code 2, here and nowhere else. Any other
-exception keeps its traceback: it is ours to repair. An interrupt exits with 130.
+A person's mistake (InputError) is one sentence on the error stream and exit code 2, here and nowhere else; so is a file
+or disk that the system does not let us use. Any other exception keeps its traceback: it is ours to repair. An interrupt
+exits with 130.
 
 A module `name.py` has either a function `name`, which is the command, or an `app` of commands.
 """
@@ -22,6 +23,7 @@ from foresee.cli import (
     evaluate,
     explain,
     export,
+    layout,
     plan,
     plan_server,
     prepare,
@@ -52,6 +54,7 @@ COMMANDS: dict[str, ModuleType] = {
     "explain": explain,
     "report": report,
     "export": export,
+    "layout": layout,
     "serve": serve,
     "plan-server": plan_server,
     "worker": worker,
@@ -89,4 +92,11 @@ def main() -> None:
         app(prog_name="foresee")
     except InputError as error:
         print(f"foresee: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        from foresee.store.file_errors import file_sentence
+
+        if (sentence := file_sentence(error)) is None:
+            raise
+        print(f"foresee: {sentence}", file=sys.stderr)
         sys.exit(2)

@@ -7,6 +7,7 @@ plan features RUN.yaml` says which features are worth the time that placement ta
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -216,5 +217,6 @@ def _write(path: Path, text: str) -> None:
         temporary.write_text(text, "utf-8")
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that cannot be written refuses this, too
+            temporary.unlink()
         raise PlanError(f"{path}: the curve cannot be written ({error.strerror}); give another path") from None

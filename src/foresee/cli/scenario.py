@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,5 +115,6 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, "utf-8")
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that cannot be written refuses this, too
+            temporary.unlink()
         raise InputError(f"{path}: the figures cannot be written ({error.strerror}); give another path") from None

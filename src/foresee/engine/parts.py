@@ -62,10 +62,10 @@ def plan_header(
     planner, workers = config.cache.planner, config.distributed.workers
     if planner not in PLANNERS:
         raise ConfigError(f"cache.planner: there is no planner {planner!r}; choose one of {', '.join(PLANNERS)}")
-    if config.train.batch_size % workers:
+    if config.train.batch_size < workers:
         raise ConfigError(
-            f"train.batch_size: {workers} workers cannot share {config.train.batch_size} samples equally; "
-            "choose a batch size that the number of workers divides"
+            f"train.batch_size: {workers} workers cannot share {config.train.batch_size} samples; "
+            f"choose at least {workers}, or fewer workers"
         )
     return make_header(
         stream,

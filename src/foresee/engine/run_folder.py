@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from foresee.errors import ConfigError, InputError, StoreError
 from foresee.store.disk.files import Files
 from foresee.store.disk.folder import lock_folder
 from foresee.store.disk.manifest import MANIFEST_FILE
+from foresee.store.file_errors import file_sentence
 
 CONFIG_FILE = "config.yaml"
 IDENTITY_FILE = "run.json"
@@ -57,6 +58,13 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def remedy(self) -> str:
+        """What to do where a disk is full. A run without a commit is taken away, so that it cannot be resumed."""
+        if any(self.checkpoints.glob("*/*")):
+            return "free some space, then resume"
+        return "nothing was committed yet: free some space, then start anew"
+
+    @property
     def metrics_file(self) -> Path:
         return self.path / METRICS_FILE
 
@@ -67,7 +75,7 @@ class RunFolder:
             Files().publish(self.path / MARK_FILE, (json.dumps(content) + "\n").encode())
         except OSError as error:
             raise StoreError(
-                f"{self.path / MARK_FILE} cannot be written ({error.strerror}); free some space, then resume"
+                f"{self.path / MARK_FILE} cannot be written ({error.strerror}); {self.remedy}"
             ) from error
 
     def append_metrics(self, line: dict[str, Any]) -> None:
@@ -76,7 +84,7 @@ class RunFolder:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             raise StoreError(
-                f"{self.metrics_file} cannot be written ({error.strerror}); free some space, then resume"
+                f"{self.metrics_file} cannot be written ({error.strerror}); {self.remedy}"
             ) from error
 
     def read_metrics(self) -> Iterator[dict[str, Any]]:
@@ -102,7 +110,7 @@ class RunFolder:
             Files().publish(self.metrics_file, "".join(kept).encode())
         except OSError as error:
             raise StoreError(
-                f"{self.metrics_file} cannot be written ({error.strerror}); free some space, then resume"
+                f"{self.metrics_file} cannot be written ({error.strerror}); {self.remedy}"
             ) from error
 
 
@@ -111,13 +119,16 @@ def begin(config: RunConfig, *, log_digest: str, replace: bool) -> Iterator[RunF
     """The folder of a new run. If a person's mistake ends the run before its first commit, nothing of it stays."""
     folder = RunFolder(config.run)
     check_can_begin(config, replace=replace)
-    _remove(config)
+    with _in_words():
+        _remove(config)
     _write_down(config, log_digest)
     try:
-        yield folder
+        with _in_words():
+            yield folder
     except InputError:
         if not any(folder.checkpoints.glob("*/*")):
-            _remove(config)
+            with suppress(OSError):  # what ended the run is what has to be told
+                _remove(config)
             _remove_if_empty(config.run)
         raise
 
@@ -142,7 +153,19 @@ def resume(config: RunConfig, *, log_digest: str) -> Iterator[RunFolder]:
             "start anew with --replace, and with tables.store: disk to be able to resume"
         )
     _write_down(config, log_digest)  # what may differ now, such as paths or the number of epochs
-    yield RunFolder(config.run)
+    with _in_words():
+        yield RunFolder(config.run)
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """What the system refuses to do with a file of the run is a sentence."""
+    try:
+        yield
+    except OSError as error:
+        if (sentence := file_sentence(error)) is None:
+            raise
+        raise StoreError(sentence) from error
 
 
 def open_run(path: Path) -> RunConfig:

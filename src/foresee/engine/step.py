@@ -31,6 +31,8 @@ class Step:
         self.index = batch.step
         self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
         self.labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
+        self.batch_size = work.batch_size
+        """Samples of the step, those of all workers together."""
         self.item: Any = getattr(batch, "item", None)
         """What a person's own source of batches gave for this step."""
         self.updated = False

@@ -30,6 +30,8 @@ class Work:
     batch: Batch
     record: Record
     order: LookupOrder
+    batch_size: int
+    """Samples of the step, those of all workers together."""
     looked_ahead_steps: int = 0
     """Steps after this one that the planner had read when it decided; 0 if the plan came from elsewhere."""
 
@@ -58,6 +60,11 @@ def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: in
 
     planner, begun = make_planner(header, profile), planned_from(header)
     waiting: deque[Batch] = deque()
+
+    def work_of(record: Record) -> Work:
+        batch = waiting.popleft()
+        return _work(_own(batch, record), record, pooling, batch.num_samples, len(waiting))
+
     for step, batch in enumerate(stream.batches(begun), start=begun):
         if batch.step != step:
             raise PlanError(
@@ -67,10 +74,10 @@ def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: in
             waiting.append(batch.without_rows())
         for record in _push(planner, batch, stream):
             if record.worker == worker:
-                yield _work(_own(waiting.popleft(), record), record, pooling, len(waiting))
+                yield work_of(record)
     for record in planner.finish():
         if record.worker == worker:
-            yield _work(_own(waiting.popleft(), record), record, pooling, len(waiting))
+            yield work_of(record)
 
 
 def replayed(stream: BatchStream, records: Iterable[Record], first_step: int, pooling: Pooling) -> Iterator[Work]:
@@ -85,7 +92,7 @@ def replayed(stream: BatchStream, records: Iterable[Record], first_step: int, po
             raise PlanError(
                 f"step {batch.step}: the plan was made for other rows than this log gives; plan this log again"
             )
-        yield _work(own, record, pooling)
+        yield _work(own, record, pooling, batch.num_samples)
     if next(remaining, None) is not None:
         raise PlanError("the plan goes on after the last step of this log; plan this log again")
 
@@ -101,9 +108,9 @@ def _own(batch: Batch, record: Record) -> Batch:
     return batch.part(record.samples)
 
 
-def _work(batch: Batch, record: Record, pooling: Pooling, looked_ahead_steps: int = 0) -> Work:
+def _work(batch: Batch, record: Record, pooling: Pooling, batch_size: int, looked_ahead_steps: int = 0) -> Work:
     order = order_lookups(record.inverse, len(record.unique), bag_offsets=batch.bag_offsets, mean=pooling.mean)
-    return Work(batch, record, order, looked_ahead_steps)
+    return Work(batch, record, order, batch_size, looked_ahead_steps)
 
 
 def _push(planner: Planner, batch: Batch, stream: BatchStream) -> list[Record]:

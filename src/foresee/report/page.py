@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -105,7 +106,8 @@ def write_page(path: Path, title: str, sections: Sequence[Section], introduction
         temporary.write_text(page(title, sections, introduction), "utf-8")
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that cannot be written refuses this, too
+            temporary.unlink()
         raise InputError(f"{path}: the page cannot be written ({error.strerror}); give another path") from None
 
 

@@ -62,7 +62,8 @@ def finish_switch(tables: Path) -> None:
     if tables.exists():
         shutil.rmtree(_fresh(tables), ignore_errors=True)
         shutil.rmtree(_former(tables), ignore_errors=True)
-        (tables / COMPLETE_FILE).unlink(missing_ok=True)
+        if (tables / COMPLETE_FILE).exists():  # a disk that cannot be written refuses even what there is not
+            (tables / COMPLETE_FILE).unlink()
 
 
 def _switch(tables: Path) -> None:

@@ -29,6 +29,8 @@ CALL_SECONDS = 30.0
 """For one answer; the planner gives one after a few seconds in any case."""
 RECONNECT_SECONDS = 30.0
 """How long a planner may be away before the worker gives up."""
+START_SECONDS = 120.0
+"""How long a planner that is started beside its workers may take until it listens: it looks at the log first."""
 PAUSE_SECONDS = 0.2
 
 
@@ -39,9 +41,16 @@ class PlannerClient:
         self._endpoint, self._run, self._worker, self._header = endpoint, run, worker, header
         self._client: Any = None
 
-    def open(self) -> None:
-        """Begins the plan of this run, or joins it; refuses a planner with other settings."""
-        self._patiently(self._open_once)
+    def open(self, say: Callable[[str], None] = lambda text: None) -> None:
+        """Begins the plan of this run, or joins it; refuses a planner with other settings.
+
+        A planner that is not up yet is waited for, longer than one that was here before; `say` is told so.
+        """
+
+        def tell() -> None:
+            say(f"waiting for planner {self._endpoint.address}, up to {START_SECONDS:.0f} s")
+
+        self._patiently(self._open_once, START_SECONDS, tell)
 
     def records(self) -> Iterator[Record]:
         """All records of this worker."""
@@ -66,9 +75,11 @@ class PlannerClient:
             self._client.close()
             self._client = None
 
-    def _patiently(self, ask: Callable[[], Any]) -> Any:
-        """Asks again while the planner is away; what it refuses is raised at once."""
-        begun = time.monotonic()
+    def _patiently(
+        self, ask: Callable[[], Any], seconds: float = RECONNECT_SECONDS, tell: Callable[[], None] = lambda: None
+    ) -> Any:
+        """Asks again while the planner is away, which is told once; what it refuses is raised at once."""
+        begun, told = time.monotonic(), False
         while True:
             try:
                 if self._client is None:
@@ -79,8 +90,11 @@ class PlannerClient:
                 protocol.raise_failure(error)
                 self.close()
                 waited = time.monotonic() - begun
-                if waited > RECONNECT_SECONDS or is_refused_token(error):
+                if waited > seconds or is_refused_token(error):
                     raise self._endpoint.sentence(error, "the plan", waited) from error
+                if not told:
+                    tell()
+                    told = True
                 time.sleep(PAUSE_SECONDS)
 
     def _open_once(self) -> None:

@@ -115,7 +115,7 @@ class PeerExchange:
 
 @dataclass(frozen=True, slots=True)
 class _OfStep:
-    """The gradients of a step. The loss is a mean over a worker's samples, so a row's gradient is one over workers."""
+    """The gradients of a step. A row's gradient is the mean over workers, as each weighs its loss by its samples."""
 
     work: Work
     gradient: Tensor

@@ -30,7 +30,7 @@ def plan_origin(folder: RunFolder, header: Header) -> int | None:
     try:
         Files().publish(path, (json.dumps(content, indent=2) + "\n").encode())
     except OSError as error:
-        raise StoreError(f"{path} cannot be written ({error.strerror}); free some space, then resume") from error
+        raise StoreError(f"{path} cannot be written ({error.strerror}); {folder.remedy}") from error
     return header.first_step
 
 

@@ -20,7 +20,7 @@ class Agreed:
     stop: bool = False
     commit: bool = False
     loss: float | None = None
-    """Mean over workers; None before there was a step."""
+    """Mean over the samples of all workers; None before there was a step."""
 
 
 class Pulse:

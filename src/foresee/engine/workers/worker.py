@@ -62,7 +62,7 @@ from foresee.store import points
 from foresee.store.points import reach
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.endpoint import Endpoint
-from foresee.store.remote.opening import open_run
+from foresee.store.remote.opening import await_servers, open_run
 
 PEER_SECONDS = 1800.0
 """How long a worker waits for another: as long as worker 0 may take to evaluate or commit for all."""
@@ -112,7 +112,7 @@ def run_worker(
             sinks = at_exit.enter_context(sinks_of(config, folder))
         name = uuid.uuid4().hex
         if place.rank == 0:
-            _open(config, log, place, name, folder, fresh=folder_use in ("begin", "replace"))
+            _open(config, log, place, name, folder, display, fresh=folder_use in ("begin", "replace"))
         name = _agree_on(name)
         tables = _tables(config, log, place, name)
         optimizer = dense_optimizer(config.train.optimizer, model)
@@ -121,7 +121,7 @@ def run_worker(
         header = _enter(plan_header(config, log, stream, first_step=first_step), folder)
         endpoint = Endpoint.parse(place.planner, place.token, place.tls_root_certificate)
         planner = PlannerClient(endpoint, run=name, worker=place.rank, header=header)
-        planner.open()
+        planner.open(display.say)
         timeline = recording(config)
         mesh = timed(TorchMesh(), timeline) if place.num_workers > 1 else None
         sums = Sums()
@@ -161,9 +161,12 @@ def _folder(config: RunConfig, log: ClickLog, use: FolderUse) -> AbstractContext
     return run_folder.begin(config, log_digest=log.digest, replace=use == "replace")
 
 
-def _open(config: RunConfig, log: ClickLog, place: Place, name: str, folder: RunFolder, *, fresh: bool) -> None:
+def _open(
+    config: RunConfig, log: ClickLog, place: Place, name: str, folder: RunFolder, display: Display, *, fresh: bool
+) -> None:
     """Worker 0 brings all servers to the commit where this start of all workers begins, before any of them joins."""
     endpoints = [Endpoint.parse(it, place.token, place.tls_root_certificate) for it in place.servers]
+    await_servers(endpoints, display.say)
     step = open_run(
         endpoints, table_layout(config, log), run=name, num_workers=place.num_workers,
         manifests=checkpoint.whole_steps(folder.checkpoints), started=place.started, fresh=fresh,
@@ -231,7 +234,7 @@ def _train(
     model.train()
     for step in run:
         torch.manual_seed(_seed(config.train.seed, step.index, rank))
-        logits, loss = _learn(dense, step, step.embeddings_for(model), optimizer)
+        logits, loss = _learn(dense, step, step.embeddings_for(model), optimizer, num_workers)
         window.add(logits.detach().cpu().numpy(), step.labels.cpu().numpy())
         agreed = pulse.beat(stop=stop.asked, commit=rank == 0 and keep.announce(), loss=loss)
         keep.asked = agreed.commit
@@ -239,7 +242,7 @@ def _train(
         done = Done(
             steps_done=run.steps_done,
             loss=loss if agreed.loss is None else agreed.loss,
-            num_samples=len(logits) * num_workers,
+            num_samples=step.batch_size,
             last=finished or agreed.stop or run.steps_done == stop_after,
             finished=finished,
         )
@@ -252,10 +255,12 @@ def _train(
 
 
 def _learn(
-    model: nn.Module, step: Step, rows: Embeddings, optimizer: torch.optim.Optimizer
+    model: nn.Module, step: Step, rows: Embeddings, optimizer: torch.optim.Optimizer, num_workers: int
 ) -> tuple[torch.Tensor, float]:
     logits: torch.Tensor = model(step.dense, rows)
-    loss = loss_of(logits, step)
+    # All gradients are averaged over workers: weighted by its samples, each worker's mean is its part of the batch's.
+    # Where all have the same number the weight is exactly 1, which changes no bit.
+    loss = loss_of(logits, step) * (num_workers * len(logits) / step.batch_size)
     step.lap("forward")
     step.update_during_backward()
     loss.backward()  # type: ignore[no-untyped-call]

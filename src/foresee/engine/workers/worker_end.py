@@ -15,7 +15,8 @@ from contextlib import contextmanager
 
 from foresee.engine.launcher.restarts import LOST_ANOTHER_CODE
 from foresee.errors import ForeseeError, InputError
-from foresee.store.remote.endpoint import TRANSPORT_ERRORS
+from foresee.store.file_errors import file_sentence
+from foresee.store.remote.endpoint import TRANSPORT_ERRORS, is_refused_token
 
 LOST_PEER = ("connection closed by peer", "connection reset by peer", "connection refused", "broken pipe", "timed out")
 
@@ -36,6 +37,10 @@ def ending_at_once() -> Iterator[None]:
     except InputError as error:
         print(f"foresee: {error}", file=sys.stderr)
         code = LOST_ANOTHER_CODE if _lost_server(error) else 2
+    except OSError as error:
+        sentence = file_sentence(error)
+        print(_told(error) if sentence is None else f"foresee: {sentence}", file=sys.stderr)
+        code = 1 if sentence is None else 2
     except BaseException as error:
         lost = _lost_peer(error)
         print(lost or _told(error), file=sys.stderr)
@@ -47,7 +52,9 @@ def ending_at_once() -> Iterator[None]:
 
 def _lost_server(error: InputError) -> bool:
     """Whether this is the end of a server or planner, and no mistake of a person."""
-    return isinstance(error.__cause__, TRANSPORT_ERRORS) or any(sign in str(error) for sign in LOST_SERVER)
+    cause = error.__cause__
+    lost = isinstance(cause, TRANSPORT_ERRORS) and not is_refused_token(cause)
+    return lost or any(sign in str(error) for sign in LOST_SERVER)
 
 
 def _lost_peer(error: BaseException) -> str | None:

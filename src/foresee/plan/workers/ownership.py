@@ -110,10 +110,10 @@ class Ownership:
 
     def push(self, touches: Touches) -> list[Record]:
         """Reads the next batch; plans the oldest one of the window once that is full."""
-        if touches.num_samples % self.header.num_workers:
+        if touches.num_samples < self.header.num_workers:
             raise PlanError(
-                f"step {self._read} has {touches.num_samples} samples, which {self.header.num_workers} workers cannot "
-                "share equally; choose a batch size that the number of workers divides"
+                f"step {self._read} has {touches.num_samples} samples, fewer than its {self.header.num_workers} "
+                "workers; choose larger batches or fewer workers"
             )
         self._look_at(touches)
         records: list[Record] = []

@@ -43,7 +43,7 @@ Placement = Callable[[Scene], Int32]
 
 
 def contiguous(scene: Scene) -> Int32:
-    """Equal slices in file order."""
+    """Equal slices in file order; lengths differ by one at most."""
     return (np.arange(scene.num_samples) * scene.num_workers // scene.num_samples).astype(np.int32)
 
 
@@ -56,7 +56,7 @@ def herald(scene: Scene) -> Int32:
 def greedy(sample_offsets: Int32, inverse: Int32, holders: Int64, num_workers: int, rotation: int) -> Int32:
     """In file order, each sample to the worker with room that holds most of its rows: bit w of `holders`."""
     placed = np.empty(len(sample_offsets) - 1, np.int32)
-    _greedy(sample_offsets, inverse, holders, num_workers, rotation, -(-len(placed) // num_workers), placed)
+    _greedy(sample_offsets, inverse, holders, num_workers, rotation, placed)
     return placed
 
 
@@ -84,7 +84,8 @@ class LocationAware:
         rounds = rounds_for(scene.num_workers) if self.swap_rounds is None else self.swap_rounds
         if scene.num_workers == 1 or rounds == 0:
             return placed
-        members = np.argsort(placed, kind="stable").reshape(scene.num_workers, -1).astype(np.int32)
+        members = np.argsort(placed, kind="stable").astype(np.int32)
+        begins = np.concatenate([[0], np.cumsum(np.bincount(placed, minlength=scene.num_workers))])
         rows = row_costs(scene)
         counts = np.zeros((len(scene.owner), scene.num_workers), np.int32)
         users = np.zeros(len(scene.owner), np.int64)
@@ -94,7 +95,7 @@ class LocationAware:
         gains = np.zeros((scene.num_samples, scene.num_workers), np.int32)
         num_shared = _split(scene.sample_offsets, scene.inverse, counts, users, rows, COMMON, starts, shared, gains)
         _swap(
-            starts, shared, gains, rows[:num_shared], counts[:num_shared], users[:num_shared], members, placed,
+            starts, shared, gains, rows[:num_shared], counts[:num_shared], users[:num_shared], members, begins, placed,
             rounds, 2 * rounds,
         )  # fmt: skip
         return placed
@@ -142,8 +143,10 @@ def _reduced(scene: Scene, positions: tuple[int, ...]) -> Scene:
 
 @njit(nogil=True, cache=True)
 def _greedy(
-    offsets: Int32, inverse: Int32, holders: Int64, num_workers: int, rotation: int, load_max: int, placed: Int32
+    offsets: Int32, inverse: Int32, holders: Int64, num_workers: int, rotation: int, placed: Int32
 ) -> None:
+    # Every worker has room for its equal share; the remainder goes to whoever first wants one more.
+    share, remainder = len(placed) // num_workers, len(placed) % num_workers
     load = np.zeros(num_workers, np.int64)
     score = np.zeros(num_workers, np.int64)
     for sample in range(len(placed)):
@@ -155,9 +158,10 @@ def _greedy(
         best = -1
         for turn in range(num_workers):
             worker = (rotation + turn) % num_workers
-            if load[worker] < load_max and (best < 0 or score[worker] > score[best]):
+            if load[worker] < share + (remainder > 0) and (best < 0 or score[worker] > score[best]):
                 best = worker
         placed[sample] = best
+        remainder -= load[best] == share
         load[best] += 1
 
 
@@ -282,19 +286,23 @@ def _best_place(
 
 @njit(nogil=True, cache=True)
 def _swap(
-    starts: Int32, shared: Int32, gains: Int32, rows: Int32, counts: Int32, users: Int64, members: Int32, placed: Int32,
-    rounds: int, partners: int,
+    starts: Int32, shared: Int32, gains: Int32, rows: Int32, counts: Int32, users: Int64, members: Int32, begins: Int64,
+    placed: Int32, rounds: int, partners: int,
 ) -> None:  # fmt: skip
     """Every sample looks for its best place, and changes places with the first of a few partners there that agrees.
 
-    Partners are drawn by a fixed rule: the same scene gives the same placement. `members` is [workers, samples].
+    Partners are drawn by a fixed rule: the same scene gives the same placement. `members` is [samples], those of
+    worker w from `begins[w]` on.
     """
-    num_samples = len(placed)
+    num_workers, seats_max = len(begins) - 1, np.max(begins[1:] - begins[:-1])
     change = np.empty(counts.shape[1], np.int64)
     draw = np.uint64(0x9E3779B97F4A7C15)
-    for turn in range(rounds * num_samples):
-        worker, seat = turn % members.shape[0], turn // members.shape[0] % members.shape[1]
-        sample = members[worker, seat]
+    for turn in range(rounds * num_workers * seats_max):
+        worker = turn % num_workers
+        seat = begins[worker] + turn // num_workers % seats_max
+        if seat == begins[worker + 1]:
+            continue  # a worker with one sample less
+        sample = members[seat]
         target = _best_place(starts, shared, gains, rows, counts, users, sample, worker, change)
         if target == worker:
             continue
@@ -303,11 +311,12 @@ def _swap(
         agreed = False
         for _ in range(partners):
             draw = draw * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-            other_seat = np.int64((draw >> np.uint64(33)) % np.uint64(members.shape[1]))
-            other = members[target, other_seat]
+            num_seats = np.uint64(begins[target + 1] - begins[target])
+            other_seat = begins[target] + np.int64((draw >> np.uint64(33)) % num_seats)
+            other = members[other_seat]
             if saving + _change(starts, shared, gains, rows, counts, other, target, worker) < 0:
                 _move(starts, shared, counts, users, other, target, worker)
-                members[worker, seat], members[target, other_seat] = other, sample
+                members[seat], members[other_seat] = other, sample
                 placed[sample], placed[other] = target, worker
                 agreed = True
                 break

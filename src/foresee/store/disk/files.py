@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ class Files:
                 self.sync(stream.fileno())
             self.replace(draft, path)
         except OSError:
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):  # a disk that cannot be written refuses this, too
+                draft.unlink()
             raise
         self.sync_folder(path.parent)

@@ -35,6 +35,7 @@ from foresee.store.kernels import gather
 from foresee.store.part_store import open_part, prepare_part, settle_part
 
 HISTORY_FILE = "sources.json"
+NOTHING_COMMITTED = "start anew: nothing was committed yet"
 
 
 class DiskStore:
@@ -262,8 +263,8 @@ class DiskStore:
     def _full_disk_sentence(self, what: str, num_bytes: int | None) -> str:
         need = "more bytes" if num_bytes is None else f"{num_bytes:,} bytes more"
         return (
-            f"the disk of {self._folder} is full: {what} need {need}; free some space and resume "
-            f"from the commit of step {self.committed_step}"
+            f"the disk of {self._folder} is full: {what} need {need}; free some space and "
+            + (f"resume from the commit of step {step}" if (step := self.committed_step) else NOTHING_COMMITTED)
         )
 
     @contextmanager

@@ -82,11 +82,15 @@ class Endpoint:
                 f"server {self.address} did not answer {what} within {waited_seconds:.1f} s; "
                 "see whether it hangs (foresee status) and resume from the last commit"
             )
-        cause = str(error).split(". gRPC client debug context")[0].split(". Detail:")[0]
         return StoreError(
-            f"server {self.address} cannot be reached for {what} ({cause}); "
+            f"server {self.address} cannot be reached for {what} ({cause_of(error)}); "
             "see whether it runs, start it again and resume from the last commit"
         )
+
+
+def cause_of(error: BaseException) -> str:
+    """What a transport error says, without its inside."""
+    return str(error).split(". gRPC client debug context")[0].split(". Detail:")[0]
 
 
 def is_refused_token(error: BaseException) -> bool:

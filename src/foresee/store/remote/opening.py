@@ -1,25 +1,63 @@
 """How a run begins at its servers: all of them go to one commit, and give up everything after it.
 
 In: the addresses of all servers, a name for this start of all trainers, and the steps whose dense half is there. Out:
-the step at which all servers are now. Servers stay up: one that still holds rows of an interrupted run rolls them back,
+the step at which all servers are now. Trainers may be started before their servers: who is not up yet is waited for, a
+while. Servers stay up: one that still holds rows of an interrupted run rolls them back,
 and one that has only prepared the commit settles it. Worker 0 does this before any trainer joins.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
+
+from pyarrow import flight
 
 from foresee.errors import StoreError
 from foresee.store.commits import OpenAt, loses_everything, step_to_open
 from foresee.store.contract import Layout
 from foresee.store.remote import protocol
 from foresee.store.remote.agreement import check_belonging
-from foresee.store.remote.endpoint import Endpoint, ask_once, ask_patiently
+from foresee.store.remote.endpoint import PAUSE_SECONDS, TRANSPORT_ERRORS, Endpoint, ask_once, ask_patiently, cause_of
 
 OPEN_SECONDS = 600.0
 """A server may have to fold a commit first."""
+START_SECONDS = 120.0
+"""How long servers that are started beside their trainers may take until they listen."""
+
+
+def await_servers(
+    endpoints: Sequence[Endpoint], say: Callable[[str], None], *, patience_seconds: float = START_SECONDS
+) -> None:
+    """Returns when all servers answer. Each that is not up yet is named, and waited for until all patience is gone."""
+    deadline = time.monotonic() + patience_seconds
+    for endpoint in endpoints:
+        told = False
+        while (cause := _absence(endpoint, deadline)) is not None:
+            if time.monotonic() + PAUSE_SECONDS > deadline:
+                raise StoreError(
+                    f"server {endpoint.address} did not come up within {patience_seconds:.0f} s ({cause}); start it "
+                    "with `foresee serve`, see that address and port are its own, then start the workers again"
+                )
+            if not told:
+                say(f"waiting for server {endpoint.address}, up to {deadline - time.monotonic():.0f} s")
+                told = True
+            time.sleep(PAUSE_SECONDS)
+
+
+def _absence(endpoint: Endpoint, deadline: float) -> str | None:
+    """Why the server cannot be reached yet; None if it answers."""
+    client, begun = endpoint.client(), time.monotonic()
+    try:
+        endpoint.ask(client, protocol.DESCRIBE, {}, deadline)
+    except flight.FlightUnavailableError as error:
+        return cause_of(error)
+    except TRANSPORT_ERRORS as error:
+        raise endpoint.sentence(error, "the first question", time.monotonic() - begun) from error
+    finally:
+        client.close()
+    return None
 
 
 def open_run(

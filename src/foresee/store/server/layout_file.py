@@ -3,7 +3,7 @@
     {"tables": [{"name": "user", "num_rows": 6040}, {"name": "item", "num_rows": 3706}],
      "width": 64, "state_width": 1, "optimizer": "rowwise_adagrad", "seed": 0, "init_scale": 0.05}
 
-The same keys as `layout.json` of a table folder, which can be given as it is.
+`foresee layout` writes it for a run. The same keys as `layout.json` of a table folder, which can be given as it is.
 """
 
 from __future__ import annotations
@@ -14,11 +14,23 @@ from pathlib import Path
 from foresee import documents
 from foresee.errors import ConfigError
 from foresee.store.contract import Layout
+from foresee.store.disk.files import Files
 from foresee.store.layouts import layout_from_dict, layout_to_dict
 
 
 def write_layout(path: Path, layout: Layout) -> None:
-    path.write_text(json.dumps(layout_to_dict(layout), indent=2) + "\n")
+    """Appears whole; replaces only a file with the same tables."""
+    content = json.dumps(layout_to_dict(layout), indent=2) + "\n"
+    try:
+        if path.exists():
+            if path.read_text("utf-8", "replace") == content:
+                return
+            raise ConfigError(f"{path} exists and is not the layout of this run; remove it, or give another name")
+        Files().publish(path, content.encode())
+    except OSError as error:
+        raise ConfigError(
+            f"the layout file {path} cannot be written ({error.strerror}); give a folder that can be written"
+        ) from error
 
 
 def read_layout(path: Path) -> Layout:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,7 +54,8 @@ def run_server(
         pass
     finished = server.stop(STOP_SECONDS)
     if port_file is not None:
-        port_file.unlink(missing_ok=True)
+        with suppress(OSError):
+            port_file.unlink()
     print("stopped" if finished else f"stopped; some requests did not end within {STOP_SECONDS:.0f} s", flush=True)
     # Idle connections never end by themselves, so this gives the last replies time to leave and no more.
     flush = threading.Thread(target=server.shutdown, daemon=True)

@@ -1,0 +1,107 @@
+"""Parts that a person starts one by one: in any order, with the file of `foresee layout`; mistakes are sentences."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from run_results import dense_half
+from warm_commands import Command, Commands, wait_until
+
+from foresee.errors import StoreError
+from foresee.store.remote.endpoint import Endpoint
+from foresee.store.remote.opening import await_servers
+
+TOKEN, OTHER_TOKEN = "a-token-of-some-length", "another-token-of-some-length"
+
+
+def free_ports(number: int) -> list[int]:
+    listeners = [socket.socket() for _ in range(number)]
+    try:
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in listeners]
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+def start_worker(commands: Commands, run_file: Path, servers: list[int], planner: int, **environment: str) -> Command:
+    addresses = [word for port in servers for word in ("--server", f"grpc://127.0.0.1:{port}")]
+    place = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+    return commands.start(
+        "worker", run_file, "--set", "distributed.workers=1", *addresses, "--planner", f"grpc://127.0.0.1:{planner}",
+        environment={**place, "GLOO_SOCKET_IFNAME": "lo", **environment},
+    )  # fmt: skip
+
+
+def test_workers_wait_for_servers_and_planner(commands: Commands, run_file: Path) -> None:
+    layout = run_file.parent / "layout.json"
+    assert commands.run("layout", run_file, "--out", layout)[0] == 0
+    first, second, planner = free_ports(3)
+    worker = start_worker(commands, run_file, [first, second], planner)
+    wait_until(lambda: f"waiting for server grpc://127.0.0.1:{first}, up to " in worker.text(), "a wait that is told")
+    for shard, port in enumerate((first, second)):
+        commands.start("serve", "--layout", layout, "--shard", shard, "--num-shards", 2, "--port", port)
+    wait_until(lambda: f"waiting for planner grpc://127.0.0.1:{planner}, up to " in worker.text(), "the planner's wait")
+    commands.start("plan-server", run_file, "--set", "distributed.workers=1", "--port", planner)
+    assert commands.wait(worker) == 0, worker.text()
+    assert dense_half(run_file.parent / "run", 25)
+    commands.end_all()
+
+
+def test_a_server_that_never_comes_is_a_sentence() -> None:
+    said: list[str] = []
+    endpoint = Endpoint.parse(f"grpc://127.0.0.1:{free_ports(1)[0]}", None, None)
+    with pytest.raises(StoreError, match=r"did not come up within 1 s \(.*\); start it with `foresee serve`") as caught:
+        await_servers([endpoint], said.append, patience_seconds=1.0)
+    assert caught.value.__cause__ is None, "no reason to start anything again"
+    assert len(said) == 1
+
+
+def test_a_wrong_token_is_a_sentence_at_once(commands: Commands, run_file: Path) -> None:
+    layout, port_file = run_file.parent / "layout.json", run_file.parent / "port"
+    assert commands.run("layout", run_file, "--out", layout)[0] == 0
+    commands.start("serve", "--layout", layout, "--port-file", port_file, environment={"FORESEE_TOKEN": TOKEN})
+    wait_until(port_file.exists, "the start of a server")
+    worker = start_worker(commands, run_file, [int(port_file.read_text())], 1, FORESEE_TOKEN=OTHER_TOKEN)
+    assert commands.wait(worker) == 2
+    assert "refuses the token; give the one it was started with" in worker.text()
+    assert "Traceback" not in worker.text()
+    assert not (run_file.parent / "run").exists()
+    commands.end_all()
+
+
+def test_a_port_that_is_taken_is_a_sentence(commands: Commands, run_file: Path) -> None:
+    layout = run_file.parent / "layout.json"
+    assert commands.run("layout", run_file, "--out", layout)[0] == 0
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        for command in (["serve", "--layout", layout], ["plan-server", run_file]):
+            code, text = commands.run(*command, "--port", port)
+            assert code == 2, text
+            assert f"cannot listen on 127.0.0.1:{port}" in text
+            assert "choose another port" in text
+            assert "Traceback" not in text
+
+
+def test_the_layout_of_a_run_is_written_for_its_servers(commands: Commands, run_file: Path) -> None:
+    """DeepFM's rows are one wider than its dim: who types the file by hand has to know that."""
+    layout, deepfm = run_file.parent / "layout.json", ["--set", "model.name=deepfm", "--set", "model.options={}"]
+    code, text = commands.run("layout", run_file, *deepfm, "--out", layout)
+    assert code == 0, text
+    assert "each of 5 values (deepfm makes that of model.dim, which is 4)" in text
+    written = json.loads(layout.read_text())
+    assert written["width"] == 5
+    assert commands.run("layout", run_file, *deepfm, "--out", layout)[0] == 0, "the same again"
+    code, text = commands.run("layout", run_file, "--out", layout)
+    assert code == 2
+    assert "exists and is not the layout of this run; remove it, or give another name" in text
+    assert json.loads(layout.read_text()) == written
+    code, text = commands.run("layout", run_file, "--out", run_file.parent / "no such folder" / "layout.json")
+    assert code == 2
+    assert "cannot be written (No such file or directory)" in text
