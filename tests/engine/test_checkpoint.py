@@ -125,7 +125,7 @@ def test_others_are_told_by_name(tmp_path: Path) -> None:
     checkpoint.load(tmp_path / "kept", 1, model, adam, others={"patience": again})
     assert (again.state["best"], again.state["since"]) == (math.inf, 3)
     assert torch.equal(again.state["weights"][0], torch.ones(2))
-    with pytest.raises(StoreError, match="keeps no state of 'schedule' .others that it keeps: patience"):
+    with pytest.raises(StoreError, match=r"keeps no state of 'schedule' \(others that it keeps: patience"):
         checkpoint.load(tmp_path / "kept", 1, model, adam, others={"schedule": again})
     patience.state["function"] = print
     with pytest.raises(UsageError, match=r"others.patience.function is a builtin_function_or_method, which cannot be"):

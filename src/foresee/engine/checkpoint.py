@@ -6,9 +6,10 @@
     checkpoint.load("checkpoints", tables.store.committed_step, model, adam, others={"schedule": cosine})
 
 In: a model, its optimiser and other objects with a `state_dict` after `step` steps, whose rows every store has
-prepared. Out: a folder `step-N` that counts once its `manifest.json`, written last, is there and every file is as long and has the digest that it says. That
-file is the decision (see store.commits): before it is durable a run goes on from the commit before, and afterwards from
-this one, wherever the stores were stopped. Of a run the last two are kept. Nothing is pickled.
+prepared. Out: a folder `step-N` that counts once its `manifest.json`, written last, is there and every file is as long
+and has the digest that it says. That file is the decision (see store.commits): before it is durable a run goes on from
+the commit before, and afterwards from this one, wherever the stores were stopped. Of a run the last two are kept.
+Nothing is pickled.
 """
 
 from __future__ import annotations

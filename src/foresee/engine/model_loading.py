@@ -5,7 +5,8 @@ embedding width and the options of the run file. Out: an nn.Module, and the numb
 person got wrong is a ConfigError of one sentence; an exception inside the user's own constructor stays theirs, with its
 traceback, because only that shows where to look.
 
-A user's class is called as `Class(shape, dim, **options)`; without `row_width(dim)` its rows are `dim` wide.
+A user's module is looked for as Python does, then in the folder of the run file, then in the current one. Its class is
+called as `Class(shape, dim, **options)`; without `row_width(dim)` its rows are `dim` wide.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -25,9 +27,9 @@ from foresee.models import MODELS, Shape
 ModelFactory = Callable[..., Any]
 
 
-def build(name: str, shape: Shape, dim: int, **options: Any) -> nn.Module:
-    """The model called `name`, with fresh weights from torch's global generator."""
-    factory = find_model(name)
+def build(name: str, shape: Shape, dim: int, *, folder: Path | None = None, **options: Any) -> nn.Module:
+    """The model called `name`, with fresh weights from torch's global generator; `folder`: that of the run file."""
+    factory = find_model(name, folder)
     _check_options(name, factory, options)
     try:
         model = factory(shape, dim, **options)
@@ -40,9 +42,9 @@ def build(name: str, shape: Shape, dim: int, **options: Any) -> nn.Module:
     return model
 
 
-def row_width(name: str, dim: int) -> int:
+def row_width(name: str, dim: int, folder: Path | None = None) -> int:
     """Columns that a row of this model's tables needs; asked before the tables are made."""
-    of_model = getattr(find_model(name), "row_width", None)
+    of_model = getattr(find_model(name, folder), "row_width", None)
     if of_model is None:
         return dim
     width = of_model(dim)
@@ -51,7 +53,7 @@ def row_width(name: str, dim: int) -> int:
     return width
 
 
-def find_model(name: str) -> ModelFactory:
+def find_model(name: str, folder: Path | None = None) -> ModelFactory:
     """The class behind a name or an import path."""
     if name in MODELS:
         return MODELS[name]
@@ -59,14 +61,15 @@ def find_model(name: str) -> ModelFactory:
     if not colon or not module_name or not attribute:
         known = ", ".join(MODELS)
         raise ConfigError(f"model {name!r} is unknown: give one of {known}, or your own as package.module:Class")
-    return _import_model(name, module_name, attribute)
+    return _import_model(name, module_name, attribute, folder)
 
 
-def _import_model(name: str, module_name: str, attribute: str) -> ModelFactory:
-    # A console script does not search the folder it is started in, where a person's own model usually lies. Last, so
-    # that a file there never hides an installed package.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+def _import_model(name: str, module_name: str, attribute: str, folder: Path | None) -> ModelFactory:
+    # A console script searches neither the folder of the run file nor the one it is started in, where a person's own
+    # model usually lies. Last, so that a file there never hides an installed package.
+    for place in (*([str(folder.absolute())] if folder is not None else []), os.getcwd()):
+        if place not in sys.path:
+            sys.path.append(place)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module can fail to import in any way
