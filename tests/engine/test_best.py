@@ -1,4 +1,4 @@
-"""The best evaluation is kept and found again; a run that gets no better stops; both survive a kill with the same bytes."""
+"""The best evaluation is kept and found again; a run that gets no better stops; both survive a kill."""
 
 from __future__ import annotations
 

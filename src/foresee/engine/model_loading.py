@@ -27,9 +27,9 @@ from foresee.models import MODELS, Shape
 ModelFactory = Callable[..., Any]
 
 
-def build(name: str, shape: Shape, dim: int, *, folder: Path | None = None, **options: Any) -> nn.Module:
-    """The model called `name`, with fresh weights from torch's global generator; `folder`: that of the run file."""
-    factory = find_model(name, folder)
+def build(name: str, shape: Shape, dim: int, **options: Any) -> nn.Module:
+    """The model called `name`, with fresh weights from torch's global generator."""
+    factory = find_model(name)
     _check_options(name, factory, options)
     try:
         model = factory(shape, dim, **options)
@@ -42,9 +42,9 @@ def build(name: str, shape: Shape, dim: int, *, folder: Path | None = None, **op
     return model
 
 
-def row_width(name: str, dim: int, folder: Path | None = None) -> int:
+def row_width(name: str, dim: int) -> int:
     """Columns that a row of this model's tables needs; asked before the tables are made."""
-    of_model = getattr(find_model(name, folder), "row_width", None)
+    of_model = getattr(find_model(name), "row_width", None)
     if of_model is None:
         return dim
     width = of_model(dim)
@@ -53,7 +53,14 @@ def row_width(name: str, dim: int, folder: Path | None = None) -> int:
     return width
 
 
-def find_model(name: str, folder: Path | None = None) -> ModelFactory:
+def look_in(folder: str | Path) -> None:
+    """Modules of a person are looked for here too; last, so that a file there never hides an installed package."""
+    place = str(Path(folder).absolute())
+    if place not in sys.path:
+        sys.path.append(place)
+
+
+def find_model(name: str) -> ModelFactory:
     """The class behind a name or an import path."""
     if name in MODELS:
         return MODELS[name]
@@ -61,15 +68,11 @@ def find_model(name: str, folder: Path | None = None) -> ModelFactory:
     if not colon or not module_name or not attribute:
         known = ", ".join(MODELS)
         raise ConfigError(f"model {name!r} is unknown: give one of {known}, or your own as package.module:Class")
-    return _import_model(name, module_name, attribute, folder)
+    return _import_model(name, module_name, attribute)
 
 
-def _import_model(name: str, module_name: str, attribute: str, folder: Path | None) -> ModelFactory:
-    # A console script searches neither the folder of the run file nor the one it is started in, where a person's own
-    # model usually lies. Last, so that a file there never hides an installed package.
-    for place in (*([str(folder.absolute())] if folder is not None else []), os.getcwd()):
-        if place not in sys.path:
-            sys.path.append(place)
+def _import_model(name: str, module_name: str, attribute: str) -> ModelFactory:
+    look_in(os.getcwd())  # a console script does not search it by itself
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module can fail to import in any way

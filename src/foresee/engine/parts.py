@@ -20,7 +20,7 @@ from foresee.data.stream import LogStream
 from foresee.engine import checkpoint
 from foresee.engine.launcher.local_shards import LocalShards, shard_folders
 from foresee.engine.loop import Run, make_header
-from foresee.engine.model_loading import build, row_width
+from foresee.engine.model_loading import build, look_in, row_width
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.plan_file import PlanFile
 from foresee.engine.run_folder import RunFolder
@@ -154,14 +154,13 @@ def row_optimizer(config: RowOptimizerConfig) -> Optimizer:
 def table_layout(config: RunConfig, log: ClickLog) -> Layout:
     """How the rows of this run look."""
     tables = config.tables
-    width = row_width(config.model.name, config.model.dim, config.model.folder)
-    return layout_for(log, width, row_optimizer(tables.optimizer), tables.seed, tables.init_scale)
+    return layout_for(log, _width(config), row_optimizer(tables.optimizer), tables.seed, tables.init_scale)
 
 
 def open_tables(config: RunConfig, log: ClickLog) -> Tables:
     """The tables of this run at its last complete commit: opened if they are there, else made."""
     tables, optimizer = config.tables, row_optimizer(config.tables.optimizer)
-    width = row_width(config.model.name, config.model.dim, config.model.folder)
+    width = _width(config)
     if tables.store == "memory":
         return Tables.in_memory(log, dim=width, optimizer=optimizer, seed=tables.seed, init_scale=tables.init_scale)
     store: TwoPhaseStore
@@ -181,8 +180,18 @@ def build_model(config: RunConfig, log: ClickLog) -> nn.Module:
     """The model with the weights that the seed gives, on its device. Seeds torch's global generator."""
     device = training_device(config)
     torch.manual_seed(config.train.seed)
-    model = config.model
-    return build(model.name, log, model.dim, folder=model.folder, **model.options).to(device)
+    _look_beside_run_file(config)
+    return build(config.model.name, log, config.model.dim, **config.model.options).to(device)
+
+
+def _width(config: RunConfig) -> int:
+    _look_beside_run_file(config)
+    return row_width(config.model.name, config.model.dim)
+
+
+def _look_beside_run_file(config: RunConfig) -> None:
+    if config.model.folder is not None:
+        look_in(config.model.folder)
 
 
 def training_device(config: RunConfig) -> torch.device:
