@@ -34,9 +34,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from foresee.config import RunConfig, make_run
 from foresee.data import ClickLog, synthetic
+from foresee.engine.dense_half import DenseHalf
 from foresee.engine.duties import KeepState
 from foresee.engine.pace import COST_SHARE, SECONDS_MIN
-from foresee.engine.parts import build_model, dense_optimizer, open_log, open_tables, train_stream
+from foresee.engine.parts import build_model, open_log, open_tables, train_stream
 from foresee.engine.parts import make_run as make_steps
 from foresee.engine.run_folder import RunFolder
 from foresee.engine.step import Step
@@ -77,14 +78,14 @@ class Trainer:
     def turns(self) -> Generator[Turn, None, None]:
         """Turns until somebody stops asking for them."""
         model, stream = build_model(self.config, self.log), train_stream(self.config, self.log)
-        optimizer = dense_optimizer(self.config.train.optimizer, model)
+        half = DenseHalf.of(self.config, model, stream.num_steps)
         with open_tables(self.config, self.log) as tables:
             run = make_steps(self.config, self.log, stream, tables, num_threads=torch.get_num_threads())
-            keep = KeepState(self.config, run, model, optimizer, RunFolder(self.config.run), [self._note])
+            keep = KeepState(self.config, run, half, RunFolder(self.config.run), [self._note])
             steps = iter(run)
             try:
                 while True:
-                    yield Turn(steps, model, optimizer, keep)
+                    yield Turn(steps, model, half.optimizer, keep)
             finally:
                 steps.close()
 

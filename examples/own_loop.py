@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 import foresee
+from foresee import checkpoint
 from foresee.data import synthetic
-from foresee.engine import checkpoint
 from foresee.engine.evaluation import evaluate
 
 DIM, BATCH_SIZE, KEEP_EVERY_STEPS = 8, 512, 50

@@ -12,7 +12,8 @@ import foresee
 
 PUBLIC = {
     "SGD", "Adagrad", "Batches", "ClickLog", "EmbeddingBagConfig", "EmbeddingBags", "ForeseeError", "LazyAdam",
-    "RowwiseAdagrad", "Run", "Step", "Tables", "load_exported", "lookahead", "models",
+    "RowwiseAdagrad", "Run", "Step", "Tables", "checkpoint", "fetches_by_cache", "load_exported", "lookahead",
+    "models",
 }  # fmt: skip
 
 

@@ -24,10 +24,12 @@ from foresee.errors import ForeseeError
 if TYPE_CHECKING:
     from foresee import models
     from foresee.data import ClickLog
+    from foresee.engine import checkpoint
     from foresee.engine.exported import load_exported
     from foresee.engine.loop import Run, lookahead
     from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, RowwiseAdagrad
     from foresee.engine.own.bags import EmbeddingBagConfig, EmbeddingBags
+    from foresee.engine.own.cache_choice import fetches_by_cache
     from foresee.engine.own.own_batches import Batches
     from foresee.engine.step import Step
     from foresee.engine.tables import Tables
@@ -47,6 +49,8 @@ __all__ = [
     "Run",
     "Step",
     "Tables",
+    "checkpoint",
+    "fetches_by_cache",
     "load_exported",
     "lookahead",
     "models",
@@ -64,14 +68,18 @@ _HOMES = {
     "Run": "foresee.engine.loop",
     "Step": "foresee.engine.step",
     "Tables": "foresee.engine.tables",
+    "fetches_by_cache": "foresee.engine.own.cache_choice",
     "load_exported": "foresee.engine.exported",
     "lookahead": "foresee.engine.loop",
 }
 
 
+_MODULES = {"checkpoint": "foresee.engine.checkpoint", "models": "foresee.models"}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "models":
-        return importlib.import_module("foresee.models")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'foresee' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

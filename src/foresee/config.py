@@ -37,6 +37,8 @@ class ModelConfig(Section):
     """Width of an embedding."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed to the model, such as `top: [512, 256]` for a DLRM."""
+    folder: Path | None = Field(default=None, strict=False)
+    """Where package.module is looked for besides the current folder. Left out: the folder of the run file."""
 
 
 class RowOptimizerConfig(Section):
@@ -93,12 +95,62 @@ class CacheConfig(Section):
 class DenseOptimizerConfig(Section):
     """How the dense part of the model learns."""
 
-    name: Literal["adam", "adagrad", "sgd"] = "adam"
-    """Which optimiser of torch.optim."""
+    name: str = "adam"
+    """An optimiser of torch.optim: adam, adamw, sgd, adagrad, rmsprop, nadam, radam, adamax, adadelta, and so on."""
     lr: float = Field(default=0.001, ge=0, allow_inf_nan=False)
-    """Learning rate."""
+    """Learning rate; where a schedule begins from."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """L2 penalty."""
+    """L2 penalty; decoupled in adamw."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """The optimiser's other options by torch's names, such as `betas: [0.9, 0.99]` or `momentum: 0.9`."""
+
+
+class ScheduleConfig(Section):
+    """How the learning rate of the dense part changes. It follows from the step alone."""
+
+    name: str | None = None
+    """A schedule of torch.optim.lr_scheduler, such as CosineAnnealingLR. Left out: the rate stays."""
+    every: Literal["step", "epoch"] = "step"
+    """When it moves on: after every step, or after every epoch. Its options count in these."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Its options by torch's names, such as `T_max: 10000`."""
+
+
+class RankingConfig(Section):
+    """Figures within groups of samples, such as those shown to one user."""
+
+    group: str | None = None
+    """A feature whose value makes a group, such as `user`: evaluations then have GAUC, NDCG@k and recall@k."""
+    at: list[int] = Field(default=[10], min_length=1)
+    """The k of NDCG@k and recall@k; several if you like."""
+
+    @field_validator("at")
+    @classmethod
+    def ranks(cls, value: list[int]) -> list[int]:
+        if any(rank < 1 for rank in value):
+            raise ValueError(f"found {value}; give whole numbers from 1 up")
+        return sorted(set(value))
+
+
+FIGURES = ("auc", "log_loss", "normalised_entropy")
+SMALLER_IS_BETTER = ("log_loss", "normalised_entropy")
+
+
+class BestConfig(Section):
+    """The best evaluation: its rows and weights are kept beside the last ones, and training may stop after it."""
+
+    metric: str | None = None
+    """auc, log_loss, normalised_entropy, gauc, ndcg@K or recall@K of the valid split. Left out: none is kept."""
+    mode: Literal["max", "min"] | None = None
+    """Whether more or less is better. Left out: as the metric has it."""
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after so many evaluations in a row that are not better. Left out: train all epochs."""
+    min_delta: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """By how much an evaluation has to be better to count."""
+
+    @property
+    def larger_is_better(self) -> bool:
+        return self.mode == "max" if self.mode is not None else self.metric not in SMALLER_IS_BETTER
 
 
 class TrainConfig(Section):
@@ -114,6 +166,12 @@ class TrainConfig(Section):
     """Samples that are decoded and mixed together. More mixes better and takes more memory."""
     optimizer: DenseOptimizerConfig = DenseOptimizerConfig()
     """How the dense part learns."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """How its learning rate changes."""
+    best: BestConfig = BestConfig()
+    """The best evaluation, and early stopping."""
+    ranking: RankingConfig = RankingConfig()
+    """Figures within groups."""
     evaluate_every_steps: int | None = Field(default=None, ge=1)
     """Evaluate on the valid split so often. Left out: at the end only."""
     evaluate_samples_max: int | None = Field(default=None, ge=1)
@@ -130,6 +188,20 @@ class TrainConfig(Section):
     """Where the model computes: cpu, cuda, cuda:1, mps. Several workers: cpu, or cuda for a GPU each."""
     tensorboard: bool = False
     """Write the same figures for TensorBoard into the run folder; needs `pip install foresee[tensorboard]`."""
+
+    @model_validator(mode="after")
+    def something_to_compare(self) -> TrainConfig:
+        best = self.best
+        if best.metric is None and (best.patience is not None or best.mode is not None or best.min_delta):
+            raise ValueError("best.metric is missing: say which figure is compared, such as best.metric: auc")
+        if best.patience is not None and self.evaluate_every_steps is None:
+            raise ValueError("best.patience counts evaluations; say how often with evaluate_every_steps")
+        ranked = ["gauc", *(f"{name}@{k}" for name in ("ndcg", "recall") for k in self.ranking.at)]
+        known = [*FIGURES, *(ranked if self.ranking.group is not None else ())]
+        if best.metric is not None and best.metric not in known:
+            more = "" if self.ranking.group is not None else "; with ranking.group also gauc, ndcg@K and recall@K"
+            raise ValueError(f"best.metric: there is no {best.metric!r}; choose one of {', '.join(known)}{more}")
+        return self
 
 
 class DistributedConfig(Section):
@@ -194,11 +266,12 @@ class RunConfig(Section):
         return max(self.distributed.servers, int(self.distributed.workers > 1))
 
 
-PATH_KEYS = ("log", "run", "tables.folder", "cache.plan_file")
+PATH_KEYS = ("log", "run", "model.folder", "tables.folder", "cache.plan_file")
+OPTION_KEYS = ("model.options.", "train.optimizer.options.", "train.schedule.options.")
 RESULT_KEYS = (
     "model.name", "model.dim", "model.options", "tables.store", "tables.optimizer", "tables.seed", "tables.init_scale",
-    "train.batch_size", "train.seed", "train.shuffle_samples", "train.optimizer", "train.num_threads", "train.device",
-    "distributed.placement",
+    "train.batch_size", "train.seed", "train.shuffle_samples", "train.optimizer", "train.schedule",
+    "train.num_threads", "train.device", "distributed.placement",
     "distributed.placement_features",
 )  # fmt: skip
 """Keys that change what a run computes. The others say where things are, how often something is shown or kept, how far
@@ -213,7 +286,15 @@ def load_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         _anchor(content, key.split("."), file.parent)
     for override in overrides:
         _override(content, override)
+    _look_beside(file, content)
     return make_run(content, where=f"{file} with --set" if overrides else str(file))
+
+
+def _look_beside(file: Path, content: dict[str, Any]) -> None:
+    """A model of one's own usually lies beside the run file."""
+    model = content.get("model")
+    if isinstance(model, dict) and ":" in str(model.get("name")) and model.get("folder") is None:
+        model["folder"] = str(file.parent)
 
 
 def make_run(content: dict[str, Any], *, where: str) -> RunConfig:
@@ -221,7 +302,9 @@ def make_run(content: dict[str, Any], *, where: str) -> RunConfig:
     try:
         return RunConfig.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {_sentence(error.errors()[0])}") from None
+        # A misspelt key is often missing as well: its name tells more.
+        first = min(error.errors(), key=lambda it: it["type"] != "extra_forbidden")
+        raise ConfigError(f"{where}: {_sentence(first)}") from None
 
 
 def dump_run(config: RunConfig, folder: Path) -> str:
@@ -315,8 +398,9 @@ def _override(content: dict[str, Any], override: str) -> None:
     where = f"--set {override}"
     if not equals or not key:
         raise ConfigError(f"{where}: expected key=value, such as --set train.batch_size=4096")
-    # Options of a model are its own; all other keys are ours, and a misspelt one is better refused here by name.
-    if key not in known_keys() and not key.startswith("model.options."):
+    # Options of a model, an optimiser or a schedule are its own; all other keys are ours, and a misspelt one is better
+    # refused here by name.
+    if key not in known_keys() and not key.startswith(OPTION_KEYS):
         raise ConfigError(f"{where}: {_unknown(key)}")
     section = content
     *parents, last = key.split(".")

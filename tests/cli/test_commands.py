@@ -55,6 +55,34 @@ def test_train_evaluate_export(
     assert (out / "README.md").is_file()
 
 
+def test_the_best_and_a_model_beside_the_run_file(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path_factory: Any
+) -> None:
+    (run_file.parent / "model_beside_the_run_file.py").write_text(
+        "from torch import nn\n\n\nclass Own(nn.Module):\n    def __init__(self, shape, dim):\n"
+        "        super().__init__()\n        self.layer = nn.Linear(dim, 1)\n\n"
+        "    def forward(self, dense, embeddings):\n        return self.layer(embeddings.sum(1)).squeeze(1)\n"
+    )
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    settings = ("model={name: model_beside_the_run_file:Own, dim: 4}", "train.best.metric=log_loss",
+                "train.evaluate_every_steps=10", "train.ranking.group=user", "train.schedule.name=exponential",
+                "train.schedule.options.gamma=0.9")  # fmt: skip
+    options = [word for it in settings for word in ("--set", it)]
+    run = run_file.parent / "run"
+    assert foresee("train", run_file, *options, monkeypatch=monkeypatch) == 0
+    assert "the best so far, kept" in capsys.readouterr().out
+    sys.path[:] = [it for it in sys.path if it != str(run_file.parent)]
+    del sys.modules["model_beside_the_run_file"]
+    assert foresee("evaluate", run, "--best", "--at", 2, "--at", 3, monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("GAUC", "NDCG@2", "RECALL@3", "values of user"))
+    assert foresee("export", run, "--best", "--out", run_file.parent / "out", monkeypatch=monkeypatch) == 0
+    assert foresee("check", run, monkeypatch=monkeypatch) == 0
+    assert "best/tables/" in capsys.readouterr().out.replace("\n", "")
+    assert foresee("verify", run_file, *options, "--set", "run=unused", "--steps", 12, monkeypatch=monkeypatch) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -264,7 +265,9 @@ def test_a_lost_checkpoint_is_a_sentence(log: ClickLog, tmp_path: Path) -> None:
 def test_a_cache_too_small_names_the_smallest_that_works_and_leaves_nothing(log: ClickLog, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"the smallest cache that works for this log is (\d+) rows") as caught:
         train_quietly(small_run(log, tmp_path / "run", cache={"rows": 20}))
-    smallest = int(str(caught.value).split()[-2])
+    assert "cache.rows" in str(caught.value)
+    assert "train.batch_size" in str(caught.value)
+    smallest = int(re.findall(r"is (\d+) rows", str(caught.value))[0])
     # One less passes the first batches and fails in the middle: that too leaves nothing.
     with pytest.raises(PlanError, match=f"the smallest cache that works for this log is {smallest} rows"):
         train_quietly(small_run(log, tmp_path / "run", cache={"rows": smallest - 1}))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from foresee.cli.options import RunFolder
+
+if TYPE_CHECKING:
+    from foresee.engine.metrics import Metrics
+    from foresee.engine.ranking import Ranking
 
 
 def evaluate(
@@ -18,14 +22,25 @@ def evaluate(
     samples: Annotated[
         int | None, typer.Option(min=1, metavar="NUM", help="Only about so many samples, from the split's beginning.")
     ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="As of the best evaluation (train.best.metric) instead of the last commit.")
+    ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="FEATURE", help="Also GAUC, NDCG@k and recall@k within groups of this feature's values."),
+    ] = None,
+    at: Annotated[list[int] | None, typer.Option("--at", min=1, metavar="K", help="The k of them; repeat it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """AUC, log loss, normalised entropy and calibration of a run, as of its last commit.
+
+    Figures within groups are those of the run file (train.ranking), or of --group and --at.
 
     [bold]Examples[/]
 
       foresee evaluate runs/first
       foresee evaluate runs/first --split test --json
+      foresee evaluate runs/first --best --group user --at 5 --at 10
     """
     from foresee.engine.evaluation import evaluate as evaluate_model
     from foresee.engine.export import trained, trained_model
@@ -34,10 +49,12 @@ def evaluate(
 
     config = open_run(run)
     log = open_log(config)
-    with trained(config, log) as tables:
-        model, step = trained_model(config, log, tables), tables.store.committed_step
+    given = {"group": group, "at": sorted(set(at)) if at else None}
+    ranking = config.train.ranking.model_copy(update={key: value for key, value in given.items() if value is not None})
+    with trained(config, log, best=best) as tables:
+        model, step = trained_model(config, log, tables, best=best), tables.store.committed_step
         metrics = evaluate_model(
-            model, tables.store, log, split=split, samples_max=samples, device=training_device(config)
+            model, tables.store, log, split=split, samples_max=samples, ranking=ranking, device=training_device(config)
         )
     if as_json:
         print(json.dumps({"run": str(run), "step": step, "split": split, **metrics.as_dict()}))
@@ -52,10 +69,30 @@ def evaluate(
         ("log loss", metrics.log_loss, "lower is better"),
         ("normalised entropy", metrics.normalised_entropy, "log loss over that of always saying the mean"),
         ("calibration", metrics.calibration, "predicted clicks over clicks; 1 is right"),
+        *_ranking_lines(metrics),
     ):
         table.add_row(name, "-" if value is None else f"{value:.4f}", meaning)
     console.print(table)
+    if metrics.ranking is not None:
+        console.print(_groups(metrics.ranking), highlight=False)
     deciles = Table("tenth of samples", "predicted", "clicked", title="calibration, from the least likely to the most")
     for index, decile in enumerate(metrics.calibration_by_decile, 1):
         deciles.add_row(str(index), f"{decile.mean_prediction:.4f}", f"{decile.mean_label:.4f}")
     console.print(deciles)
+
+
+def _ranking_lines(metrics: Metrics) -> list[tuple[str, float | None, str]]:
+    """Rows of the table for figures within groups."""
+    meanings = {
+        "gauc": "AUC within a group, by its samples",
+        "ndcg": "clicks near the top of a group; 1 is perfect",
+        "recall": "share of a group's clicks among its first k",
+    }
+    found = metrics.ranking.figures() if metrics.ranking is not None else {}
+    return [(name.upper(), value, meanings[name.split("@")[0]]) for name, value in found.items()]
+
+
+def _groups(ranking: Ranking) -> str:
+    """What the figures within groups are about."""
+    share = "" if ranking.groups_share == 1 else f", {ranking.groups_share:.2%} of all, chosen by a hash"
+    return f"groups: {ranking.num_groups:,} values of {ranking.group}{share}"

@@ -15,6 +15,9 @@ from foresee.cli.options import RunFolder
 def export(
     run: RunFolder,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New folder for the export.")],
+    best: Annotated[
+        bool, typer.Option("--best", help="As of the best evaluation (train.best.metric) instead of the last commit.")
+    ] = False,
 ) -> None:
     """Write a trained model and its tables for serving: safetensors, the vocabularies as Parquet, one JSON.
 
@@ -30,7 +33,9 @@ def export(
     console = Console()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("rows", total=None)
-        description = export_run(run, out, lambda done, total: progress.update(task, completed=done, total=total))
+        description = export_run(
+            run, out, lambda done, total: progress.update(task, completed=done, total=total), best=best
+        )
     tables = description["tables"]
     console.print(
         f"{out}: {description['model']['name']} after step {description['step']:,}, {len(tables)} tables with "

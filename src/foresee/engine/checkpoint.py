@@ -1,9 +1,15 @@
-"""The dense half of a commit: weights, optimiser state and random state of one step, as safetensors and JSON.
+"""The dense half of a commit: weights, optimiser, schedules and random state of one step, as safetensors and JSON.
 
-In: a model and its optimiser after `step` steps, whose rows every store has prepared. Out: a folder `step-N` that
-counts once its `manifest.json`, written last, is there and every file is as long and has the digest that it says. That
-file is the decision (see store.commits): before it is durable a run goes on from the commit before, and afterwards from
-this one, wherever the stores were stopped. The last two are kept. Nothing is pickled.
+    from foresee import checkpoint
+
+    checkpoint.save("checkpoints", run.steps_done, model, adam, others={"schedule": cosine})
+    checkpoint.load("checkpoints", tables.store.committed_step, model, adam, others={"schedule": cosine})
+
+In: a model, its optimiser and other objects with a `state_dict` after `step` steps, whose rows every store has
+prepared. Out: a folder `step-N` that counts once its `manifest.json`, written last, is there and every file is as long
+and has the digest that it says. That file is the decision (see store.commits): before it is durable a run goes on from
+the commit before, and afterwards from this one, wherever the stores were stopped. Of a run the last two are kept.
+Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +28,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from foresee import documents
+from foresee.engine.state_tree import Stateful, pack, unpack
 from foresee.errors import InputError, StoreError
 from foresee.store import points
 from foresee.store.commits import loses_everything, step_to_open
@@ -33,30 +41,28 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 STATE_FILE = "state.json"
 MANIFEST_FILE = "manifest.json"
 RANDOM_STATE = "torch_random_state"
-FORMAT_VERSION = 2
-READABLE_VERSIONS = (1, 2)
-"""Version 1 had no manifest: its `state.json` was written last."""
+GROUPS = "param_groups"
+OTHERS = "others"
+"""Before the names of tensors that belong to other objects than the optimiser."""
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (1, 2, 3)
+"""Version 1 had no manifest: its `state.json` was written last. Version 2 had no parameter groups and no others."""
 KEPT = 2
 _FILES = (MODEL_FILE, OPTIMIZER_FILE, STATE_FILE)
 
 
 def save(
-    folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, *, num_shards: int = 1
-) -> None:
+    folder: str | Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, *,
+    others: Mapping[str, Stateful] | None = None, num_shards: int = 1,
+) -> None:  # fmt: skip
     """Makes the checkpoint of a step durable: when this returns, the commit stands.
 
-    Weights that are not finite are refused: nobody could go on from them.
+    The whole state of the optimiser is kept, learning rates of its parameter groups included. others: whatever else has
+    a `state_dict` and a `load_state_dict`, by names of your choice. Weights that are not finite are refused: nobody
+    could go on from them.
     """
     check_finite(step, model)
-    target = folder_of(folder, step)
-    tensors, numbers = _flatten(optimizer)
-    tensors[RANDOM_STATE] = torch.get_rng_state()
-    state = {"format_version": FORMAT_VERSION, "step": step, "optimizer": numbers}
-    contents = {
-        MODEL_FILE: save_tensors(own_copies(model.state_dict())),
-        OPTIMIZER_FILE: save_tensors(own_copies(tensors)),
-        STATE_FILE: (json.dumps(state, indent=2) + "\n").encode(),
-    }
+    contents = _contents(step, model, optimizer, others or {})
     manifest = {
         "format_version": FORMAT_VERSION,
         "step": step,
@@ -66,11 +72,26 @@ def save(
             for name, content in contents.items()
         },
     }
+    target = folder_of(Path(folder), step)
     try:
         _write(target, contents, (json.dumps(manifest, indent=2) + "\n").encode())
     except OSError as error:
         onwards = "resume" if whole_steps(folder) else "resume from step 0, or start anew: nothing was committed yet"
         raise StoreError(f"{target} cannot be written ({error.strerror}); free some space, then {onwards}") from error
+
+
+def _contents(
+    step: int, model: nn.Module, optimizer: torch.optim.Optimizer, others: Mapping[str, Stateful]
+) -> dict[str, bytes]:
+    tensors, state = _flatten(optimizer)
+    tensors[RANDOM_STATE] = torch.get_rng_state()
+    kept = {name: pack(other.state_dict(), f"{OTHERS}.{name}", tensors) for name, other in others.items()}
+    document = {"format_version": FORMAT_VERSION, "step": step, **state, OTHERS: kept}
+    return {
+        MODEL_FILE: save_tensors(own_copies(model.state_dict())),
+        OPTIMIZER_FILE: save_tensors(own_copies(tensors)),
+        STATE_FILE: (json.dumps(document, indent=2) + "\n").encode(),
+    }
 
 
 def _write(target: Path, contents: dict[str, bytes], manifest: bytes) -> None:
@@ -155,19 +176,45 @@ def open_newest(store: TwoPhaseStore, folder: Path) -> int:
     return step
 
 
-def load(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Brings model, optimiser and torch's generator back to the state after `step` steps."""
+def load(
+    folder: str | Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, *,
+    others: Mapping[str, Stateful] | None = None,
+) -> None:  # fmt: skip
+    """Brings model, optimiser, others and torch's generator back to the state after `step` steps."""
+    folder = Path(folder)
     source = folder_of(folder, step)
     state = _read_state(source, step)
     _check_whole(folder, step)
     load_model(source, model)
     tensors = read_tensors(source / OPTIMIZER_FILE)
     try:
-        restored = _unflatten(optimizer, tensors, documents.object_of(state, "optimizer"))
+        restored = _unflatten(optimizer, tensors, state)
         torch.set_rng_state(tensors[RANDOM_STATE])
         optimizer.load_state_dict(restored)
     except (KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
         raise _another(source / OPTIMIZER_FILE, "optimiser", error) from None
+    _load_others(source, state, tensors, others or {})
+
+
+def _load_others(
+    source: Path, state: dict[str, Any], tensors: dict[str, Tensor], others: Mapping[str, Stateful]
+) -> None:
+    kept = state.get(OTHERS, {})
+    for name, other in others.items():
+        if not isinstance(kept, dict) or name not in kept:
+            there = ", ".join(kept) if isinstance(kept, dict) and kept else "none"
+            raise StoreError(
+                f"{source} keeps no state of {name!r} (others that it keeps: {there}); load it without, or start anew"
+            )
+        try:
+            other.load_state_dict(unpack(kept[name], tensors))
+        except (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise _another(source / STATE_FILE, name, error) from None
+
+
+def kept_names(folder: Path, step: int) -> frozenset[str]:
+    """The names of the others that a checkpoint keeps."""
+    return frozenset(_read_state(folder_of(folder, step), step).get(OTHERS, {}))
 
 
 def load_weights(folder: Path, step: int, model: nn.Module) -> None:
@@ -261,33 +308,61 @@ def _read_state(source: Path, step: int) -> dict[str, Any]:
 
 
 def _flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Optimiser state as named tensors and, where an optimiser keeps them as such, numbers."""
-    tensors, numbers = {}, {}
-    for index, entries in optimizer.state_dict()["state"].items():
+    """The optimiser as named tensors and, for what it keeps otherwise and for its parameter groups, JSON."""
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {}
+    whole = optimizer.state_dict()
+    for index, entries in whole["state"].items():
         for name, value in entries.items():
             if isinstance(value, Tensor):
                 tensors[f"{index}.{name}"] = value
             else:
-                numbers[f"{index}.{name}"] = value
-    return tensors, numbers
+                numbers[f"{index}.{name}"] = pack(value, f"{index}.{name}", {})
+    groups = [pack(group, f"{GROUPS}.{index}", tensors) for index, group in enumerate(whole[GROUPS])]
+    return tensors, {"optimizer": numbers, GROUPS: groups}
 
 
 def _unflatten(
-    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], numbers: dict[str, Any]
+    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], document: dict[str, Any]
 ) -> dict[str, Any]:
     parameters = [weights for group in optimizer.param_groups for weights in group["params"]]
     state: dict[int, dict[str, Any]] = {}
-    for key, value in {**tensors, **numbers}.items():
-        if key == RANDOM_STATE:
+    for key, value in {**tensors, **documents.object_of(document, "optimizer")}.items():
+        if key == RANDOM_STATE or key.startswith((f"{OTHERS}.", f"{GROUPS}.")):
             continue
         index, _, name = key.partition(".")
         # torch would find out in the middle of a step, if at all.
-        if isinstance(value, Tensor) and value.numel() != 1 and value.shape != parameters[int(index)].shape:
+        if isinstance(value, Tensor) and not _belongs_to(value, parameters[int(index)]):
             raise ValueError(f"{key} is of shape {tuple(value.shape)}")
-        if not isinstance(value, Tensor | int | float):
+        if not isinstance(value, Tensor | int | float | None):
             raise ValueError(f"{documents.shown(key)} is no number")
         state.setdefault(int(index), {})[name] = value
     if any(not 0 <= index < len(parameters) for index in state):
         raise ValueError("it has state of weights that the model does not have")
-    # Learning rates and the like come from the configuration, which `resume` has compared.
-    return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+    return {"state": state, GROUPS: _groups(optimizer, tensors, document)}
+
+
+def _belongs_to(value: Tensor, weights: Tensor) -> bool:
+    """One number, or of the weights' shape with sizes of 1 where something was summed up (Adafactor)."""
+    fits = all(size in (1, whole) for size, whole in zip(value.shape, weights.shape, strict=False))
+    return value.numel() == 1 or (value.ndim == weights.ndim and fits)
+
+
+def _groups(
+    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], document: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Learning rates and the like as they were; of a checkpoint from before they were kept, as they are now."""
+    current: list[dict[str, Any]] = optimizer.state_dict()[GROUPS]
+    if document.get("format_version") in (1, 2):
+        return current
+    kept = [unpack(group, tensors) for group in documents.objects(document, GROUPS)]
+    if len(kept) != len(current):
+        raise ValueError(f"it has {len(kept)} parameter groups, the optimiser {len(current)}")
+    for now, before in zip(current, kept, strict=True):
+        for key, value in before.items():
+            is_number = isinstance(value, int | float | Tensor) and not isinstance(value, bool)
+            wanted = isinstance(now.get(key), int | float | Tensor) and not isinstance(now[key], bool)
+            if wanted and not is_number:
+                raise ValueError(f"{GROUPS}.{documents.shown(key)} is no number")
+    # An option that torch has added since has the value that this release gives it.
+    return [{**now, **before} for now, before in zip(current, kept, strict=True)]

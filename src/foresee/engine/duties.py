@@ -13,12 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-from torch import nn
-
 from foresee.config import RunConfig
 from foresee.data.click_log import ClickLog
 from foresee.engine import checkpoint
+from foresee.engine.best_folder import BestFolder
+from foresee.engine.dense_half import DenseHalf
 from foresee.engine.evaluation import evaluate
 from foresee.engine.loop import Run
 from foresee.engine.meter import Meter
@@ -26,6 +25,7 @@ from foresee.engine.metrics import Metrics
 from foresee.engine.pace import Pace
 from foresee.engine.progress import Display
 from foresee.engine.run_folder import RunFolder
+from foresee.engine.torch_names import Schedule
 from foresee.errors import ConfigError, UsageError
 from foresee.store import points
 from foresee.store.contract import Store
@@ -36,7 +36,7 @@ Sink = Callable[[dict[str, Any]], None]
 """Takes one line of metrics: kind, step and figures."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Done:
     """A step that was carried out."""
 
@@ -44,7 +44,7 @@ class Done:
     loss: float
     num_samples: int
     last: bool
-    """The loop ends here, for whatever reason."""
+    """The loop ends here, for whatever reason; a duty that comes first may decide so."""
     finished: bool
     """All steps of the run are done."""
 
@@ -53,6 +53,16 @@ class Duty(Protocol):
     """Something that looks at every step and acts on some."""
 
     def after(self, done: Done) -> None: ...
+
+
+class MoveRate:
+    """The learning rate of the dense part, as its schedule says after this step."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def after(self, done: Done) -> None:
+        self._schedule.step(done.steps_done)
 
 
 class ShowProgress:
@@ -86,13 +96,14 @@ class WriteMetrics:
 
 
 class EvaluateValid:
-    """The valid split, every so many steps and when all are done."""
+    """The valid split, every so many steps and when all are done; keeps the best, and ends a loop that has had it."""
 
     def __init__(
-        self, config: RunConfig, run: Run, model: nn.Module, log: ClickLog, sinks: Sequence[Sink], display: Display
-    ) -> None:
-        self._train, self._run, self._model, self._log = config.train, run, model, log
-        self._sinks, self._display = sinks, display
+        self, config: RunConfig, run: Run, half: DenseHalf, log: ClickLog, folder: RunFolder, sinks: Sequence[Sink],
+        display: Display,
+    ) -> None:  # fmt: skip
+        self._train, self._run, self._half, self._log = config.train, run, half, log
+        self._best, self._sinks, self._display = BestFolder(folder), sinks, display
         self.result: Metrics | None = None
 
     def after(self, done: Done) -> None:
@@ -100,6 +111,7 @@ class EvaluateValid:
             self._run.flush()
             self.evaluate(done)
             self._run.lap("evaluate")
+            done.last = done.last or self._half.best.exhausted
 
     def due(self, done: Done) -> bool:
         every = self._train.evaluate_every_steps
@@ -109,30 +121,44 @@ class EvaluateValid:
 
     def evaluate(self, done: Done) -> None:
         """With the rows that the store has; all samples when the run is finished."""
-        self.result = evaluate(
-            self._model, self._run.tables.store, self._log,
-            samples_max=None if done.finished else self._train.evaluate_samples_max, device=self._run.device,
-            num_threads=self._run.num_threads,
-        )  # fmt: skip
+        samples_max = self._train.evaluate_samples_max
+        compared = self.result = self._evaluate(None if done.finished else samples_max)
+        if done.finished and samples_max is not None and self._train.best.metric is not None:
+            compared = self._evaluate(samples_max)  # on the samples that those before it had
         send({"kind": "valid", "step": done.steps_done, **self.result.as_dict()}, self._sinks)
-        self._display.say(f"step {done.steps_done:,}  valid  {in_words(self.result)}")
+        kept = "  the best so far, kept" if self._keep_if_best(done.steps_done, compared) else ""
+        self._display.say(f"step {done.steps_done:,}  valid  {in_words(self.result)}{kept}")
+
+    def _evaluate(self, samples_max: int | None) -> Metrics:
+        return evaluate(
+            self._half.model, self._run.tables.store, self._log, samples_max=samples_max, ranking=self._train.ranking,
+            device=self._run.device, num_threads=self._run.num_threads,
+        )  # fmt: skip
+
+    def _keep_if_best(self, step: int, metrics: Metrics) -> bool:
+        before = self._half.best.step
+        if not self._half.best.look(step, metrics):
+            return False
+        self._best.keep(step, self._run.tables.store, self._half, before=before)
+        return True
 
 
 class KeepState:
-    """One commit of rows and dense half; every so many steps, as often as its cost allows, and at the end."""
+    """One commit of rows and dense half; every so many steps, as often as its cost allows, at a best and at the end."""
 
     def __init__(
-        self, config: RunConfig, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, folder: RunFolder,
-        sinks: Sequence[Sink], clock: Callable[[], float] = time.monotonic,
+        self, config: RunConfig, run: Run, half: DenseHalf, folder: RunFolder, sinks: Sequence[Sink],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._every_steps, self._pace = config.train.commit_every_steps, Pace(config.train.commit_every_seconds, clock)
-        self._run, self._model, self._optimizer, self._folder = run, model, optimizer, folder
+        self._run, self._half, self._folder = run, half, folder
         self._sinks, self._clock = sinks, clock
 
     def after(self, done: Done) -> None:
         reach(points.STEP_DONE)
         by_steps = self._every_steps is not None and done.steps_done % self._every_steps == 0
-        if done.last or by_steps or self._pace.due():
+        # A best is known to the run once its step is committed: see `best_folder`.
+        if done.last or by_steps or self._half.best.step == done.steps_done or self._pace.due():
             self.keep()
 
     def keep(self) -> None:
@@ -142,7 +168,7 @@ class KeepState:
         reach(points.FLUSHED)
         store.prepare(step)
         reach(points.PREPARED)
-        checkpoint.save(self._folder.checkpoints, step, self._model, self._optimizer, num_shards=len(store.parts))
+        self._half.save(self._folder.checkpoints, step, num_shards=len(store.parts))
         store.settle(step)
         reach(points.SETTLED)
         finish_commit(self._folder, step)
@@ -179,6 +205,8 @@ def in_words(metrics: Metrics) -> str:
         ("normalised entropy", metrics.normalised_entropy, ".4f"),
         ("calibration", metrics.calibration, ".3f"),
     ]
+    if metrics.ranking is not None:
+        figures += [(name.upper(), value, ".4f") for name, value in metrics.ranking.figures().items()]
     said = [f"{name} {value:{form}}" for name, value, form in figures if value is not None]
     return "  ".join([*said, f"({metrics.num_samples:,} samples)"])
 

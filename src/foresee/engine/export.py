@@ -28,7 +28,8 @@ from foresee.config import RunConfig
 from foresee.data.click_log import ClickLog
 from foresee.data.folder import new_folder
 from foresee.engine import checkpoint
-from foresee.engine.parts import build_model, open_log, open_tables
+from foresee.engine.best_folder import open_best
+from foresee.engine.parts import build_model, open_log, open_tables, row_optimizer, table_layout
 from foresee.engine.run_folder import RunFolder, open_run
 from foresee.engine.tables import Tables
 from foresee.errors import StoreError
@@ -43,12 +44,12 @@ Progress = Callable[[int, int], None]
 """Called as progress(rows written, rows in all)."""
 
 
-def export(run: Path, out: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Writes what a run has learned, as of its last commit, into a new folder; returns its description."""
+def export(run: Path, out: Path, progress: Progress | None = None, *, best: bool = False) -> dict[str, Any]:
+    """Writes what a run has learned into a new folder, as of its last commit or best; returns its description."""
     config = open_run(run)
     log = open_log(config)
-    with trained(config, log) as tables, new_folder(out, replace=False) as folder:
-        model = trained_model(config, log, tables)
+    with trained(config, log, best=best) as tables, new_folder(out, replace=False) as folder:
+        model = trained_model(config, log, tables, best=best)
         step = tables.store.committed_step
         (folder / checkpoint.MODEL_FILE).write_bytes(save_tensors(checkpoint.own_copies(model.state_dict())))
         entries = _write_tables(folder, tables.store, progress)
@@ -61,8 +62,11 @@ def export(run: Path, out: Path, progress: Progress | None = None) -> dict[str, 
     return description
 
 
-def trained(config: RunConfig, log: ClickLog) -> Tables:
-    """The tables of a run that has kept something."""
+def trained(config: RunConfig, log: ClickLog, *, best: bool = False) -> Tables:
+    """The tables of a run that has kept something; best: as of its best evaluation."""
+    if best:
+        store = open_best(RunFolder(config.run), table_layout(config, log))
+        return Tables(store, row_optimizer(config.tables.optimizer))
     if config.tables.store == "memory":
         raise StoreError(
             f"the rows of {config.run} were in memory and ended with their process; train with tables.store: disk"
@@ -72,11 +76,11 @@ def trained(config: RunConfig, log: ClickLog) -> Tables:
     return open_tables(config, log)
 
 
-def trained_model(config: RunConfig, log: ClickLog, tables: Tables) -> nn.Module:
+def trained_model(config: RunConfig, log: ClickLog, tables: Tables, *, best: bool = False) -> nn.Module:
     """The model as of the tables' last commit; at step 0, as the seed gives it."""
-    model, step = build_model(config, log), tables.store.committed_step
+    model, step, folder = build_model(config, log), tables.store.committed_step, RunFolder(config.run)
     if step:
-        checkpoint.load_weights(RunFolder(config.run).checkpoints, step, model)
+        checkpoint.load_weights(folder.best_checkpoints if best else folder.checkpoints, step, model)
     return model
 
 
@@ -89,7 +93,9 @@ def describe(
         "version": FORMAT_VERSION,
         "step": step,
         "log_digest": log.digest,
-        "model": {**config.model.model_dump(), "file": checkpoint.MODEL_FILE, "num_weights": num_weights},
+        "model": {
+            **config.model.model_dump(exclude={"folder"}), "file": checkpoint.MODEL_FILE, "num_weights": num_weights,
+        },
         "dense": [asdict(feature) for feature in log.dense],
         "features": [asdict(feature) for feature in log.features],
         "tables": tables,

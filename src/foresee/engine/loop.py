@@ -41,7 +41,7 @@ from foresee.engine.tables import Tables
 from foresee.engine.torch_cache import TorchCache
 from foresee.engine.work import Pooling, Work, planned, replayed
 from foresee.errors import ConsistencyError, PlanError, UsageError
-from foresee.plan.count import Counting
+from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Header, Record
 
 FETCH_AHEAD_STEPS = 8
@@ -75,6 +75,8 @@ class Run:
         self.times = PipelineTimes()
         self._counters, self._counted = Counters(), dict[int, Counters]()
         """What has moved so far, and will have after each step that is planned and not done."""
+        self._refills: dict[int, int] = {}
+        """Rows by step that are fetched to fill the cache of a plan entered in the middle."""
         self._active: tuple[Pipeline, Cache] | None = None
         self._updates: ThreadPoolExecutor | None = None
         """The thread of updates that begin during backward."""
@@ -87,6 +89,11 @@ class Run:
     def counters(self) -> Counters:
         """What has moved so far."""
         return self._counters
+
+    @property
+    def rows_refilled(self) -> int:
+        """Of the rows fetched so far, those that only filled the cache where a run goes on; see `plan.entry`."""
+        return sum(rows for step, rows in self._refills.items() if step < self.steps_done)
 
     def __iter__(self) -> Generator[Step, None, None]:
         if self._active is not None or self.steps_done != self.header.first_step:
@@ -256,6 +263,8 @@ class Run:
         for work in source:
             counting.add(work.record)
             self._counted[work.record.step] = counting.counters
+            if work.record.step <= self.header.first_step + 1:
+                self._refills[work.record.step] = num_unused(work.record)
             self.exchange.expect(work.record)
             yield work
 

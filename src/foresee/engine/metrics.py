@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foresee.engine.ranking import Ranking
 from foresee.errors import DataError
 
 Float32 = NDArray[np.float32]
@@ -57,10 +58,19 @@ class Metrics:
     calibration_by_decile: tuple[Decile, ...]
     """From the lowest predictions to the highest; empty deciles are left out."""
     reason: str | None
+    ranking: Ranking | None = None
+    """Within groups, if there was a feature that makes them."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
+        """Ready for JSON; figures within groups by their names, such as ndcg@10."""
+        content = asdict(self)
+        del content["ranking"]
+        return content if self.ranking is None else {**content, **self.ranking.as_dict()}
+
+    def figure(self, name: str) -> float | None:
+        """One of the figures, by the name that `as_dict` gives it."""
+        value = self.as_dict()[name]
+        return None if value is None else float(value)
 
 
 class MetricsAccumulator:

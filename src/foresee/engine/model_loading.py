@@ -5,7 +5,8 @@ embedding width and the options of the run file. Out: an nn.Module, and the numb
 person got wrong is a ConfigError of one sentence; an exception inside the user's own constructor stays theirs, with its
 traceback, because only that shows where to look.
 
-A user's class is called as `Class(shape, dim, **options)`; without `row_width(dim)` its rows are `dim` wide.
+A user's module is looked for as Python does, then in the folder of the run file, then in the current one. Its class is
+called as `Class(shape, dim, **options)`; without `row_width(dim)` its rows are `dim` wide.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -51,6 +53,13 @@ def row_width(name: str, dim: int) -> int:
     return width
 
 
+def look_in(folder: str | Path) -> None:
+    """Modules of a person are looked for here too; last, so that a file there never hides an installed package."""
+    place = str(Path(folder).absolute())
+    if place not in sys.path:
+        sys.path.append(place)
+
+
 def find_model(name: str) -> ModelFactory:
     """The class behind a name or an import path."""
     if name in MODELS:
@@ -63,10 +72,7 @@ def find_model(name: str) -> ModelFactory:
 
 
 def _import_model(name: str, module_name: str, attribute: str) -> ModelFactory:
-    # A console script does not search the folder it is started in, where a person's own model usually lies. Last, so
-    # that a file there never hides an installed package.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    look_in(os.getcwd())  # a console script does not search it by itself
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module can fail to import in any way

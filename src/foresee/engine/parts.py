@@ -1,4 +1,4 @@
-"""The parts of a run, made from its configuration: log, stream, cache size, tables, model, dense optimiser.
+"""The parts of a run, made from its configuration: log, stream, cache size, tables, model.
 
 In: a `RunConfig`. Out: each part by itself, so that planning opens no tables and verifying can make two of each. What a
 configuration can get wrong about a part is a ConfigError that names the key. Nothing here trains or decides.
@@ -7,21 +7,20 @@ configuration can get wrong about a part is a ConfigError that names the key. No
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import fields, replace
 
 import numpy as np
 import torch
 from torch import nn
 
-from foresee.config import DenseOptimizerConfig, RowOptimizerConfig, RunConfig
+from foresee.config import RowOptimizerConfig, RunConfig
 from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
 from foresee.engine import checkpoint
 from foresee.engine.launcher.local_shards import LocalShards, shard_folders
 from foresee.engine.loop import Run, make_header
-from foresee.engine.model_loading import build, row_width
+from foresee.engine.model_loading import build, look_in, row_width
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.plan_file import PlanFile
 from foresee.engine.run_folder import RunFolder
@@ -155,14 +154,13 @@ def row_optimizer(config: RowOptimizerConfig) -> Optimizer:
 def table_layout(config: RunConfig, log: ClickLog) -> Layout:
     """How the rows of this run look."""
     tables = config.tables
-    width = row_width(config.model.name, config.model.dim)
-    return layout_for(log, width, row_optimizer(tables.optimizer), tables.seed, tables.init_scale)
+    return layout_for(log, _width(config), row_optimizer(tables.optimizer), tables.seed, tables.init_scale)
 
 
 def open_tables(config: RunConfig, log: ClickLog) -> Tables:
     """The tables of this run at its last complete commit: opened if they are there, else made."""
     tables, optimizer = config.tables, row_optimizer(config.tables.optimizer)
-    width = row_width(config.model.name, config.model.dim)
+    width = _width(config)
     if tables.store == "memory":
         return Tables.in_memory(log, dim=width, optimizer=optimizer, seed=tables.seed, init_scale=tables.init_scale)
     store: TwoPhaseStore
@@ -182,17 +180,18 @@ def build_model(config: RunConfig, log: ClickLog) -> nn.Module:
     """The model with the weights that the seed gives, on its device. Seeds torch's global generator."""
     device = training_device(config)
     torch.manual_seed(config.train.seed)
+    _look_beside_run_file(config)
     return build(config.model.name, log, config.model.dim, **config.model.options).to(device)
 
 
-def dense_optimizer(config: DenseOptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimiser of the model's own weights."""
-    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
-        "adam": torch.optim.Adam,
-        "adagrad": torch.optim.Adagrad,
-        "sgd": torch.optim.SGD,
-    }
-    return kinds[config.name](model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+def _width(config: RunConfig) -> int:
+    _look_beside_run_file(config)
+    return row_width(config.model.name, config.model.dim)
+
+
+def _look_beside_run_file(config: RunConfig) -> None:
+    if config.model.folder is not None:
+        look_in(config.model.folder)
 
 
 def training_device(config: RunConfig) -> torch.device:

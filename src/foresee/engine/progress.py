@@ -36,18 +36,23 @@ class Reading:
     """Mean over the interval."""
     auc: float | None
     """Of the latest predictions, each made before its sample was learned from."""
-    samples_per_second: float
-    hit_rate: float
-    """Share of the distinct rows of the steps that were in the cache already."""
-    wait_share: float
+    samples_per_second: float | None
+    """None, as is `wait_share`, before a second step: the first one has the start-up in it, which is no training."""
+    hit_rate: float | None
+    """Share of the distinct rows of the steps that were in the cache already; None if there were none."""
+    wait_share: float | None
     """Share of the time that the loop waited for rows."""
 
     def line(self) -> str:
         auc = "  -  " if self.auc is None else f"{self.auc:.4f}"
-        return (
-            f"loss {self.loss:.4f}  AUC {auc}  {self.samples_per_second:,.0f} samples/s  "
-            f"hits {self.hit_rate:.1%}  waited {self.wait_share:.1%}"
-        )
+        known = [f"loss {self.loss:.4f}", f"AUC {auc}"]
+        if self.samples_per_second is not None:
+            known.append(f"{self.samples_per_second:,.0f} samples/s")
+        if self.hit_rate is not None:
+            known.append(f"hits {self.hit_rate:.1%}")
+        if self.wait_share is not None:
+            known.append(f"waited {self.wait_share:.1%}")
+        return "  ".join(known)
 
 
 class Display(Protocol):

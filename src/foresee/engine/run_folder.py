@@ -8,6 +8,7 @@
     RUN/timeline/        what each worker recorded of itself, for `foresee report`; see `timeline`
     RUN/checkpoints/     dense weights, optimiser and random state of the last commits; see `checkpoint`
     RUN/tables/          rows, unless the configuration keeps them elsewhere
+    RUN/best/            rows and checkpoint of the best evaluation; see `best_folder`
 
 In: a configuration and whether to begin, replace or resume. Out: a `RunFolder`. A folder that holds anything else than
 a run is never touched, and a run that fails before its first commit leaves nothing behind.
@@ -52,6 +53,18 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    @property
+    def best_tables(self) -> Path:
+        return self.best / "tables"
+
+    @property
+    def best_checkpoints(self) -> Path:
+        return self.best / "checkpoints"
 
     @property
     def tensorboard(self) -> Path:
@@ -208,7 +221,7 @@ def _write_down(config: RunConfig, log_digest: str) -> None:
 def _remove(config: RunConfig) -> None:
     """Takes away what runs write and nothing else; tables only where they are part of the run."""
     folder = RunFolder(config.run)
-    trees = [folder.checkpoints, folder.tensorboard, folder.path / TIMELINE_FOLDER]
+    trees = [folder.checkpoints, folder.best, folder.tensorboard, folder.path / TIMELINE_FOLDER]
     if _inside(config.tables_folder, config.run):
         trees.append(config.tables_folder)
     # The configuration goes first: without it the folder counts as no run, whatever of the rest is still there.

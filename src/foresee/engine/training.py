@@ -18,18 +18,23 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from foresee.config import RunConfig
+from foresee.data.click_log import ClickLog
 from foresee.engine import checkpoint, run_folder
+from foresee.engine.best import Best
+from foresee.engine.dense_half import DenseHalf
 from foresee.engine.duties import (
     Done,
     Duty,
     EvaluateValid,
     KeepState,
+    MoveRate,
     ShowProgress,
     Sink,
     TakeTime,
     WriteMetrics,
     tensorboard_sink,
 )
+from foresee.engine.evaluation import group_position
 from foresee.engine.launcher.resharding import finish_switch
 from foresee.engine.loop import Run
 from foresee.engine.memory import check_memory, in_words, memory_needed
@@ -38,7 +43,6 @@ from foresee.engine.metrics import Metrics, MetricsWindow
 from foresee.engine.parts import (
     build_model,
     check_batch_fits,
-    dense_optimizer,
     kept_plan,
     make_run,
     open_log,
@@ -74,6 +78,8 @@ class Outcome:
     """Of `seconds`, waiting for rows."""
     exit_code: int
     """0, or what a shell expects after the signal that ended the loop."""
+    best: Best
+    """The best evaluation so far, if the configuration says by which figure."""
 
     @property
     def finished(self) -> bool:
@@ -101,7 +107,8 @@ def train(
     console = console or Console()
     log = open_log(config)
     model, stream = build_model(config, log), train_stream(config, log)
-    optimizer = dense_optimizer(config.train.optimizer, model)
+    half = DenseHalf.of(config, model, stream.num_steps)
+    check_ranking(config, log)
     first_batch, kept = stream.batch(0), kept_plan(config, stream)
     header = kept.header if kept else plan_header(config, log, stream)
     check_batch_fits(header, first_batch, stream)
@@ -120,24 +127,26 @@ def train(
         sinks_of(config, folder) as sinks,
         display or make_display(console) as display,
     ):
-        first_step = _restore(folder, tables.store.committed_step, model, optimizer)
+        first_step = _restore(folder, tables.store.committed_step, half)
         run = make_run(config, log, stream, tables, num_threads=num_threads)
         run.timeline = recording(config)
         display.say(_opening(config, run, first_step))
         display.say(in_words(memory))
         window, samples_before = MetricsWindow(), first_step * config.train.batch_size
         clock = TakeTime(run)
-        valid = EvaluateValid(config, run, model, log, sinks, display)
+        valid = EvaluateValid(config, run, half, log, folder, sinks, display)
         chores: list[Duty] = [
+            MoveRate(half.schedule),
             clock,
+            valid,
             ShowProgress(Meter(run, window, samples_before=samples_before), display),
             WriteMetrics(
                 Meter(run, window, samples_before=samples_before), run, sinks, every_steps=config.train.log_every_steps
             ),
-            valid,
-            KeepState(config, run, model, optimizer, folder, sinks),
+            KeepState(config, run, half, folder, sinks),
         ]
-        _loop(run, model, optimizer, window, chores, stop, stop_after)
+        if not half.best.exhausted and (stop_after is None or run.steps_done < stop_after):
+            _loop(run, model, half.optimizer, window, chores, stop, stop_after)
         outcome = Outcome(
             steps_done=run.steps_done,
             num_steps=stream.num_steps,
@@ -147,6 +156,7 @@ def train(
             seconds=clock.seconds,
             waited_seconds=clock.waited_seconds,
             exit_code=stop.exit_code,
+            best=half.best,
         )
         display.say(_closing(config, outcome))
     return outcome
@@ -161,8 +171,6 @@ def _loop(
     stop: StopSignals,
     stop_after: int | None,
 ) -> None:
-    if stop_after is not None and run.steps_done >= stop_after:
-        return
     model.train()
     with closing(iter(run)) as steps:
         for step in steps:
@@ -212,12 +220,20 @@ def _folder(
     return run_folder.begin(config, log_digest=log_digest, replace=replace)
 
 
-def _restore(folder: RunFolder, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def check_ranking(config: RunConfig, log: ClickLog) -> None:
+    """Refuses what an evaluation could not do, before anything is written."""
+    if config.train.ranking.group is not None:
+        group_position(log, config.train.ranking.group)
+    if config.train.best.metric is not None and "valid" not in log.split_sizes:
+        raise ConfigError(f"train.best.metric: {config.log} has no valid split to evaluate on; leave the key out")
+
+
+def _restore(folder: RunFolder, step: int, half: DenseHalf) -> int:
     """Brings the dense half to the step the store is at. At step 0 it is there already: the seed gave it."""
     checkpoint.forget_after(folder.checkpoints, step)
     folder.forget_metrics_after(step)
     if step:
-        checkpoint.load(folder.checkpoints, step, model, optimizer)
+        half.load(folder.checkpoints, step)
         folder.mark(step)  # a stop may have come before the mark, or the run went back to the commit before
     return step
 
@@ -267,7 +283,18 @@ def _opening(config: RunConfig, run: Run, first_step: int) -> str:
     )
 
 
+def early_words(config: RunConfig, best: Best, steps_done: int, num_steps: int) -> str:
+    """The end of a run that has run out of patience."""
+    return (
+        f"stopped early after {steps_done:,} of {num_steps:,} steps: {best.num_since} evaluations were no better than "
+        f"{best.words()}, kept in {RunFolder(config.run).best}; use it with --best, or raise train.best.patience and "
+        "go on with --resume"
+    )
+
+
 def _closing(config: RunConfig, outcome: Outcome) -> str:
+    if outcome.best.exhausted and not outcome.finished:
+        return early_words(config, outcome.best, outcome.steps_done, outcome.num_steps)
     if outcome.finished and not outcome.counters.num_steps:
         return f"all {outcome.num_steps:,} steps were done already; raise train.epochs to go on"
     figures = (

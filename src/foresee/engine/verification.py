@@ -22,6 +22,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from foresee.config import RunConfig
 from foresee.data.click_log import ClickLog
 from foresee.engine import parts
+from foresee.engine.dense_half import DenseHalf
 from foresee.engine.loop import Run, make_header
 from foresee.engine.planning import Advance, FirstSteps, demand_of, first_steps
 from foresee.engine.tables import Tables
@@ -152,7 +153,8 @@ def _run(
 def _train(config: RunConfig, log: ClickLog, run: Run, advance: Advance | None) -> Trained:
     """The loop of training, without anything beside it."""
     model = parts.build_model(config, log)
-    optimizer = parts.dense_optimizer(config.train.optimizer, model)
+    half = DenseHalf.of(config, model, parts.train_stream(config, log).num_steps)
+    optimizer = half.optimizer
     model.train()
     for step in run:
         loss = binary_cross_entropy_with_logits(model(step.dense, step.embeddings), step.labels)
@@ -160,6 +162,7 @@ def _train(config: RunConfig, log: ClickLog, run: Run, advance: Advance | None) 
         optimizer.step()
         optimizer.zero_grad()
         step.update()
+        half.schedule.step(run.steps_done)
         if advance is not None:
             advance()
     return Trained(run.tables.store, model.state_dict())

@@ -120,11 +120,17 @@ def _push(planner: Planner, batch: Batch, stream: BatchStream) -> list[Record]:
         raise too_large(batch.step, error.num_distinct, error.capacity_rows, stream) from None
 
 
+TOO_LARGE_REMEDY = (
+    "raise cache.rows or lower train.batch_size in the run file (in Python cache_rows and the size of batches)"
+)
+
+
 def too_large(step: int, num_distinct: int, capacity_rows: int, stream: BatchStream) -> PlanError:
     """The sentence for a batch that the cache cannot hold. Naming the smallest that can takes a pass over the rest."""
     what = f"step {step} touches {num_distinct} distinct rows, but the cache holds {capacity_rows}"
     try:
         needed = max((len(np.unique(later.rows)) for later in stream.batches(step)), default=0)
     except UsageError:  # batches that can be read only once
-        return PlanError(f"{what}; give the cache at least {num_distinct} rows")
-    return PlanError(f"{what}; the smallest cache that works for this log is {max(needed, num_distinct)} rows")
+        return PlanError(f"{what}; give the cache at least {num_distinct} rows: {TOO_LARGE_REMEDY}")
+    fewest = max(needed, num_distinct)
+    return PlanError(f"{what}; the smallest cache that works for this log is {fewest} rows: {TOO_LARGE_REMEDY}")

@@ -71,6 +71,11 @@ class Counting:
             yield record
 
 
+def num_unused(record: Record) -> int:
+    """Rows that a record fetches and its own step does not look up."""
+    return len(record.fetch) - int(np.count_nonzero(np.isin(record.fetch.slot, record.unique)))
+
+
 def _due_next(record: Record, deadline: np.ndarray[tuple[int], np.dtype[np.int32]]) -> int:
     return int(np.count_nonzero(deadline == record.step + 1))
 

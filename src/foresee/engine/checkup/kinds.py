@@ -86,7 +86,9 @@ def _run(path: Path, checkup: Checkup) -> None:
     readable = checkup.attempt(CONFIG_FILE, read)
     folder = RunFolder(path)
     checkup.attempt(folder.metrics_file.name, lambda: f"{sum(1 for _ in folder.read_metrics()):,} lines")
-    whole = _checkpoints(folder, checkup)
+    whole = _checkpoints(folder.checkpoints, checkup)
+    if folder.best.is_dir():
+        _best(folder, checkup)
     if not readable:
         return
     if config[0].tables.store == "memory":
@@ -104,29 +106,37 @@ def _run(path: Path, checkup: Checkup) -> None:
     _both_halves(whole, steps, checkup)
 
 
-def _checkpoints(folder: RunFolder, checkup: Checkup) -> list[int]:
+def _best(folder: RunFolder, checkup: Checkup) -> None:
+    """A pair of tables and checkpoints of its own, for the best evaluation."""
+    whole = _checkpoints(folder.best_checkpoints, checkup, "best/")
+    manifest = check_tables(folder.best_tables, checkup, "best/tables/")
+    if manifest is not None:
+        _both_halves(whole, [set(openable_steps(manifest))], checkup, "best/")
+
+
+def _checkpoints(folder: Path, checkup: Checkup, where: str = "") -> list[int]:
     """Steps whose dense half is whole. One that was being written when the run stopped is no damage: the newest."""
-    there, whole = checkpoint.steps_there(folder.checkpoints), []
+    there, whole = checkpoint.steps_there(folder), []
     for step in there:
-        problems = checkpoint.problems(folder.checkpoints, step)
+        problems = checkpoint.problems(folder, step)
         unfinished = step == there[-1] and any("not finished" in problem for problem in problems)
         if not problems:
             whole.append(step)
-            checkup.add(f"checkpoint of step {step}", "whole", "all files as its manifest says")
+            checkup.add(f"{where}checkpoint of step {step}", "whole", "all files as its manifest says")
         else:
-            checkup.add(f"checkpoint of step {step}", "note" if unfinished else "damaged", "; ".join(problems))
+            checkup.add(f"{where}checkpoint of step {step}", "note" if unfinished else "damaged", "; ".join(problems))
     if not there:
-        checkup.add("checkpoints", "note", "nothing was committed yet")
+        checkup.add(f"{where}checkpoints", "note", "nothing was committed yet")
     return whole
 
 
-def _both_halves(whole: list[int], steps: list[set[int]], checkup: Checkup) -> None:
+def _both_halves(whole: list[int], steps: list[set[int]], checkup: Checkup, where: str = "") -> None:
     """A commit is rows and weights of one step."""
     common = sorted(set(whole).intersection(*steps))
     if common:
-        checkup.add("commits", "whole", f"rows and weights are there of step {', '.join(map(str, common))}")
+        checkup.add(f"{where}commits", "whole", f"rows and weights are there of step {', '.join(map(str, common))}")
     elif whole or any(step > 0 for some in steps for step in some):
-        checkup.add("commits", "damaged", "there is no step of which both rows and weights are there")
+        checkup.add(f"{where}commits", "damaged", "there is no step of which both rows and weights are there")
 
 
 def _log(path: Path, checkup: Checkup) -> None:

@@ -25,14 +25,15 @@ from torch import nn
 from foresee.config import RunConfig
 from foresee.data.click_log import ClickLog
 from foresee.engine import checkpoint, run_folder
-from foresee.engine.duties import Done, Duty, EvaluateValid, ShowProgress, Sink, WriteMetrics
+from foresee.engine.best import Best
+from foresee.engine.dense_half import DenseHalf
+from foresee.engine.duties import Done, Duty, EvaluateValid, MoveRate, ShowProgress, Sink, WriteMetrics
 from foresee.engine.exchange import Alone
 from foresee.engine.loop import Run
 from foresee.engine.meter import Meter
 from foresee.engine.metrics import MetricsWindow
 from foresee.engine.parts import (
     build_model,
-    dense_optimizer,
     open_log,
     plan_header,
     row_optimizer,
@@ -45,7 +46,7 @@ from foresee.engine.run_folder import RunFolder
 from foresee.engine.step import Step
 from foresee.engine.stopping import StopSignals
 from foresee.engine.tables import Tables
-from foresee.engine.training import loss_of, recording, sinks_of
+from foresee.engine.training import check_ranking, early_words, loss_of, recording, sinks_of
 from foresee.engine.work import Pooling
 from foresee.engine.workers.dense import Sums, dense_group, shared
 from foresee.engine.workers.device import worker_device
@@ -99,6 +100,8 @@ def run_worker(
     device = worker_device(config.train.device, place.rank)
     log = open_log(config)
     model, stream = build_model(config, log), train_stream(config, log)
+    half = DenseHalf.of(config, model, stream.num_steps)
+    check_ranking(config, log)
     torch.set_num_threads(config.train.num_threads or torch.get_num_threads())
     sys.setswitchinterval(SWITCH_SECONDS)
     dist.init_process_group(
@@ -115,8 +118,7 @@ def run_worker(
             _open(config, log, place, name, folder, display, fresh=folder_use in ("begin", "replace"))
         name = _agree_on(name)
         tables = _tables(config, log, place, name)
-        optimizer = dense_optimizer(config.train.optimizer, model)
-        first_step = _restore(folder, tables, model, optimizer)
+        first_step = _restore(folder, tables, half)
         reach(points.RESTORED)
         header = _enter(plan_header(config, log, stream, first_step=first_step), folder)
         endpoint = Endpoint.parse(place.planner, place.token, place.tls_root_certificate)
@@ -133,12 +135,12 @@ def run_worker(
             timeline=timeline,
         )  # fmt: skip
         display.say(_opening(config, run, place))
-        finished = _train(config, run, model, dense, optimizer, log, folder, sinks, display, stop, stop_after)
+        finished = _train(config, run, half, dense, log, folder, sinks, display, stop, stop_after)
         if exchange is not None:
             exchange.close()
         planner.close()
         tables.close()
-        display.say(_closing(config, run, finished))
+        display.say(_closing(config, run, half.best, finished))
     dist.destroy_process_group()
     return stop.exit_code
 
@@ -192,11 +194,11 @@ def _tables(config: RunConfig, log: ClickLog, place: Place, name: str) -> Tables
     return Tables(store, row_optimizer(config.tables.optimizer))
 
 
-def _restore(folder: RunFolder, tables: Tables, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def _restore(folder: RunFolder, tables: Tables, half: DenseHalf) -> int:
     """Brings the dense half to the step the servers are at."""
     step = tables.store.committed_step
     if step:
-        checkpoint.load(folder.checkpoints, step, model, optimizer)
+        half.load(folder.checkpoints, step)
     return step
 
 
@@ -214,27 +216,28 @@ def _enter(header: Header, folder: RunFolder) -> Header:
 
 
 def _train(
-    config: RunConfig, run: Run, model: nn.Module, dense: nn.Module, optimizer: torch.optim.Optimizer, log: ClickLog,
-    folder: RunFolder, sinks: list[Sink], display: Display, stop: StopSignals, stop_after: int | None,
+    config: RunConfig, run: Run, half: DenseHalf, dense: nn.Module, log: ClickLog, folder: RunFolder,
+    sinks: list[Sink], display: Display, stop: StopSignals, stop_after: int | None,
 ) -> bool:  # fmt: skip
     """The loop; True if all steps of the run are done. `dense` is the model as all workers share it."""
-    rank, num_workers = dist.get_rank(), dist.get_world_size()
+    if half.best.exhausted:
+        return False
+    rank, num_workers, model = dist.get_rank(), dist.get_world_size(), half.model
     window, samples_before = MetricsWindow(), run.header.first_step * config.train.batch_size
-    keep = KeepTogether(config, run, model, optimizer, folder, sinks)
-    valid = EvaluateValid(config, run, model, log, sinks, display)
-    chores: list[Duty] = [EvaluateTogether(valid, run), keep]
+    keep = KeepTogether(config, run, half, folder, sinks)
+    valid = EvaluateValid(config, run, half, log, folder, sinks, display)
+    chores: list[Duty] = [MoveRate(half.schedule), EvaluateTogether(valid, run, half.best), keep]
     if rank == 0:
         meters = [Meter(run, window, samples_before=samples_before) for _ in range(2)]
-        chores = [
+        chores[2:2] = [
             ShowProgress(meters[0], display),
             WriteMetrics(meters[1], run, sinks, every_steps=config.train.log_every_steps),
-            *chores,
         ]
     pulse, finished = Pulse(), run.steps_done == run.stream.num_steps
     model.train()
     for step in run:
         torch.manual_seed(_seed(config.train.seed, step.index, rank))
-        logits, loss = _learn(dense, step, step.embeddings_for(model), optimizer, num_workers)
+        logits, loss = _learn(dense, step, step.embeddings_for(model), half.optimizer, num_workers)
         window.add(logits.detach().cpu().numpy(), step.labels.cpu().numpy())
         agreed = pulse.beat(stop=stop.asked, commit=rank == 0 and keep.announce(), loss=loss)
         keep.asked = agreed.commit
@@ -292,7 +295,9 @@ def _servers(place: Place) -> str:
     return f"{len(place.servers)} server{'s' if len(place.servers) > 1 else ''}"
 
 
-def _closing(config: RunConfig, run: Run, finished: bool) -> str:
+def _closing(config: RunConfig, run: Run, best: Best, finished: bool) -> str:
+    if best.exhausted and not finished:
+        return early_words(config, best, run.steps_done, run.stream.num_steps)
     state = f"{run.steps_done:,} of {run.stream.num_steps:,} steps, kept"
     if finished:
         return f"done: {run.steps_done:,} steps, kept; dense half and metrics in {config.run}"

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from foresee.config import RunConfig
-from foresee.engine import checkpoint
+from foresee.engine.best import Best
+from foresee.engine.dense_half import DenseHalf
 from foresee.engine.duties import Done, EvaluateValid, Sink, finish_commit, send
 from foresee.engine.loop import Run
 from foresee.engine.pace import Pace
@@ -27,8 +27,8 @@ from foresee.store.remote import RemoteStore
 class EvaluateTogether:
     """The valid split when it is due; all write what they hold, worker 0 computes, and nobody goes on before."""
 
-    def __init__(self, valid: EvaluateValid, run: Run) -> None:
-        self._valid, self._run = valid, run
+    def __init__(self, valid: EvaluateValid, run: Run, best: Best) -> None:
+        self._valid, self._run, self._best = valid, run, best
 
     def after(self, done: Done) -> None:
         if not self._valid.due(done):
@@ -37,7 +37,11 @@ class EvaluateTogether:
         dist.barrier()
         if dist.get_rank() == 0:
             self._valid.evaluate(done)
-        dist.barrier()
+        # Also the barrier: all wait for worker 0, and then know what it has found.
+        numbers = torch.tensor(self._best.numbers(), dtype=torch.float64)
+        dist.broadcast(numbers, 0)
+        self._best.take(numbers.tolist())
+        done.last = done.last or self._best.exhausted
         self._run.lap("evaluate")
 
 
@@ -45,11 +49,11 @@ class KeepTogether:
     """One commit of all servers and the dense half of worker 0, which is that of all."""
 
     def __init__(
-        self, config: RunConfig, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, folder: RunFolder,
-        sinks: Sequence[Sink], clock: Callable[[], float] = time.monotonic,
+        self, config: RunConfig, run: Run, half: DenseHalf, folder: RunFolder, sinks: Sequence[Sink],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._every_steps, self._pace = config.train.commit_every_steps, Pace(config.train.commit_every_seconds, clock)
-        self._run, self._model, self._optimizer, self._folder = run, model, optimizer, folder
+        self._run, self._half, self._folder = run, half, folder
         self._num_shards, self._sinks, self._clock = config.num_servers, sinks, clock
         self._announced = False
         self.asked = False
@@ -63,7 +67,7 @@ class KeepTogether:
     def after(self, done: Done) -> None:
         reach(points.STEP_DONE)
         by_steps = self._every_steps is not None and done.steps_done % self._every_steps == 0
-        if done.last or by_steps or self.asked:
+        if done.last or by_steps or self._half.best.step == done.steps_done or self.asked:
             self.keep()
 
     def keep(self) -> None:
@@ -85,7 +89,7 @@ class KeepTogether:
         assert isinstance(store, RemoteStore), "workers have their rows on servers"
         store.prepare(step)
         reach(points.PREPARED)
-        checkpoint.save(self._folder.checkpoints, step, self._model, self._optimizer, num_shards=self._num_shards)
+        self._half.save(self._folder.checkpoints, step, num_shards=self._num_shards)
         store.settle(step)
         reach(points.SETTLED)
         finish_commit(self._folder, step)
