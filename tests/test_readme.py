@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer.main
 
-from foresee.cli import app
+from foresee.cli.commands import app
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -2,7 +2,8 @@
 
 In: a configuration and a number of steps. Out: a `Verification`: how many bytes of touched rows (values, state,
 versions) and dense weights were compared, and how many differ. One side has no cache and its rows in memory; the other
-is as the configuration says, with its tables in a temporary folder. Never touches the run's own folder.
+is as the configuration says, in a temporary folder. Never reads or writes the run's own folder, so it works on a run in
+any state: not begun, under way, interrupted, finished.
 """
 
 from __future__ import annotations
@@ -67,12 +68,17 @@ def verify(config: RunConfig, *, num_steps: int, advance: Advance | None = None)
     demand = demand_of(stream.batches())
     in_memory = config.model_copy(update={"tables": config.tables.model_copy(update={"store": "memory"})})
     with tempfile.TemporaryDirectory(prefix="foresee-verify-") as folder:
-        tables = config.tables.model_copy(update={"folder": Path(folder) / "tables"})
-        as_it_is = config.model_copy(update={"tables": tables})
+        as_it_is = _elsewhere(config, Path(folder))
         with parts.open_tables(in_memory, log) as plain, parts.open_tables(as_it_is, log) as planned:
             without = _train(config, log, _plain_run(config, log, stream, plain, demand.largest_batch), advance)
             with_plan = _train(config, log, _planned_run(config, log, stream, planned), advance)
             return compare(without, with_plan, demand.rows, num_steps=stream.num_steps)
+
+
+def _elsewhere(config: RunConfig, folder: Path) -> RunConfig:
+    """The same run with nothing in its folder yet: commits and checkpoints of the real one belong to other tables."""
+    tables = config.tables.model_copy(update={"folder": None})
+    return config.model_copy(update={"run": folder, "tables": tables})
 
 
 def compare(left: Trained, right: Trained, rows: Int64, *, num_steps: int) -> Verification:
