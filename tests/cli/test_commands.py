@@ -206,6 +206,28 @@ def test_ctrl_c_while_a_command_is_imported_is_a_word_and_130(
     assert capsys.readouterr().err == "foresee: interrupted\n"
 
 
+def test_a_signal_in_the_middle_of_an_import_ends_the_process_with_a_word(tmp_path: Path) -> None:
+    """Here torch is a module that is interrupted while it is imported, and swallows exceptions, as some do."""
+    (tmp_path / "torch.py").write_text(
+        "import os, signal\n"
+        "try: os.kill(os.getpid(), signal.SIGINT)\n"
+        "except BaseException: raise RecursionError('a half-imported module')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "foresee", "evaluate", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "foresee: interrupted\n")
+
+
+def test_a_signal_while_a_command_works_is_a_word_and_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("foresee.engine.checkup.check", lambda path: os.kill(os.getpid(), signal.SIGINT))
+    assert foresee("check", "somewhere", monkeypatch=monkeypatch) == 130
+    assert capsys.readouterr().err == "foresee: interrupted\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_ctrl_c_before_anything_is_imported_is_a_word_and_130() -> None:
     """Typer itself is interrupted here, before there is a command that could catch it."""
     code = (

@@ -2,25 +2,37 @@
 
 A person's mistake (InputError) is one sentence on the error stream and exit code 2, here and nowhere else. Any other
 exception keeps its traceback: it is ours to repair. Ctrl-C is a word and 130, from the first import on: therefore
-nothing but `sys` is imported outside `main`.
+next to nothing is imported outside `main`.
 
 `commands.py` lists the commands; each other module `name.py` is one of them, imported when it is invoked.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 INTERRUPTED = 130
+WORD = "foresee: interrupted"
 
 
 def main() -> None:
     """Runs the command of sys.argv."""
     try:
-        _run()
+        with _interruptible():
+            _run()
     except KeyboardInterrupt:
-        print("foresee: interrupted", file=sys.stderr)
+        print(WORD, file=sys.stderr)
         sys.exit(INTERRUPTED)
+    except SystemExit as end:
+        # typer makes this of a KeyboardInterrupt, without a word. A command that stops by itself has said its own.
+        if end.code == INTERRUPTED and _was_interrupted(end):
+            print(WORD, file=sys.stderr)
+        raise
 
 
 def _run() -> None:
@@ -35,3 +47,44 @@ def _run() -> None:
     except InputError as error:
         print(f"foresee: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends the process at once while something is imported, and is a KeyboardInterrupt elsewhere."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # ignored, as with nohup, or somebody else's
+        yield
+        return
+    try:
+        signal.signal(signal.SIGINT, _interrupt)
+    except ValueError:  # not in the main thread, which receives no signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if _is_importing(frame):
+        # A half-imported numpy or torch answers an exception with stranger ones. Leaving here is as safe as a kill,
+        # which everything that writes withstands.
+        os.write(2, f"{WORD}\n".encode())
+        os._exit(INTERRUPTED)
+    raise KeyboardInterrupt
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

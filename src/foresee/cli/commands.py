@@ -53,14 +53,6 @@ class _Lazy(TyperGroup):
         name, _, rest = super().resolve_command(ctx, args)
         return name, None if name is None else load(name), rest
 
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            # typer would exit with the same code and without a word.
-            typer.echo("foresee: interrupted", err=True)
-            raise typer.Exit(130) from None
-
 
 def load(name: str) -> Any:
     """The command itself, its module imported."""
