@@ -10,7 +10,7 @@ import walk
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(2 * walk.SECONDS_MAX)
+@pytest.mark.timeout(walk.SECONDS_MAX + 60)
 @pytest.mark.parametrize("name", walk.pages())
 def test_a_page_works_as_printed(name: str, tmp_path: Path) -> None:
     assert walk.walk(name, prefix=Path(sys.prefix), folder=tmp_path) == []
