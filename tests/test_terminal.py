@@ -43,6 +43,17 @@ def test_nothing_is_cut(width: int) -> None:
         assert word in text
 
 
+@pytest.mark.parametrize("width", range(40, 120, 3))
+def test_words_are_not_broken_where_one_fits(width: int) -> None:
+    file = io.StringIO()
+    table = Table("policy", *(f"column {number}" for number in range(8)))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("replicated", *["9,258"] * 8)
+    show(Console(file=file, width=width), table)
+    assert "replicated" in file.getvalue()
+
+
 def test_a_wide_table_is_printed_in_parts_that_name_their_rows() -> None:
     parts = fitted(Console(file=io.StringIO(), width=60), _table())
     assert len(parts) > 1

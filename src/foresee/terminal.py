@@ -87,8 +87,8 @@ def _part(table: Table, group: Sequence[int], sizes: Sequence[tuple[int, int]], 
 def _widths(sizes: Iterable[tuple[int, int]], room: int) -> list[int]:
     """What is left after the least goes first to columns that lack least."""
     least, most = map(list, zip(*sizes, strict=True))
-    # A single word longer than the whole width is folded, as there is no other way.
-    least = [min(size, max(8, room - 8 * (len(least) - 1))) for size in least]
+    if sum(least) > room:  # a single word longer than the whole width is folded, as there is no other way
+        least = [min(size, max(1, room // len(least))) for size in least]
     spare = max(0, room - sum(least))
     order: list[Any] = sorted(range(len(least)), key=lambda index: most[index] - least[index])
     for done, index in enumerate(order):

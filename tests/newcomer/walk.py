@@ -7,7 +7,7 @@ In: pages. Out: what did not work as printed, or printed more to stderr than a s
 
 All blocks of a page run in one shell: folders, variables and servers started with & go on to the next block. In a page,
 `<!-- not run: why -->` above a block leaves it out, and `<!-- run first:` SCRIPT `-->` is run but not shown, to make
-the data that the page starts from (`python "$NEWCOMER/clicks.py"` writes a clicks.csv; or a heredoc; or `foresee demo`).
+the data that the page starts from: `python "$NEWCOMER/clicks.py"` writes a clicks.csv; or a heredoc, or `foresee demo`.
 The folder has `examples/` of the project, and `.venv` is the environment that is used.
 
     python tests/newcomer/walk.py                     # all pages, with the environment of this Python

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from foresee.data.click_log import ClickLog
 
 BATCH_SIZE_MAX, BATCH_SIZE_MIN, STEPS_WANTED = 2048, 16, 100
+WORDS_AT = 30
 SMALL_ROWS, LARGE_SAMPLES = 10_000, 5_000_000
 RUN_FILE = """\
 # A run on {log_words}.
@@ -42,7 +43,7 @@ model:
 
 tables:
   store: disk                   # rows live in the run folder; `memory` for tables that fit there and need not stay
-  optimizer: {{name: rowwise_adagrad, lr: 0.05}}   # or sgd, adagrad, lazy_adam; one step for each row that a batch has
+  optimizer: {{name: rowwise_adagrad, lr: 0.05}}   # or sgd, adagrad, lazy_adam; only rows of the batch learn
   init_scale: 0.05              # rows begin uniformly between -init_scale and +init_scale
 
 cache:
@@ -143,7 +144,7 @@ def run_file(log: ClickLog, sizes: Sizes, file: Path, run: Path) -> str:
     """The text of the file."""
     counts = [f"{size:,} {name}" for name, size in log.split_sizes.items() if size]
     every = max(1, int(float(f"{sizes.num_steps / 10:.0e}")))
-    return RUN_FILE.format(
+    text = RUN_FILE.format(
         log_words=f"{log.path}: {', '.join(counts)} samples; features: {log.num_features} categorical with "
         f"{log.num_rows:,} rows, {log.num_dense} dense",
         command=invocation(),
@@ -159,6 +160,13 @@ def run_file(log: ClickLog, sizes: Sizes, file: Path, run: Path) -> str:
         num_steps=sizes.num_steps,
         evaluate=EVALUATE.format(every=every) if log.split_sizes.get("valid") else "",
     )
+    return "".join(map(_aligned, text.splitlines(keepends=True)))
+
+
+def _aligned(line: str) -> str:
+    """Words on keys begin in one column, whatever the length of the value before them."""
+    key, space, words = line.partition("  # ")
+    return f"{key.rstrip():<{WORDS_AT}}  # {words.lstrip()}" if space and key.strip() else line
 
 
 def _path(path: Path, folder: Path) -> str:

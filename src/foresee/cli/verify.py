@@ -43,6 +43,8 @@ def verify(
         f"{counted(found.num_differing, 'differing byte')} after {counted(found.num_steps, 'step')}: "
         f"{counted(found.num_rows, 'row')} and the dense weights compared, {found.num_bytes:,} bytes on each side",
     )
+    if config.distributed.workers > 1:
+        show(console, f"both sides in one process; the run's {config.distributed.workers} workers were not started")
     if not found.equal:
         show(console, f"the first difference: {found.first_difference}")
         raise typer.Exit(1)
