@@ -1,6 +1,6 @@
-"""Writes the file trees: the folders into README.md, every module into docs/files.md, each with its first sentence.
+"""Writes the file tree into docs/files.md: every module and folder with its first sentence.
 
-Run it after adding or renaming a module or a folder; a test fails while the pages are behind.
+Run it after adding or renaming a module or a folder; a test fails while the page is behind.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "foresee"
 BEGIN, END = "<!-- tree -->", "<!-- /tree -->"
-PAGES = {"README.md": False, "docs/files.md": True}
-"""Whether a page shows modules, too."""
+PAGE = ROOT / "docs" / "files.md"
 
 
 def first_sentence(path: Path) -> str:
@@ -22,29 +21,26 @@ def first_sentence(path: Path) -> str:
     return line.split(". ")[0].rstrip(".:")
 
 
-def tree(folder: Path = SOURCE, depth: int = 0, *, modules: bool) -> list[str]:
+def tree(folder: Path = SOURCE, depth: int = 0) -> list[str]:
     """Lines of the tree below a folder: its own sentence first, then its modules, then its folders."""
     indent = "    " * depth
     lines = [f"{indent}{folder.name}/".ljust(34) + first_sentence(folder / "__init__.py")]
     indent += "    "
-    # The modules at the top are few, and a person meets them first.
-    for path in sorted(folder.glob("*.py")) if modules or folder == SOURCE else ():
+    for path in sorted(folder.glob("*.py")):
         if path.name != "__init__.py":
             lines.append(f"{indent}{path.name}".ljust(34) + first_sentence(path))
     for path in sorted(folder.iterdir()):
         if (path / "__init__.py").exists():
-            lines += tree(path, depth + 1, modules=modules)
+            lines += tree(path, depth + 1)
     return lines
 
 
-def with_tree(page: str, *, modules: bool) -> str:
+def with_tree(page: str) -> str:
     """The page with its tree made anew."""
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n```\n" + "\n".join(tree(modules=modules)) + f"\n```\n{END}{after}"
+    return f"{before}{BEGIN}\n```\n" + "\n".join(tree()) + f"\n```\n{END}{after}"
 
 
 if __name__ == "__main__":
-    for name, modules in PAGES.items():
-        file = ROOT / name
-        file.write_text(with_tree(file.read_text(), modules=modules))
+    PAGE.write_text(with_tree(PAGE.read_text()))

@@ -1,4 +1,7 @@
-"""The file trees of README and docs are the tree, and the README's commands exist."""
+"""The file tree of docs/files.md is the tree, and the README's commands exist.
+
+That they work in their order is seen in tests/newcomer.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-import typer.main
-
-from foresee.cli import app
+from foresee.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -19,13 +20,12 @@ def test_the_file_tree_is_current() -> None:
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
-    for name, modules in module.PAGES.items():
-        page = (ROOT / name).read_text()
-        assert module.with_tree(page, modules=modules) == page, f"{name} is behind: run python docs/write_tree.py"
+    page = module.PAGE.read_text()
+    assert module.with_tree(page) == page, f"{module.PAGE} is behind: run python docs/write_tree.py"
 
 
 def test_every_command_named_in_the_readme_exists() -> None:
-    known = set(typer.main.get_group(app).commands)
+    known = set(COMMANDS)
     named = set(re.findall(r"foresee ([a-z-]+)", (ROOT / "README.md").read_text()))
     commands = {name for name in named if name in known or f"`foresee {name}" in (ROOT / "README.md").read_text()}
     assert commands <= known
@@ -35,3 +35,21 @@ def test_every_command_named_in_the_readme_exists() -> None:
 def test_links_of_the_readme_lead_somewhere() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text()):
         assert target.startswith("http") or (ROOT / target).exists(), target
+
+
+def test_from_a_csv_to_a_model_is_five_lines_and_comes_first() -> None:
+    """What a person types first; benchmarks and details come below."""
+    page = (ROOT / "README.md").read_text()
+    first = page.index("```sh\n")
+    lines = page[first:].split("```")[1].splitlines()[1:]
+    words = ("pip install", "foresee prepare csv", "foresee init", "foresee train", "foresee export")
+    commands = [line for line in lines if line.startswith(words)]
+    assert [line.startswith(word) for line, word in zip(commands, words, strict=True)] == [True] * 5
+    assert first < page.index("| figure") < page.index("## Read on")
+    assert "Python 3.11" in page[: page.index("## ")] or "Python 3.11" in page[first : first + 1500]
+
+
+def test_cells_of_the_readme_are_short() -> None:
+    for line in (ROOT / "README.md").read_text().splitlines():
+        if line.startswith("|"):
+            assert all(len(cell.strip()) <= 90 for cell in re.sub(r"\]\([^)]*\)", "]", line).split("|")), line

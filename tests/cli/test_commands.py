@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,16 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from command_line import foresee
-from foresee.cli import app, main
+from foresee import __version__
+from foresee.cli import main
+from foresee.cli.commands import COMMANDS, load
 from foresee.data import ClickLog, tiny
 from foresee.errors import InputError
 from foresee.report.page import write_page
 
 GOLDEN = Path(__file__).with_name("commands.golden.txt")
-OURS = ("demo", "train", "evaluate", "export")
+OURS = ("demo", "init", "train", "evaluate", "export")
 
 
 @pytest.fixture
@@ -213,9 +216,102 @@ def test_every_command_is_there_in_the_order_of_need(
 ) -> None:
     assert foresee("--help", monkeypatch=monkeypatch) == 0
     out = capsys.readouterr().out
-    names = ("demo", "prepare", "plan", "train", "evaluate", "verify", "export", "cluster")
-    places = [out.index(f"│ {name} ") for name in names]
+    names = ("demo", "prepare", "init", "plan", "train", "evaluate", "verify", "export", "cluster")
+    places = [out.index(f"\n  {name} ") for name in names]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_of_a_command_in_the_help_is_its_own(name: str) -> None:
+    """`foresee --help` imports no command, so it has their lines in a table."""
+    said = inspect.cleandoc(load(name).help).split("\n\n")[0]
+    assert " ".join(said.split()) == COMMANDS[name]
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_help_and_version_load_nothing_heavy(argument: str) -> None:
+    code = (
+        "import sys, foresee.cli; sys.argv = ['foresee', sys.argv[1]]\n"
+        "try: foresee.cli.main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = {'torch', 'numba', 'numpy', 'pyarrow', 'scipy', 'plotly', 'pydantic'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code, argument], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "foresee" in done.stdout
+
+
+def test_the_version_is_the_package_s(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert foresee("--version", monkeypatch=monkeypatch) == 0
+    assert capsys.readouterr().out == f"foresee {__version__}\n"
+
+
+def _all_commands() -> Iterator[list[str]]:
+    for name in COMMANDS:
+        below = getattr(load(name), "commands", {})
+        yield from ([name, inner] for inner in below) if below else [[name]]
+
+
+@pytest.mark.parametrize("words", list(_all_commands()), ids=" ".join)
+def test_help_shows_the_whole_syntax_at_80_columns(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert foresee(*words, "--help", monkeypatch=monkeypatch) == 0
+    out = capsys.readouterr().out
+    assert "<" not in out.replace("<=", "")
+    assert not re.search(r"\w…", out), out
+    command = load(words[0])
+    for parameter in (command.commands[words[1]] if len(words) > 1 else command).params:
+        if not getattr(parameter, "hidden", False) and parameter.param_type_name == "option":
+            assert all(name in out for name in parameter.opts), parameter.name
+
+
+def test_ctrl_c_while_a_command_is_imported_is_a_word_and_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(name: str) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("foresee.cli.commands.load", interrupted)
+    assert foresee("train", "run.yaml", monkeypatch=monkeypatch) == 130
+    assert capsys.readouterr().err == "foresee: interrupted\n"
+
+
+def test_a_signal_in_the_middle_of_an_import_ends_the_process_with_a_word(tmp_path: Path) -> None:
+    """Here torch is a module that is interrupted while it is imported, and swallows exceptions, as some do."""
+    (tmp_path / "torch.py").write_text(
+        "import os, signal\n"
+        "try: os.kill(os.getpid(), signal.SIGINT)\n"
+        "except BaseException: raise RecursionError('a half-imported module')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "foresee", "evaluate", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "foresee: interrupted\n")
+
+
+def test_a_signal_while_a_command_works_is_a_word_and_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("foresee.engine.checkup.check", lambda path: os.kill(os.getpid(), signal.SIGINT))
+    assert foresee("check", "somewhere", monkeypatch=monkeypatch) == 130
+    assert capsys.readouterr().err == "foresee: interrupted\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_before_anything_is_imported_is_a_word_and_130() -> None:
+    """Typer itself is interrupted here, before there is a command that could catch it."""
+    code = (
+        "import sys, foresee.cli\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt()); foresee.cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "foresee: interrupted\n")
 
 
 def test_the_command_line_is_frozen() -> None:
@@ -224,8 +320,7 @@ def test_the_command_line_is_frozen() -> None:
 
 
 def _command_line() -> Iterator[str]:
-    group: Any = typer.main.get_command(app)
     for name in OURS:
-        for parameter in group.commands[name].params:
+        for parameter in load(name).params:
             options = "/".join([*parameter.opts, *parameter.secondary_opts])
             yield f"{name} {options} required={parameter.required} default={parameter.default} help={parameter.help}"

@@ -82,6 +82,8 @@ def test_the_curve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows[-1]["belady"] == rows[-1]["cache_rows"], "with room for everything each row comes once"
     assert foresee("plan", "run.yaml", "--steps", "6", "--curve", "curve.html", monkeypatch=monkeypatch) == 0
     page = Path("curve.html").read_text("utf-8")
+    assert '"displayModeBar": false' in page, "no toolbar, as on all our pages"
+    assert "Content-Security-Policy" in page, "the frame of all our pages"
     assert page.startswith("<!doctype html>")
     assert "prefers-color-scheme: dark" in page
     assert "<script src" not in page, "nothing is loaded from elsewhere"

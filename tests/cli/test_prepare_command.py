@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from foresee.cli import app
+from foresee.cli.commands import app
 from foresee.data import ClickLog
 from foresee.errors import DataError
 

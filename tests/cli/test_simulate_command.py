@@ -51,7 +51,7 @@ def test_a_synthetic_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     text = capsys.readouterr().out
     assert "a synthetic log of 1e+06 rows: " in text
     assert "planned by none" in text
-    assert "planning on 1 core(s)" in text
+    assert "planning on 1 core." in text
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,20 @@ def test_no_byte_differs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert not Path("run").exists()
 
 
+def test_a_run_of_several_workers_is_verified_in_one_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = ("--set", "distributed.workers=2")
+    assert foresee("verify", "run.yaml", "--steps", "4", *several, monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("0 differing bytes after 4 steps: ")
+    assert "the run's 2 workers were not started" in text
+    assert foresee("plan", "run.yaml", "--out", "plan.arrow", *several, monkeypatch=monkeypatch) == 0
+    kept = ("--set", "cache.plan_file=plan.arrow")
+    assert foresee("verify", "run.yaml", "--steps", "4", *kept, monkeypatch=monkeypatch) == 2
+    assert "is a plan for 2 workers; verify without cache.plan_file" in capsys.readouterr().err
+
+
 def test_a_difference_is_told_and_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

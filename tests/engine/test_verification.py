@@ -14,9 +14,10 @@ import torch
 from training_runs import small_run
 
 from foresee.data import ClickLog, tiny
-from foresee.engine.parts import plan_header, train_stream
+from foresee.engine.parts import open_tables, plan_header, train_stream
 from foresee.engine.plan_file import write_plan
 from foresee.engine.planning import planned_records
+from foresee.engine.training import train
 from foresee.engine.verification import Trained, compare, verify
 from foresee.errors import PlanError
 from foresee.plan import PLANNERS
@@ -42,6 +43,32 @@ def test_no_byte_differs(planner: str, optimizer: str, log: ClickLog, tmp_path: 
     assert found.num_steps == NUM_STEPS
     assert found.num_rows > 100
     assert not (tmp_path / "run").exists()
+
+
+def _bytes_below(folder: Path) -> dict[str, tuple[bytes, int]]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+@pytest.mark.parametrize("state", ["finished", "interrupted", "damaged"])
+def test_a_run_in_any_state_is_verified_and_left_alone(state: str, log: ClickLog, tmp_path: Path) -> None:
+    config = small_run(log, tmp_path / "run")
+    train(config, stop_after=3 if state == "interrupted" else None)
+    if state == "damaged":
+        for path in (tmp_path / "run").rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"damaged")
+    before = _bytes_below(tmp_path / "run")
+    assert verify(config, num_steps=NUM_STEPS).equal
+    assert _bytes_below(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("folder", [None, "elsewhere"])
+def test_a_run_that_is_being_trained_is_verified(folder: str | None, log: ClickLog, tmp_path: Path) -> None:
+    tables = {"store": "disk", **({} if folder is None else {"folder": str(tmp_path / folder)})}
+    config = small_run(log, tmp_path / "run", tables=tables)
+    with open_tables(config, log):  # holds the lock, as training does
+        assert verify(config, num_steps=NUM_STEPS).equal
 
 
 @pytest.mark.parametrize("model", ["deepfm", "wide_and_deep", "dcn_v2", "ncf"])

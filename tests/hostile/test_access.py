@@ -6,14 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from remote_servers import Servers
 from typer.testing import CliRunner
 
-from foresee.cli import app
+from foresee.cli.commands import COMMANDS, app, load
 from foresee.data import tiny
 from foresee.engine.loop import make_header
 from foresee.engine.planner_service.server import PlannerServer
@@ -112,17 +111,15 @@ def test_a_token_file_that_is_none(tmp_path: Path) -> None:
 
 def test_no_command_takes_a_token_as_an_argument() -> None:
     """Arguments are in everyone's list of processes."""
-    import typer
-
-    group: Any = typer.main.get_command(app)
+    commands = {name: load(name) for name in COMMANDS}
     taken = [
         (name, parameter.name)
-        for name, command in group.commands.items()
-        for parameter in getattr(command, "params", [])
+        for name, command in commands.items()
+        for parameter in command.params
         if "token" in str(parameter.name) and parameter.name != "token_file"
     ]
     assert taken == []
-    assert any(p.name == "token_file" for p in group.commands["serve"].params), "the test looks at the right place"
+    assert any(p.name == "token_file" for p in commands["serve"].params), "the test looks at the right place"
 
 
 def test_the_token_is_in_no_line_anywhere(servers: Servers, tmp_path: Path) -> None:

@@ -1,93 +1,47 @@
-"""The commands. Each module of this folder is one command; this one only mounts them and turns errors into exits.
+"""The command `foresee`: starts at once, and turns what went wrong into a sentence and an exit code.
 
 A person's mistake (InputError) is one sentence on the error stream and exit code 2, here and nowhere else; so is a file
-or disk that the system does not let us use. Any other exception keeps its traceback: it is ours to repair. An interrupt
-exits with 130.
+or disk that the system does not let us use. Any other exception keeps its traceback: it is ours to repair. Ctrl-C is a
+word and 130, from the first import on: therefore next to nothing is imported outside `main`.
 
-A module `name.py` has either a function `name`, which is the command, or an `app` of commands.
+`commands.py` lists the commands; each other module `name.py` is one of them, imported when it is invoked.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from types import ModuleType
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
-import typer
-from typer.core import TyperGroup
-
-from foresee.cli import (
-    check,
-    compare,
-    demo,
-    evaluate,
-    explain,
-    export,
-    layout,
-    plan,
-    plan_server,
-    prepare,
-    report,
-    serve,
-    simulate,
-    status,
-    train,
-    verify,
-    watch,
-    worker,
-)
-from foresee.cluster import commands as cluster
-from foresee.engine.launcher.lifeline import end_with_launcher
-from foresee.errors import InputError
-
-COMMANDS: dict[str, ModuleType] = {
-    "demo": demo,
-    "prepare": prepare,
-    "plan": plan,
-    "compare": compare,
-    "simulate": simulate,
-    "train": train,
-    "watch": watch,
-    "evaluate": evaluate,
-    "verify": verify,
-    "check": check,
-    "explain": explain,
-    "report": report,
-    "export": export,
-    "layout": layout,
-    "serve": serve,
-    "plan-server": plan_server,
-    "worker": worker,
-    "status": status,
-    "cluster": cluster,
-}
-"""In the order in which a person needs them."""
-
-
-class _InOrder(TyperGroup):
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [name for name in COMMANDS if name in self.commands]
-
-
-app = typer.Typer(
-    cls=_InOrder,
-    help="Train models whose embedding tables outgrow memory: plan every access first, then carry the plan out.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for _name, _module in COMMANDS.items():
-    if hasattr(_module, "app"):
-        app.add_typer(_module.app, name=_name)
-    else:
-        app.command(_name)(getattr(_module, _name.replace("-", "_")))
+INTERRUPTED = 130
+WORD = "foresee: interrupted"
 
 
 def main() -> None:
     """Runs the command of sys.argv."""
+    try:
+        with _interruptible():
+            _run()
+    except KeyboardInterrupt:
+        print(WORD, file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except SystemExit as end:
+        # typer makes this of a KeyboardInterrupt, without a word. A command that stops by itself has said its own.
+        if end.code == INTERRUPTED and _was_interrupted(end):
+            print(WORD, file=sys.stderr)
+        raise
+
+
+def _run() -> None:
+    from foresee.engine.launcher.lifeline import end_with_launcher
+
     end_with_launcher()
+    from foresee.cli.commands import app
+    from foresee.errors import InputError
+
     try:
         app(prog_name="foresee")
     except InputError as error:
@@ -100,3 +54,44 @@ def main() -> None:
             raise
         print(f"foresee: {sentence}", file=sys.stderr)
         sys.exit(2)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends the process at once while something is imported, and is a KeyboardInterrupt elsewhere."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # ignored, as with nohup, or somebody else's
+        yield
+        return
+    try:
+        signal.signal(signal.SIGINT, _interrupt)
+    except ValueError:  # not in the main thread, which receives no signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if _is_importing(frame):
+        # A half-imported numpy or torch answers an exception with stranger ones. Leaving here is as safe as a kill,
+        # which everything that writes withstands.
+        os.write(2, f"{WORD}\n".encode())
+        os._exit(INTERRUPTED)
+    raise KeyboardInterrupt
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

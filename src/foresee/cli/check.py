@@ -9,9 +9,9 @@ import typer
 
 
 def check(
-    path: Annotated[
-        Path,
-        typer.Argument(metavar="PATH", help="A table folder, run folder, prepared log, plan or export."),
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Table folders, run folders, prepared logs, plans or exports."),
     ],
 ) -> None:
     """Check whether tables, runs, logs, plans and exports are whole. Never writes.
@@ -24,16 +24,22 @@ def check(
     [bold]Examples[/]
 
       foresee check runs/first
-      foresee check runs/first/tables
+      foresee check runs/first/tables data/criteo
       foresee check plan.arrow
 
-    [bold]Exit codes[/]: 0 whole; 1 damaged; 2 nothing of ours.
+    [bold]Exit codes[/]: 0 all are whole; 1 one is damaged; 2 one is nothing of ours.
     """
-    from rich.console import Console
+    whole = [_is_whole(path) for path in paths]
+    raise typer.Exit(0 if all(whole) else 1)
+
+
+def _is_whole(path: Path) -> bool:
+    """Shows what is there."""
     from rich.table import Table
     from rich.text import Text
 
     from foresee.engine.checkup import check as check_path
+    from foresee.terminal import show, terminal
 
     found = check_path(path)
     colours = {"whole": "green", "damaged": "bold red", "note": "yellow"}
@@ -41,7 +47,5 @@ def check(
     for finding in found.findings:
         # As plain text: what stands in a damaged file must not be taken for markup.
         table.add_row(Text(finding.what), Text(finding.state, colours[finding.state]), Text(finding.text))
-    console = Console()
-    console.print(table)
-    console.print(Text(found.sentence), soft_wrap=True)
-    raise typer.Exit(0 if found.is_whole else 1)
+    show(terminal(), table, found.sentence)
+    return found.is_whole

@@ -12,6 +12,7 @@ from foresee.cli import scenario
 from foresee.cli.bars import bar
 from foresee.cli.comparison_table import Record, as_text, introduction, record_of
 from foresee.errors import DataError
+from foresee.terminal import show, terminal
 
 if TYPE_CHECKING:
     from foresee.data.click_log import ClickLog
@@ -70,7 +71,7 @@ def compare(
     from foresee.data.click_log import ClickLog
     from foresee.engine.comparison import Question, policies_named
 
-    console, opened, num_steps = Console(), ClickLog.open(log), scenario.number_of_steps(steps)
+    console, opened, num_steps = terminal(), ClickLog.open(log), scenario.number_of_steps(steps)
     network = {"compute_ms": compute_ms, "link_mbit": link_mbit, "latency_us": latency_us}
     question = Question(
         policies=policies_named(scenario.words(policies or ""), scenario.numbers(staleness, "--staleness", least=0)),
@@ -82,19 +83,18 @@ def compare(
     samples = [_sample(opened, count, batch_size, num_steps, seed, console) for count in workers]
     records = _records(samples, question, batch_size, console)
     setting = scenario.network_words(**network, servers=servers)
-    for part in as_text(str(log), samples, records, batch_size, setting):
-        console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
+    show(console, *as_text(str(log), samples, records, batch_size, setting))
     if csv is not None:
         from foresee.report.comparison import as_csv
 
         scenario.write_text(csv, as_csv(records))
-        console.print(f"wrote {csv}", highlight=False, soft_wrap=True)
+        show(console, f"wrote {csv}")
     if page is not None:
         from foresee.report.comparison import write_comparison_page
 
         about = introduction(str(log), samples, batch_size)
         write_comparison_page(page, f"Policies on {log.name}", records, introduction=about, setting=setting)
-        console.print(f"drew {page}", highlight=False, soft_wrap=True)
+        show(console, f"drew {page}")
 
 
 def _sample(

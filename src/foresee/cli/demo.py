@@ -12,9 +12,12 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
+from foresee.cli.invocation import invocation
 from foresee.config import load_run
 from foresee.errors import DataError
+from foresee.terminal import show, terminal
 
 if TYPE_CHECKING:
     from foresee.data.click_log import ClickLog
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 VALID_SHARE = 0.05
 TABLE_SCALE = 0.01
 RUN_FILE = """\
-# The run of `foresee demo`. Change it and try again: foresee train {folder}/run.yaml --replace
+# The run of `foresee demo`. Change it and try again: {command} train {folder}/run.yaml --replace
 # Paths start at this file's folder; docs/run-file.md explains every key.
 log: log
 run: run
@@ -78,11 +81,11 @@ def demo(
     from foresee.engine.parts import open_tables
     from foresee.engine.training import train
 
-    console = Console()
+    console = terminal()
     log = _log(folder / "log", samples, console)
     run_file = folder / "run.yaml"
     if not run_file.exists():
-        run_file.write_text(RUN_FILE.format(folder=folder), "utf-8")
+        run_file.write_text(RUN_FILE.format(folder=folder, command=invocation()), "utf-8")
     console.print(f"\n[bold]2. Train[/] from {run_file}, tables on disk, a plan ahead of every step", highlight=False)
     config = load_run(run_file)
     outcome = train(config, replace=True, console=console)
@@ -91,16 +94,27 @@ def demo(
     with open_tables(config, log) as tables:
         layout = tables.layout
     console.print("\n[bold]3. Result[/]")
-    console.print(_result(log, outcome, layout.row_bytes))
-    console.print(
-        "The cache changes no bit of this. To see that, train with and without the plan\n"
-        f"and count the bytes that differ:  [bold]foresee verify {run_file} --steps 50[/]\n"
-        f"See where the time went:          [bold]foresee report {config.run}[/]\n"
-        f"Come closer to the best AUC:      [bold]foresee demo --samples {2 * samples}[/]\n"
-        f"Another planner, same result:     [bold]foresee train {run_file} --replace --set cache.planner=lru[/]\n"
-        f"Look around:                      {run_file}, {config.run}/metrics.jsonl",
-        highlight=False,
+    show(console, _result(log, outcome, layout.row_bytes))
+    elsewhere = "" if folder == Path("demo") else f" --folder {folder}"
+    _suggest(
+        console,
+        {
+            "The cache changes no bit of this. Train with and without it, and count the bytes that differ:": (
+                f"verify {run_file} --steps 50"
+            ),
+            "See where the time went:": f"report {config.run}",
+            "Another planner, same result:": f"train {run_file} --replace --set cache.planner=lru",
+            "Come closer to the best AUC:": f"demo{elsewhere} --samples {2 * samples}",
+        },
     )
+    show(console, f"Look around: {run_file}, {config.run}/metrics.jsonl")
+
+
+def _suggest(console: Console, commands: dict[str, str]) -> None:
+    """Commands on lines of their own, to be pasted as they are."""
+    started = invocation()
+    for words, command in commands.items():
+        show(console, words, Text(f"    {started} {command}", "bold"))
 
 
 def _log(path: Path, samples: int, console: Console) -> ClickLog:
@@ -134,9 +148,9 @@ def _result(log: ClickLog, outcome: Outcome, row_bytes: int) -> Table:
     counters, best, ours = outcome.counters, log.best_auc["valid"], outcome.valid.auc
     moved, without = counters.num_fetched + counters.num_evicted, 2 * counters.num_unique
     table = Table(show_header=False)
-    table.add_row("AUC on the valid split", f"[bold]{ours:.4f}[/]", "how often a click beats a non-click")
+    table.add_row("AUC on the valid split", Text(f"{ours:.4f}", "bold"), "how often a click beats a non-click")
     table.add_row("best reachable AUC", f"{best:.4f}", "knowing the model behind the clicks")
-    table.add_row("gap", f"[bold]{best - ours:.4f}[/]", "shrinks with more samples")
+    table.add_row("gap", Text(f"{best - ours:.4f}", "bold"), "shrinks with more samples")
     table.add_section()
     table.add_row("rows in the tables", f"{log.num_rows:,}", f"{log.num_rows * row_bytes / 1e6:,.1f} MB on disk")
     table.add_row("rows in the cache", f"{counters.peak_slots:,}", f"{counters.peak_slots / log.num_rows:.0%} of them")

@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from foresee.cli.options import RunFolder
+from foresee.terminal import show, terminal
 
 if TYPE_CHECKING:
     from foresee.engine.metrics import Metrics
@@ -59,10 +59,10 @@ def evaluate(
     if as_json:
         print(json.dumps({"run": str(run), "step": step, "split": split, **metrics.as_dict()}))
         return
-    console = Console()
-    console.print(f"{run} after step {step:,}, {split} split, {metrics.num_samples:,} samples", highlight=False)
+    console = terminal()
+    show(console, f"{run} after step {step:,}, {split} split, {metrics.num_samples:,} samples")
     if metrics.reason is not None:
-        console.print(metrics.reason, highlight=False)
+        show(console, metrics.reason)
     table = Table("figure", "value", "meaning")
     for name, value, meaning in (
         ("AUC", metrics.auc, "a click is ranked above a non-click so often; 0.5 is guessing"),
@@ -72,13 +72,13 @@ def evaluate(
         *_ranking_lines(metrics),
     ):
         table.add_row(name, "-" if value is None else f"{value:.4f}", meaning)
-    console.print(table)
+    show(console, table)
     if metrics.ranking is not None:
         console.print(_groups(metrics.ranking), highlight=False)
     deciles = Table("tenth of samples", "predicted", "clicked", title="calibration, from the least likely to the most")
     for index, decile in enumerate(metrics.calibration_by_decile, 1):
         deciles.add_row(str(index), f"{decile.mean_prediction:.4f}", f"{decile.mean_label:.4f}")
-    console.print(deciles)
+    show(console, deciles)
 
 
 def _ranking_lines(metrics: Metrics) -> list[tuple[str, float | None, str]]:

@@ -6,7 +6,7 @@ import json as json_format
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +15,7 @@ from foresee.cli.bars import bar
 from foresee.cli.options import Set
 from foresee.config import RunConfig, load_run
 from foresee.errors import ConfigError
+from foresee.terminal import show, terminal
 
 if TYPE_CHECKING:
     from foresee.engine.explanation.measured import MeasuredStep
@@ -46,7 +47,7 @@ def explain(
     """
     if (row is None) == (step is None):
         raise typer.BadParameter("ask about one thing: give either --row TABLE:ID or --step NUM")
-    config, console = _config_of(run, overrides or ()), Console(stderr=json)
+    config, console = _config_of(run, overrides or ()), terminal(stderr=json)
     if row is not None:
         _explain_row(config, row, console, as_json=json)
     else:
@@ -108,12 +109,6 @@ def _recorded(run: Path, step: int) -> list[MeasuredStep]:
 
 
 def _print(console: Console, head: list[str], groups: list[list[str]]) -> None:
-    def say(text: Any) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    for line in head:
-        say(line)
+    show(console, *head)
     for sentences in groups:
-        say("")
-        for sentence in sentences:
-            say(f"  {sentence}")
+        show(console, "", *(f"  {sentence}" for sentence in sentences))

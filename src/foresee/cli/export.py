@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from foresee.cli.options import RunFolder
+from foresee.terminal import show, terminal
+from foresee.words import counted
 
 
 def export(
@@ -30,15 +31,16 @@ def export(
     """
     from foresee.engine.export import export as export_run
 
-    console = Console()
+    console = terminal()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("rows", total=None)
         description = export_run(
             run, out, lambda done, total: progress.update(task, completed=done, total=total), best=best
         )
     tables = description["tables"]
-    console.print(
-        f"{out}: {description['model']['name']} after step {description['step']:,}, {len(tables)} tables with "
-        f"{sum(table['num_rows'] for table in tables):,} rows; see {out / 'README.md'}",
-        highlight=False,
+    show(
+        console,
+        f"{out}: {description['model']['name']} after step {description['step']:,}, "
+        f"{counted(len(tables), 'table')} with {sum(table['num_rows'] for table in tables):,} rows; "
+        f"see {out / 'README.md'}",
     )

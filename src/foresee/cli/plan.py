@@ -22,6 +22,8 @@ from foresee.cli.options import RunFile, Set
 from foresee.cli.plan_comparison import Comparison, as_json, as_text
 from foresee.config import load_run
 from foresee.errors import PlanError
+from foresee.terminal import show as show_all
+from foresee.terminal import terminal
 
 if TYPE_CHECKING:
     from foresee.data.batch import BatchStream
@@ -73,7 +75,7 @@ def run(
     from foresee.engine.parts import open_log, plan_header, table_layout, train_stream
     from foresee.engine.planning import first_steps
 
-    config, num_steps, console = load_run(run_file, overrides or ()), _number_of(steps), Console(stderr=json)
+    config, num_steps, console = load_run(run_file, overrides or ()), _number_of(steps), terminal(stderr=json)
     if curve is not None and curve.suffix not in (".html", ".csv"):
         raise typer.BadParameter(f"--curve {curve}: its name must end in .html or .csv")
     log = open_log(config)
@@ -87,7 +89,7 @@ def run(
     if json:
         print(as_json(comparison))
     else:
-        console.print(*as_text(comparison, str(config.log)), sep="\n", highlight=False, soft_wrap=True)
+        show_all(console, *as_text(comparison, str(config.log)))
     if curve is not None:
         _draw(curve, str(config.log), first_steps(stream, num_steps), header, console)
 
@@ -102,20 +104,20 @@ def show(
     from foresee.engine.plan_file import PlanFile
 
     plan = PlanFile.open(file)
-    header, counters, console = plan.header, plan.counters, Console()
+    header, counters, console = plan.header, plan.counters, terminal()
     begin, end = header.first_step if first is None else first, header.first_step + header.num_steps
     if not header.first_step <= begin <= end:
         raise PlanError(f"{file}: there is no step {begin}; the plan has steps {header.first_step} to {end - 1}")
     table = Table("plan", str(file))
     for name, value in {**asdict(header), **asdict(counters), "hit_rate": f"{counters.hit_rate:.2%}"}.items():
         table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
-    console.print(table)
+    show_all(console, table)
     sample = Table("step", "worker", "samples", "lookups", "distinct", "fetched", "not before", "written back", "slots")
     for record, _ in zip(plan.records(begin), range(steps * header.num_workers), strict=False):
         sizes = (len(record.samples), len(record.inverse), len(record.unique), len(record.fetch))
         moves = (record.not_before, len(record.evict), _few(record.unique))
         sample.add_row(*map(str, (record.step, record.worker, *sizes, *moves)))
-    console.print(sample)
+    show_all(console, sample)
 
 
 @app.command("features")
@@ -139,7 +141,7 @@ def features(
     from foresee.engine.parts import open_log, plan_header, train_stream
     from foresee.engine.placement_features import measure
 
-    config, console = load_run(run_file, overrides or ()), Console()
+    config, console = load_run(run_file, overrides or ()), terminal()
     log = open_log(config)
     stream = train_stream(config, log)
     names = [feature.name for feature in log.features]
@@ -153,13 +155,13 @@ def features(
     table = Table("feature", "can save", "placement up to here")
     for choice in found:
         table.add_row(names[choice.position], f"{choice.saved:,.0f} a step", f"{1e3 * choice.seconds:.2f} ms a step")
-    console.print(table)
+    show_all(console, table)
     if budget_ms is not None:
         chosen = [names[choice.position] for choice in found if 1e3 * choice.seconds <= budget_ms and choice.saved > 0]
         if not chosen:
             raise PlanError(f"{budget_ms} ms a step pay for no feature; give more, or choose placement contiguous")
         line = f"distributed.placement_features: [{', '.join(chosen)}]"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        show_all(console, line)
 
 
 def _number_of(steps: str) -> int | None:

@@ -13,6 +13,8 @@ from foresee.cli import scenario
 from foresee.cli.bars import bar
 from foresee.cli.simulation_table import Record, as_tables, record_of
 from foresee.errors import ConfigError, DataError
+from foresee.terminal import show, terminal
+from foresee.words import counted
 
 if TYPE_CHECKING:
     from foresee.data.batch import BatchStream
@@ -76,7 +78,7 @@ class Assumptions:
         return Cluster(speeds=speeds, num_planners=self.planners)
 
     def in_words(self, times: RowTimes) -> str:
-        planned = f"planning on {self.planners} core(s)" if self.planners else "a plan that was made before"
+        planned = f"planning on {counted(self.planners, 'core')}" if self.planners else "a plan that was made before"
         return (
             f"Predicted for {self.compute_ms:g} ms of compute a step, {self.after_rows:.0%} of it after the gradients "
             f"of rows, links of {self.link_gbit:g} Gbit/s (servers {self.server_link_gbit:g}) and "
@@ -143,7 +145,7 @@ def simulate(
         dense_hidden=dense_hidden, planners=planners,
     )  # fmt: skip
     assumed.check()
-    console, many, size = Console(), scenario.numbers(trainers, "--trainers"), _one_size(cache)
+    console, many, size = terminal(), scenario.numbers(trainers, "--trainers"), _one_size(cache)
     source = _Source.of(log, synthetic, batch_size, steps)
     layout = source.layout(dim, optimizer)
     times = time_rows(layout)
@@ -154,8 +156,7 @@ def simulate(
         f"{steps} steps of {batch_size:,} samples a trainer planned by {policy}, from empty caches"
     )
     setting = assumed.in_words(times)
-    for part in (about, *as_tables(records), EXPLANATION, setting):
-        console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
+    show(console, about, *as_tables(records), EXPLANATION, setting)
     _write(records, csv, page, about, setting, console)
 
 
@@ -236,7 +237,7 @@ def _write(
 
     if csv is not None:
         scenario.write_text(csv, as_csv(records))
-        console.print(f"wrote {csv}", highlight=False, soft_wrap=True)
+        show(console, f"wrote {csv}")
     if page is not None:
         write_simulation_page(page, "A cluster on paper", records, introduction=about, setting=setting)
-        console.print(f"drew {page}", highlight=False, soft_wrap=True)
+        show(console, f"drew {page}")

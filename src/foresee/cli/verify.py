@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from foresee.cli.bars import bar
 from foresee.cli.options import RunFile, Set
 from foresee.config import load_run
+from foresee.terminal import show, terminal
+from foresee.words import counted
 
 
 def verify(
@@ -20,7 +21,8 @@ def verify(
     """Train the first steps without a cache and with the run's plan, and compare every byte.
 
     One side fetches all rows of every step from memory and keeps none. The other has the run's planner or kept plan,
-    its cache and its store, with tables in a temporary folder (TMPDIR says where). The run's own folder is not touched.
+    its cache and its store, with tables in a temporary folder (TMPDIR says where). The run's own folder is
+    neither read nor written, so the run may be finished, interrupted, or being trained just now.
     All rows that the steps touched are compared, values, optimiser state and versions, and the dense weights.
 
     [bold]Examples[/]
@@ -33,15 +35,16 @@ def verify(
     from foresee.engine.verification import verify as run_verification
 
     config = load_run(run_file, overrides or ())
-    console = Console()
+    console = terminal()
     with bar(console, "both sides", 2 * steps) as advance:
         found = run_verification(config, num_steps=steps, advance=advance)
-    console.print(
-        f"{found.num_differing:,} differing bytes after {found.num_steps:,} steps: {found.num_rows:,} rows and the "
-        f"dense weights compared, {found.num_bytes:,} bytes on each side",
-        highlight=False,
-        soft_wrap=True,
+    show(
+        console,
+        f"{counted(found.num_differing, 'differing byte')} after {counted(found.num_steps, 'step')}: "
+        f"{counted(found.num_rows, 'row')} and the dense weights compared, {found.num_bytes:,} bytes on each side",
     )
+    if config.distributed.workers > 1:
+        show(console, f"both sides in one process; the run's {config.distributed.workers} workers were not started")
     if not found.equal:
-        console.print(f"the first difference: {found.first_difference}", highlight=False, soft_wrap=True)
+        show(console, f"the first difference: {found.first_difference}")
         raise typer.Exit(1)

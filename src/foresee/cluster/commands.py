@@ -8,7 +8,6 @@ Errors are ForeseeErrors and pass through to whoever runs the app.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import Progress
+from rich.text import Text
 
 from foresee.cluster import tables
 from foresee.cluster.analysis import analyse as analyse_records
@@ -34,6 +34,8 @@ from foresee.cluster.questions import Answer, admit, what_if
 from foresee.cluster.simulation import Run
 from foresee.cluster.simulation import simulate as simulate_jobs
 from foresee.errors import InputError
+from foresee.terminal import show, terminal
+from foresee.words import counted
 
 app = typer.Typer(help="Plan a shared GPU cluster: who runs when, who is hurt, what if.", no_args_is_help=True)
 
@@ -57,10 +59,8 @@ PageFile = Annotated[
 JobsMax = Annotated[int | None, typer.Option("--jobs", min=1, help="Only the first so many jobs to arrive.")]
 
 
-def _out() -> Console:
-    """The terminal; into a pipe or a file tables are written wide instead of folded."""
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=160)
+def _show(*parts: RenderableType) -> None:
+    show(terminal(), *parts)
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def _load(
 ) -> tuple[JobFile, Cluster]:  # fmt: skip
     read = read_jobs(file, format)
     for note in read.notes:
-        _out().print(f"[yellow]{note}")
+        _show(Text(note, "yellow"))
     if jobs_max is not None:
         read = replace(read, records=read.records[:jobs_max])
     if gpus is None:
@@ -132,11 +132,10 @@ def plan(
         )
     if export_format is not None:
         return _write_order(export(made, export_format), out)
-    console = _out()
-    console.print(tables.plan_table(made, rows))
-    console.print(_summary(made))
+    _show(tables.plan_table(made, rows))
+    _show(_summary(made))
     for id in explain_job or []:
-        console.print(explain(made, id), style="bold", highlight=False)
+        _show(Text(explain(made, id), "bold"))
     if what_if_changes:
         _show_answer(f"What if {', '.join(what_if_changes)}", what_if(made, what_if_changes), rows)
     if admit_file is not None:
@@ -157,16 +156,15 @@ def _summary(made: Plan) -> str:
 
 
 def _show_answer(title: str, answer: Answer, rows: int) -> None:
-    console = _out()
-    console.print(tables.metrics_table(title, {"as planned": answer.before.metrics, "what if": answer.after.metrics}))
-    console.print(f"{len(answer.helped())} jobs end more than a round sooner, {len(answer.hurt())} later.")
+    _show(tables.metrics_table(title, {"as planned": answer.before.metrics, "what if": answer.after.metrics}))
+    _show(f"More than a round sooner: {counted(len(answer.helped()), 'job')}; later: {len(answer.hurt())}.")
     if answer.shifts():
-        console.print(tables.shift_table("Who is hurt and who is helped", answer, rows))
+        _show(tables.shift_table("Who is hurt and who is helped", answer, rows))
 
 
 def _show_admission(answer: Answer, rows: int) -> None:
     for id in answer.after.fates.keys() - answer.before.fates.keys():
-        _out().print(explain(answer.after, id), style="bold", highlight=False)
+        _show(Text(explain(answer.after, id), "bold"))
     _show_answer("If it is admitted", answer, rows)
 
 
@@ -175,7 +173,7 @@ def _write_order(text: str, out: Path | None) -> None:
         typer.echo(text, nl=False)
     else:
         out.write_text(text)
-        _out().print(f"order written to {out}")
+        _show(f"order written to {out}")
 
 
 def _plan_content(made: Plan) -> dict[str, object]:
@@ -204,7 +202,7 @@ def _write_page(path: Path, title: str, runs: dict[str, Run]) -> None:
     from foresee.cluster.page import page  # plotly takes half a second to import; most commands do without
 
     path.write_text(page(title, runs), encoding="utf-8")
-    _out().print(f"page written to {path}")
+    _show(f"page written to {path}")
 
 
 @app.command()
@@ -228,12 +226,11 @@ def simulate(
     """Run a policy on a trace with estimates that can be wrong, and measure it, per user and per class."""
     read, cluster = _load(file, format, gpus, round_seconds, restart_seconds, server_gpus, penalty, jobs_max)
     run = _simulated(read, cluster, policy, estimator, error, seed)
-    console = _out()
-    console.print(tables.metrics_table(f"{file.name} on {cluster.gpus} GPUs", {policy: measure(run)}))
+    _show(tables.metrics_table(f"{file.name} on {cluster.gpus} GPUs", {policy: measure(run)}))
     if any(job.user for job in read.jobs):
-        console.print(tables.group_table("Per user", measure_by(run, lambda job: job.user)))
+        _show(tables.group_table("Per user", measure_by(run, lambda job: job.user)))
     if any(job.kind for job in read.jobs):
-        console.print(tables.group_table("Per class", measure_by(run, lambda job: job.kind)))
+        _show(tables.group_table("Per class", measure_by(run, lambda job: job.kind)))
     if page_file is not None:
         _write_page(page_file, f"{file.name} on {cluster.gpus} GPUs", {policy: run})
 
@@ -268,7 +265,7 @@ def compare(
     names = quick if policies == "all" else [name.strip() for name in policies.split(",")]
     runs = {name: _simulated(read, cluster, name, estimator) for name in names}
     title = f"{file.name}, {len(read.jobs)} jobs on {cluster.gpus} GPUs, estimates {estimator}"
-    _out().print(tables.metrics_table(title, {name: measure(run) for name, run in runs.items()}))
+    _show(tables.metrics_table(title, {name: measure(run) for name, run in runs.items()}))
     if page_file is not None:
         _write_page(page_file, title, runs)
 
@@ -301,7 +298,7 @@ def frontier(
             start_seconds=read.now_seconds,
             on_point=lambda name: progress.update(task, description=name),
         )
-    _out().print(tables.frontier_table(points))
+    _show(tables.frontier_table(points))
 
 
 @app.command()
@@ -317,16 +314,15 @@ def analyse(
     read = read_jobs(file, format)
     records = read.records if jobs_max is None else read.records[:jobs_max]
     study = analyse_records(records)
-    console = _out()
-    console.print(
+    _show(
         f"{study.num_jobs:,} jobs over {study.span_seconds / 86400:.1f} days, {study.gpu_seconds / 3600:,.0f} GPU "
         f"hours; {study.mean_demand_gpus:,.0f} GPUs would be busy all the time."
     )
     for table in tables.analysis_tables(study):
-        console.print(table)
+        _show(table)
     if gpus is not None:
         run = _simulated(
             replace(read, records=records), Cluster(gpus=gpus, gpus_per_server=server_gpus), policy, "oracle"
         )
         by_gang = measure_by(run, lambda job: f"{job.gpus} GPU{'s' * (job.gpus > 1)}")
-        console.print(tables.group_table(f"Queueing by size of gang on {gpus} GPUs, simulated with {policy}", by_gang))
+        _show(tables.group_table(f"Queueing by size of gang on {gpus} GPUs, simulated with {policy}", by_gang))

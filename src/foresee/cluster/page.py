@@ -70,7 +70,7 @@ def page(title: str, runs: Mapping[str, Run]) -> str:
 
 def _chart(figure: go.Figure) -> str:
     return str(
-        figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False, "responsive": True})
+        figure.to_html(full_html=False, include_plotlyjs=False, config={"displayModeBar": False, "responsive": True})
     )
 
 

@@ -2,7 +2,8 @@
 
 In: a configuration and a number of steps. Out: a `Verification`: how many bytes of touched rows (values, state,
 versions) and dense weights were compared, and how many differ. One side has no cache and its rows in memory; the other
-is as the configuration says, with its tables in a temporary folder. Never touches the run's own folder.
+is as the configuration says, in a temporary folder. Never reads or writes the run's own folder, so it works on a run in
+any state: not begun, under way, interrupted, finished.
 """
 
 from __future__ import annotations
@@ -62,18 +63,29 @@ class Trained:
 
 
 def verify(config: RunConfig, *, num_steps: int, advance: Advance | None = None) -> Verification:
-    """Trains the first steps twice, without and with the plan, and compares every byte."""
+    """Trains the first steps twice, without and with the plan, and compares every byte. Both sides are one process."""
+    config = _in_one_process(config)
     log = parts.open_log(config)
     stream = first_steps(parts.train_stream(config, log), num_steps)
     demand = demand_of(stream.batches())
     in_memory = config.model_copy(update={"tables": config.tables.model_copy(update={"store": "memory"})})
     with tempfile.TemporaryDirectory(prefix="foresee-verify-") as folder:
-        tables = config.tables.model_copy(update={"folder": Path(folder) / "tables"})
-        as_it_is = config.model_copy(update={"tables": tables})
+        as_it_is = _elsewhere(config, Path(folder))
         with parts.open_tables(in_memory, log) as plain, parts.open_tables(as_it_is, log) as planned:
             without = _train(config, log, _plain_run(config, log, stream, plain, demand.largest_batch), advance)
             with_plan = _train(config, log, _planned_run(config, log, stream, planned), advance)
             return compare(without, with_plan, demand.rows, num_steps=stream.num_steps)
+
+
+def _elsewhere(config: RunConfig, folder: Path) -> RunConfig:
+    """The same run with nothing in its folder yet: commits and checkpoints of the real one belong to other tables."""
+    tables = config.tables.model_copy(update={"folder": None})
+    return config.model_copy(update={"run": folder, "tables": tables})
+
+
+def _in_one_process(config: RunConfig) -> RunConfig:
+    """The plan of one worker, who trains all samples: a plan for several carried out by one would train a share."""
+    return config.model_copy(update={"distributed": config.distributed.model_copy(update={"workers": 1, "servers": 0})})
 
 
 def compare(left: Trained, right: Trained, rows: Int64, *, num_steps: int) -> Verification:
@@ -135,6 +147,8 @@ def _plain_run(config: RunConfig, log: ClickLog, stream: FirstSteps, tables: Tab
 def _planned_run(config: RunConfig, log: ClickLog, stream: FirstSteps, tables: Tables) -> Run:
     whole = parts.train_stream(config, log)
     kept = parts.kept_plan(config, whole)
+    if kept is not None and kept.header.num_workers > 1:
+        raise PlanError(f"{kept.path} is a plan for {kept.header.num_workers} workers; verify without cache.plan_file")
     if kept is not None:
         return _run(config, log, stream, tables, kept.header, islice(kept.records(), stream.num_steps))
     header = replace(parts.plan_header(config, log, whole), num_steps=stream.num_steps)

@@ -23,6 +23,7 @@ from foresee.engine.run_folder import CONFIG_FILE, RunFolder, open_run
 from foresee.errors import DataError, PlanError, StoreError
 from foresee.store.disk.manifest import MANIFEST_FILE
 from foresee.store.server.shard import SHARD_FILE, read_shard_file
+from foresee.words import counted
 
 ARROW_MARK = b"\xff\xff\xff\xff"
 PLAN_SUFFIX = ".arrow"
@@ -145,7 +146,7 @@ def _log(path: Path, checkup: Checkup) -> None:
     def read() -> str:
         log.append(ClickLog.open(path))
         samples = ", ".join(f"{name} {size:,}" for name, size in log[0].split_sizes.items())
-        return f"{len(log[0].features)} features, {log[0].num_rows:,} rows; samples: {samples}"
+        return f"{counted(len(log[0].features), 'feature')}, {log[0].num_rows:,} rows; samples: {samples}"
 
     def contents() -> str:
         log[0].check()
@@ -153,7 +154,7 @@ def _log(path: Path, checkup: Checkup) -> None:
 
     def vocabularies() -> str:
         found = [log[0].vocabulary(name) for name in log[0].vocabularies]
-        return f"{sum(1 for it in found if it is not None)} files can be read"
+        return f"{counted(sum(1 for it in found if it is not None), 'file')} can be read"
 
     if checkup.attempt(DESCRIPTION_FILE, read):
         checkup.attempt("samples", contents)
@@ -166,7 +167,7 @@ def _plan(path: Path, checkup: Checkup) -> None:
     def read() -> str:
         plan.append(PlanFile.open(path))
         header = plan[0].header
-        return f"{header.planner}, {header.num_steps:,} steps, {header.num_workers} workers"
+        return f"{header.planner}, {counted(header.num_steps, 'step')}, {counted(header.num_workers, 'worker')}"
 
     def records() -> str:
         return f"{sum(1 for _ in plan[0].records()):,} records, each as its checksum says"

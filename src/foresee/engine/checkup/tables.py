@@ -20,6 +20,7 @@ from foresee.store.disk.journal import OVERLAY_FILE
 from foresee.store.disk.manifest import MANIFEST_FILE, Journal, Manifest, read_manifest
 from foresee.store.disk.overlay import HEADER_WORDS
 from foresee.store.disk.undo import UNDO_FILE
+from foresee.words import counted
 
 CHUNK_BYTES = 1 << 24
 ROWS_AT_ONCE = 1 << 18
@@ -32,7 +33,8 @@ def check_tables(folder: Path, checkup: Checkup, prefix: str = "") -> Manifest |
     def read() -> str:
         manifest.append(read_manifest(folder))
         layout = manifest[0].layout
-        return f"{len(layout.tables)} tables, {layout.num_rows:,} rows of {layout.row_bytes} bytes, {layout.optimizer}"
+        several = f"{counted(len(layout.tables), 'table')}, {counted(layout.num_rows, 'row')}"
+        return f"{several} of {layout.row_bytes} bytes, {layout.optimizer}"
 
     if not checkup.attempt(prefix + MANIFEST_FILE, read):
         return None

@@ -31,6 +31,7 @@ from foresee.engine.stopping import StopSignals
 from foresee.engine.workers.device import check_device
 from foresee.errors import ConfigError, InputError
 from foresee.store.server.layout_file import write_layout
+from foresee.words import counted
 
 
 def launch(
@@ -93,7 +94,8 @@ def check_can_launch(config: RunConfig, *, resume: bool = False) -> None:
     found = shard_folders(config.tables_folder)
     if config.tables.store == "disk" and found and len(found) != config.num_servers and not resume:
         raise ConfigError(
-            f"{config.tables_folder} holds {len(found)} shards, but this run has {config.num_servers} servers; "
+            f"{config.tables_folder} holds {counted(len(found), 'shard')}, but this run has "
+            f"{counted(config.num_servers, 'server')}; "
             f"give --servers {len(found)}, or another run folder"
         )
 

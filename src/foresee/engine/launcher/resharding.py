@@ -22,6 +22,7 @@ from foresee.store.disk import DiskStore
 from foresee.store.disk.files import Files
 from foresee.store.disk.manifest import MANIFEST_FILE
 from foresee.store.server.shard import Share, disk_shard
+from foresee.words import counted
 
 ROWS_AT_ONCE = 1 << 15
 COMPLETE_FILE = "complete"
@@ -50,8 +51,8 @@ def reshard(
         _switch(tables)
     except OSError as error:
         raise StoreError(
-            f"{tables} cannot be brought to {num_shards} shards ({error.strerror}); free some space, or resume with "
-            f"{found} servers"
+            f"{tables} cannot be brought to {_in_words(num_shards)} ({error.strerror}); free some space, or resume "
+            f"with {counted(found, 'server')}"
         ) from error
 
 
@@ -117,4 +118,4 @@ def _former(tables: Path) -> Path:
 
 
 def _in_words(num_shards: int) -> str:
-    return f"{num_shards} shards" if num_shards else "one folder"
+    return counted(num_shards, "shard") if num_shards else "one folder"

@@ -31,7 +31,8 @@ from foresee.store.remote.shards import scatter, split
 from foresee.store.server.shard import Share, disk_shard, memory_shard
 
 MODULES = (
-    "foresee.cli", "foresee.engine.workers.worker", "foresee.engine.workers.worker_end",
+    "foresee.cli.commands", "foresee.cli.worker", "foresee.cli.serve", "foresee.cli.plan_server",
+    "foresee.engine.workers.worker", "foresee.engine.workers.worker_end",
     "foresee.engine.planner_service.process", "foresee.engine.evaluation", "foresee.store.server.process",
     "foresee.models",
 )  # fmt: skip

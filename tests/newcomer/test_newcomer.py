@@ -1,0 +1,97 @@
+"""Every command of README and of the pages works as it is printed; and the walk sees those that do not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import walk
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(walk.SECONDS_MAX + 60)
+@pytest.mark.parametrize("name", walk.pages())
+def test_a_page_works_as_printed(name: str, tmp_path: Path) -> None:
+    assert walk.walk(name, prefix=Path(sys.prefix), folder=tmp_path) == []
+
+
+def test_the_pages_are_found() -> None:
+    assert {"README.md", "docs/tutorial.md"} <= set(walk.pages())
+
+
+PAGE = """
+Some words, and `foresee not-a-block`.
+
+    foresee prepare csv a.csv
+    foresee demo
+
+<!-- run first:
+echo hidden
+-->
+
+```sh
+pip install .
+foresee demo --samples 5
+```
+
+<!-- not run: needs a cluster -->
+
+    foresee cluster plan none
+
+words
+
+    $ python a.py
+    output
+    $ python b.py
+
+- a list
+    foresee in-a-list
+
+```python
+foresee = 1
+```
+
+    rows = foresee.lookahead()
+"""
+
+
+def test_what_is_a_command() -> None:
+    assert [block.script for block in walk.blocks(PAGE)] == [
+        "foresee prepare csv a.csv\nforesee demo --samples 20000\n",
+        "echo hidden",
+        ":\nforesee demo --samples 5",
+        "python a.py\npython b.py",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("false", "page.md:2 ended with 1: false"),
+        ("python -c 'import warnings; warnings.warn(str(1))'", "says more than a sentence on stderr"),
+        ("cat none.csv", "No such file"),
+    ],
+)
+def test_what_does_not_work_is_told(
+    script: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk, "ROOT", tmp_path)
+    (tmp_path / "page.md").write_text(f"words\n```sh\n{script}\n```\n```sh\necho after > after\n```\n")
+    (tmp_path / "folder").mkdir()
+    wrong = walk.walk("page.md", prefix=Path(sys.prefix), folder=tmp_path / "folder")
+    assert any(words in sentence for sentence in wrong), wrong
+
+
+def test_servers_and_variables_go_on_to_the_next_block_and_end_with_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk, "ROOT", tmp_path)
+    (tmp_path / "page.md").write_text(
+        "```sh\nexport WORD=here\nsleep 1000 &\necho $! > pid\n```\n```sh\nkill -0 $(cat pid)\ntest $WORD = here\n```\n"
+    )
+    (tmp_path / "folder").mkdir()
+    assert walk.walk("page.md", prefix=Path(sys.prefix), folder=tmp_path / "folder") == []
+    process = (tmp_path / "folder" / "pid").read_text().strip()
+    stat = Path(f"/proc/{process}/stat")
+    assert not stat.exists() or stat.read_text().split()[2] == "Z"
