@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     assert "the first 5 of 12 steps of 32 samples; cache of 150 of 189 rows" in text
     for name in ("lookahead (this run)", "none", "lru", "lfu", "static", "belady"):
         assert f"│ {name} " in text
-    assert "window: up to 12 steps" in text
+    assert "window: up to 12 steps beyond the one that is planned, in at most 2,147.5 MB (cache.window_bytes)\n" in text
     assert "memory needed, at most:" in text
     assert "--steps all" in text
     assert not Path("run").exists(), "planning makes no run folder"
@@ -54,6 +55,26 @@ def test_figures_in_json_are_the_counters_of_the_plans(
     row_bytes = 4 * 4 + 4 + 4  # values, row-wise state, version
     moved = policies["lru"]["fetched_per_step"] + policies["lru"]["written_back_per_step"]
     assert policies["lru"]["bytes_per_step"] == pytest.approx(moved * row_bytes)
+
+
+def test_a_window_that_memory_cuts_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = ("plan", "run.yaml", "--steps", "all", "--set", "cache.window_bytes=30000")
+    assert foresee(*cut, monkeypatch=monkeypatch) == 0
+    assert re.search(
+        r"window: up to [1-9] steps .*, in at most 0\.0 MB \(cache\.window_bytes\); memory cuts it: all 12 steps would "
+        r"take \d\.\d MB\n", capsys.readouterr().out,
+    )  # fmt: skip
+    found = {}
+    for num_bytes in (1_000, 3_000_000):
+        bound = ("--json", "--set", f"cache.window_bytes={num_bytes}", "--set", "cache.rows=120")
+        assert foresee(*cut, *bound, monkeypatch=monkeypatch) == 0
+        found[num_bytes] = json.loads(capsys.readouterr().out)
+    assert [figures["window_is_cut"] for figures in found.values()] == [True, False]
+    assert [figures["window_bytes"] for figures in found.values()] == [1_000, 3_000_000]
+    short, long = (figures["policies"]["lookahead"]["fetched_per_step"] for figures in found.values())
+    assert short > long, "what is announced is what the planner does"
 
 
 def test_keep_and_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,6 +115,10 @@ def test_the_curve(monkeypatch: pytest.MonkeyPatch) -> None:
         (["run.yaml", "--set", "cache.rows=10"], "the smallest cache that works for this log is "),
         (["run.yaml", "--set", "cache.planner=oracle"], "there is no planner 'oracle'; choose one of none"),
         (["run.yaml", "--set", "cache.window_steps=9", "--set", "cache.rows=110"], "a window of 9 steps needs"),
+        (
+            ["run.yaml", "--set", "cache.window_steps=9", "--set", "cache.window_bytes=20000"],
+            "step 0: a window of 9 steps takes more than the 20,000 bytes of window_bytes after",
+        ),
         (["missing.yaml"], "missing.yaml: there is no such file"),
         (["run.yaml", "--out", "nowhere/plan.arrow"], "the plan cannot be written"),
         (["run.yaml", "--curve", "nowhere/curve.csv", "--steps", "1"], "the curve cannot be written"),
