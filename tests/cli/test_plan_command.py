@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from command_line import foresee
 from foresee.data import tiny
-from foresee.engine.plan_file import PlanFile
+from foresee.engine.plan_file import PlanFile, write_plan
+from foresee.plan.record import Evict
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,43 @@ def test_a_window_that_memory_cuts_says_so(
     assert [figures["window_bytes"] for figures in found.values()] == [1_000, 3_000_000]
     short, long = (figures["policies"]["lookahead"]["fetched_per_step"] for figures in found.values())
     assert short > long, "what is announced is what the planner does"
+
+
+SEVERAL = ("--set", "log=single", "--set", "distributed.workers=2", "--set", "cache.rows=80")
+
+
+@pytest.mark.parametrize("more", [(), ("--set", "cache.planner=lru"), SEVERAL], ids=["lookahead", "lru", "workers"])
+def test_a_runs_plan_is_proved(
+    more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert foresee("plan", "check", "run.yaml", *more, monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    assert f"run.yaml: proved, 12 steps of {'2 workers' if more == SEVERAL else '1 worker'}, planned by " in text
+    assert re.search(r"\d+ reads see every earlier update, 0 are stale", text)
+    assert ("sent between workers" in text) == (more == SEVERAL)
+    assert not Path("run").exists()
+
+
+def test_a_kept_plan_is_proved_and_a_wrong_one_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert foresee("plan", "run.yaml", "--steps", "1", "--out", "right.arrow", monkeypatch=monkeypatch) == 0
+    right = ("plan", "check", "right.arrow", "--run", "run.yaml")
+    assert foresee(*right, monkeypatch=monkeypatch) == 0
+    assert "right.arrow: proved, 12 steps of 1 worker" in capsys.readouterr().out
+    plan = PlanFile.open("right.arrow")
+    records = list(plan.records())
+    forgotten = replace(records[-1], evict=Evict())
+    write_plan("wrong.arrow", plan.header, [*records[:-1], forgotten])
+    for arguments, sentence in [
+        (("wrong.arrow", "--run", "run.yaml"), "wrong.arrow: the plan is wrong, it breaks"),
+        (("wrong.arrow", "--run", "run.yaml"), "never reached the store"),
+        (("wrong.arrow",), "give their run: foresee plan check wrong.arrow --run RUN.yaml"),
+        (("right.arrow", "--run", "run.yaml", "--set", "train.seed=1"), "was made for another log, seed"),
+        (("missing.arrow", "--run", "run.yaml"), "there is no such file"),
+    ]:
+        assert foresee("plan", "check", *arguments, monkeypatch=monkeypatch) == 2
+        assert sentence in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
 def test_keep_and_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
