@@ -20,6 +20,7 @@ from foresee.plan.record import Fetch, Header, Push, Record, Reduce, Touches
 from foresee.plan.workers import WORKER_PLANNERS, check_plan
 from foresee.plan.workers.fae import group, hot_rows
 from foresee.testing.traces import skewed_trace, touches_of
+from het_model import AT_THE_BOUND, pulls_and_pushes
 
 EXACT = sorted(WORKER_PLANNERS)
 
@@ -78,6 +79,21 @@ def test_het_misses_at_most_workers_times_staleness_updates(
 @pytest.fixture(scope="module")
 def trace() -> list[Touches]:
     return skewed_trace(seed=5, num_rows=2000, num_steps=30, num_samples=64, num_lookups=4)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 7])
+def test_het_pulls_and_pushes_what_its_rule_says(staleness: int, trace: list[Touches]) -> None:
+    """Row by row, from the published rule: one update more or less at either bound would change the sets."""
+    records = planned(header_of("het", 4, 2000, trace, staleness), trace)
+    found = [(set(it.fetch.row.tolist()), set(it.refresh.row.tolist()), set(it.push.row.tolist())) for it in records]
+    assert found == pulls_and_pushes(trace, 4, staleness)
+    assert all(any(sets[kind] for sets in found) for kind in range(3))
+
+
+@pytest.mark.parametrize(("staleness", "refreshed"), [(0, [0]), (1, []), (2, [])])
+def test_het_pulls_beyond_its_bound_and_not_at_it(staleness: int, refreshed: list[int]) -> None:
+    records = planned(header_of("het", 2, 2, AT_THE_BOUND, staleness), AT_THE_BOUND)
+    assert (records[-1].step, records[-1].worker, records[-1].refresh.row.tolist()) == (2, 1, refreshed)
 
 
 def test_het_trades_rows_for_stale_reads(trace: list[Touches]) -> None:
