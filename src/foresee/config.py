@@ -81,7 +81,9 @@ class CacheConfig(Section):
     planner: str = "lookahead"
     """lookahead, belady, lru, lfu, static or none."""
     window_steps: int | None = Field(default=None, ge=0)
-    """A fixed lookahead as in the Bagpipe paper. Left out: as far as the cache can use."""
+    """A fixed lookahead as in the Bagpipe paper. Left out: as far as the cache can use, within `window_bytes`."""
+    window_bytes: int | None = Field(default=None, ge=1)
+    """Memory for the batches that the planner looks at. Left out: 2 GB, and as much as `window_steps` need."""
     plan_file: Path | None = Field(default=None, strict=False)
     """A plan kept by `foresee plan --out`. Left out: planned while training."""
 

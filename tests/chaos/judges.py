@@ -7,29 +7,39 @@ The long versions are `schedules.py` and `disk.py`; here each stops at the first
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
 
 import numpy as np
+import torch
 from disk import Enough, Tally, try_scenario
 
 from foresee.engine import pipeline
 from foresee.engine.plan_columns import record_of
 from foresee.engine.planner_service.session import PlanSession, kept_steps
+from foresee.engine.workers import conversation
+from foresee.engine.workers.parcels import Contents
 from foresee.errors import ForeseeError, PlanViolation, StaleReadError
 from foresee.plan import make_planner, plan
 from foresee.plan.check import check
 from foresee.plan.check_additive import check_additive
 from foresee.plan.record import Fetch, Header, Record
 from foresee.plan.workers.herald import herald
+from foresee.plan.workers.het import het
 from foresee.store import commits
 from foresee.store.contract import Layout, Rows, Table
+from foresee.store.disk.files import Files
 from foresee.testing import simulation
 from foresee.testing.simulation import SCHEDULES_OF_A_CASE, simulate
 from foresee.testing.simulation.case import make_case
 from foresee.testing.traces import skewed_trace
+from het_model import AT_THE_BOUND, pulls_and_pushes
 from trace_stream import TraceStream, header_of, records_of
 
 CASES, SCHEDULES = 60, 30
@@ -88,6 +98,41 @@ def additive_plans() -> str | None:
     )  # fmt: skip
     verdict = check_additive(header, trace, list(plan(herald(header), trace)), None, exact=True)
     return None if verdict.right and not verdict.stale_reads else f"{verdict.stale_reads} stale reads"
+
+
+def het_plans() -> str | None:
+    """HET's own rule: row by row with room for every row, and a row that is stale by just the bound."""
+    trace = skewed_trace(seed=3, num_rows=80, num_steps=20, num_samples=8, num_lookups=3)
+    header = Header(
+        planner="het", parameters={}, num_workers=4, capacity_rows=80, num_rows=80, first_step=0,
+        num_steps=len(trace), fetch_ahead_steps=1000, stream_digest="test",
+    )  # fmt: skip
+    for bound in (1, 2):
+        expected = pulls_and_pushes(trace, 4, bound)
+        for record, (_, refreshed, pushed) in zip(plan(het(header, bound), trace), expected, strict=True):
+            if (set(record.refresh.row.tolist()), set(record.push.row.tolist())) != (refreshed, pushed):
+                return f"step {record.step}, bound {bound}: worker {record.worker} pulls or pushes other rows"
+    *_, last = plan(het(replace(header, num_workers=2, capacity_rows=2, num_steps=3), 1), AT_THE_BOUND)
+    return "a row stale by the bound is pulled" if len(last.refresh) else None
+
+
+def sums() -> str | None:
+    """Gradients whose sum depends on the order, at every owner."""
+    gradients = np.array([[1.0], [1e8], [-1e8]], np.float32)
+    layout = Layout(tables=(Table("rows", 1),), width=1, state_width=0, optimizer="sgd")
+    arrived = [Contents(it[None], it[None], Rows.empty(0, layout), np.empty(0, np.int64)) for it in gradients]
+    for rank in range(3):
+        own, places = torch.from_numpy(gradients[[rank]]), [np.zeros(1, np.int64)] * 3
+        if (found := conversation.sum_in_worker_order(rank, own, places, arrived).item()) != 0.0:
+            return f"owner {rank} adds up to {found}"
+    return None
+
+
+def synced() -> str | None:
+    """What the operating system is asked for when a small file is replaced."""
+    with TemporaryDirectory() as folder, mock.patch.object(os, "fsync", return_value=None) as asked:
+        Files().publish(Path(folder) / "manifest.json", b"{}")
+    return None if asked.call_count == 2 else f"it was asked for {asked.call_count} syncs of a file and its folder"
 
 
 def versions() -> str | None:

@@ -94,6 +94,10 @@ def _patched(target: Any, name: str, new: Any) -> Patch:
 
 
 DISK_MUTANTS = [
+    Mutant(
+        name="nothing synced", rule="A sync asks the operating system for it.", judge=judges.synced,
+        patch=_patched(Files, "sync", lambda files, descriptor: None),
+    ),
     _disk("overlay not synced", "Records are on the disk before a manifest counts them.", _no_sync_of("overlay.bin")),
     _disk(
         "rows not synced", "Folded rows are on the disk before their journal is given up.",

@@ -15,6 +15,7 @@ from foresee.plan.lookahead import Lookahead
 from foresee.plan.record import Int64
 from foresee.plan.workers import ownership_kernels
 from foresee.plan.workers.herald import OnDemand
+from foresee.plan.workers.het import BoundedStaleness
 from foresee.plan.workers.ownership import Ownership
 
 _release, _depart_kernel, _evict = row_table.RowTable.release, ownership_kernels.depart, Ownership._evict
@@ -51,6 +52,16 @@ def _push_trained_only(
     return chosen[[row in set(trained.tolist()) for row in chosen.tolist()]] if len(chosen) else chosen
 
 
+def _het_push_at_the_bound(
+    self: BoundedStaleness, worker: int, trained: Int64, distinct: Int64, users: Int64, replicas: Any
+) -> Any:
+    return trained[replicas.pending[worker, trained] >= self._staleness]
+
+
+def _het_pull_at_the_bound(self: BoundedStaleness, worker: int, rows: Int64) -> Any:
+    return rows[self._stored[rows] - self._known[worker, rows] >= self._staleness]
+
+
 class _FromWhatIsAsked(session.PlanSession):
     """Plans from the step that is asked for, instead of the run's first one."""
 
@@ -84,6 +95,16 @@ PLAN_MUTANTS = [
     Mutant(
         name="pushes of the current batch only", rule="A row is pushed when another worker needs it, trained or not.",
         judge=judges.additive_plans, patch=lambda: [mock.patch.object(OnDemand, "to_push", _push_trained_only)],
+    ),
+    Mutant(
+        name="HET pushes at its bound", rule="A worker pushes what it has more than the bound of own updates of.",
+        judge=judges.het_plans,
+        patch=lambda: [mock.patch.object(BoundedStaleness, "to_push", _het_push_at_the_bound)],
+    ),
+    Mutant(
+        name="HET pulls at its bound", rule="A worker pulls what the server is more than the bound ahead of.",
+        judge=judges.het_plans,
+        patch=lambda: [mock.patch.object(BoundedStaleness, "outdated", _het_pull_at_the_bound)],
     ),
     Mutant(
         name="plan again from the wrong step", rule="A planner that begins again plans from the run's first step.",

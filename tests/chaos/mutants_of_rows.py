@@ -49,6 +49,11 @@ def _sum_own_first(rank: int, own: Any, added: Any, arrived: Any) -> Any:
     return _sum(0, own, [added[k] for k in order], [arrived[k] for k in order])
 
 
+def _sum_reversed(rank: int, own: Any, added: Any, arrived: Any) -> Any:
+    """From the last worker to the first, at every owner alike."""
+    return _sum(len(added) - 1 - rank, own, added[::-1], arrived[::-1])
+
+
 def _update_at_once(self: Conversation, *arguments: Any) -> Iterator[Any]:
     """Does not wait for the background exchange of the step before."""
     moments = _update(self, *arguments)
@@ -123,6 +128,10 @@ ROW_MUTANTS = [
     Mutant(
         name="gradients in another order", rule="An owner adds gradients in the order of workers.",
         judge=judges.schedules, patch=lambda: [mock.patch.object(conversation, "sum_in_worker_order", _sum_own_first)],
+    ),
+    Mutant(
+        name="gradients in reverse order", rule="An owner adds gradients from the first worker to the last.",
+        judge=judges.sums, patch=lambda: [mock.patch.object(conversation, "sum_in_worker_order", _sum_reversed)],
     ),
     Mutant(
         name="background not awaited", rule="Rows leave only after the background exchange of the step before.",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from command_line import foresee
 from foresee.data import tiny
-from foresee.engine.plan_file import PlanFile
+from foresee.engine.plan_file import PlanFile, write_plan
+from foresee.plan.record import Evict
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,7 @@ def test_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     assert "the first 5 of 12 steps of 32 samples; cache of 150 of 189 rows" in text
     for name in ("lookahead (this run)", "none", "lru", "lfu", "static", "belady"):
         assert f"│ {name} " in text
-    assert "window: up to 12 steps" in text
+    assert "window: up to 12 steps beyond the one that is planned, in at most 2,147.5 MB (cache.window_bytes)\n" in text
     assert "memory needed, at most:" in text
     assert "--steps all" in text
     assert not Path("run").exists(), "planning makes no run folder"
@@ -54,6 +57,63 @@ def test_figures_in_json_are_the_counters_of_the_plans(
     row_bytes = 4 * 4 + 4 + 4  # values, row-wise state, version
     moved = policies["lru"]["fetched_per_step"] + policies["lru"]["written_back_per_step"]
     assert policies["lru"]["bytes_per_step"] == pytest.approx(moved * row_bytes)
+
+
+def test_a_window_that_memory_cuts_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = ("plan", "run.yaml", "--steps", "all", "--set", "cache.window_bytes=30000")
+    assert foresee(*cut, monkeypatch=monkeypatch) == 0
+    assert re.search(
+        r"window: up to [1-9] steps .*, in at most 0\.0 MB \(cache\.window_bytes\); memory cuts it: all 12 steps would "
+        r"take \d\.\d MB\n", capsys.readouterr().out,
+    )  # fmt: skip
+    found = {}
+    for num_bytes in (1_000, 3_000_000):
+        bound = ("--json", "--set", f"cache.window_bytes={num_bytes}", "--set", "cache.rows=120")
+        assert foresee(*cut, *bound, monkeypatch=monkeypatch) == 0
+        found[num_bytes] = json.loads(capsys.readouterr().out)
+    assert [figures["window_is_cut"] for figures in found.values()] == [True, False]
+    assert [figures["window_bytes"] for figures in found.values()] == [1_000, 3_000_000]
+    short, long = (figures["policies"]["lookahead"]["fetched_per_step"] for figures in found.values())
+    assert short > long, "what is announced is what the planner does"
+
+
+SEVERAL = ("--set", "log=single", "--set", "distributed.workers=2", "--set", "cache.rows=80")
+
+
+@pytest.mark.parametrize("more", [(), ("--set", "cache.planner=lru"), SEVERAL], ids=["lookahead", "lru", "workers"])
+def test_a_runs_plan_is_proved(
+    more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert foresee("plan", "check", "run.yaml", *more, monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    assert f"run.yaml: proved, 12 steps of {'2 workers' if more == SEVERAL else '1 worker'}, planned by " in text
+    assert re.search(r"\d+ reads see every earlier update, 0 are stale", text)
+    assert ("sent between workers" in text) == (more == SEVERAL)
+    assert not Path("run").exists()
+
+
+def test_a_kept_plan_is_proved_and_a_wrong_one_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert foresee("plan", "run.yaml", "--steps", "1", "--out", "right.arrow", monkeypatch=monkeypatch) == 0
+    right = ("plan", "check", "right.arrow", "--run", "run.yaml")
+    assert foresee(*right, monkeypatch=monkeypatch) == 0
+    assert "right.arrow: proved, 12 steps of 1 worker" in capsys.readouterr().out
+    plan = PlanFile.open("right.arrow")
+    records = list(plan.records())
+    forgotten = replace(records[-1], evict=Evict())
+    write_plan("wrong.arrow", plan.header, [*records[:-1], forgotten])
+    for arguments, sentence in [
+        (("wrong.arrow", "--run", "run.yaml"), "wrong.arrow: the plan is wrong, it breaks"),
+        (("wrong.arrow", "--run", "run.yaml"), "never reached the store"),
+        (("wrong.arrow",), "give their run: foresee plan check wrong.arrow --run RUN.yaml"),
+        (("right.arrow", "--run", "run.yaml", "--set", "train.seed=1"), "was made for another log, seed"),
+        (("missing.arrow", "--run", "run.yaml"), "there is no such file"),
+    ]:
+        assert foresee("plan", "check", *arguments, monkeypatch=monkeypatch) == 2
+        assert sentence in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
 def test_keep_and_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,6 +156,10 @@ def test_the_curve(monkeypatch: pytest.MonkeyPatch) -> None:
         (["run.yaml", "--set", "cache.rows=10"], "the smallest cache that works for this log is "),
         (["run.yaml", "--set", "cache.planner=oracle"], "there is no planner 'oracle'; choose one of none"),
         (["run.yaml", "--set", "cache.window_steps=9", "--set", "cache.rows=110"], "a window of 9 steps needs"),
+        (
+            ["run.yaml", "--set", "cache.window_steps=9", "--set", "cache.window_bytes=20000"],
+            "step 0: a window of 9 steps takes more than the 20,000 bytes of window_bytes after",
+        ),
         (["missing.yaml"], "missing.yaml: there is no such file"),
         (["run.yaml", "--out", "nowhere/plan.arrow"], "the plan cannot be written"),
         (["run.yaml", "--curve", "nowhere/curve.csv", "--steps", "1"], "the curve cannot be written"),

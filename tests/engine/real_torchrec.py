@@ -36,6 +36,7 @@ def main() -> None:
         expected, found = theirs(step.item), bags.keyed(step.embeddings)
         assert found.keys() == expected.keys(), (found.keys(), expected.keys())
         assert found.length_per_key() == expected.length_per_key()
+        assert found.offset_per_key() == expected.offset_per_key()
         assert torch.allclose(found.values(), expected.values(), atol=1e-6)
         for pooled in (expected, found):
             (pooled.values() ** 2).sum().backward()

@@ -20,7 +20,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torchrec_fakes import Batch, DataType, EmbeddingBagConfig, KeyedJaggedTensor, PoolingType
+from torchrec_fakes import (
+    Batch,
+    DataType,
+    EmbeddingBagConfig,
+    EmbeddingConfig,
+    KeyedJaggedTensor,
+    PoolingType,
+    VariableStride,
+)
 
 import foresee
 from foresee.engine.evaluation import look_up
@@ -394,6 +402,7 @@ def test_a_feature_of_two_tables_and_its_names() -> None:
     keyed = bags.keyed(embeddings)
     assert keyed.keys() == ["x@a", "y", "x@b"]
     assert keyed.length_per_key() == [4, 4, 2]
+    assert keyed.offset_per_key() == [0, 4, 8, 10]
     assert keyed.values().shape == (2, 10)
     assert torch.equal(keyed.to_dict()["x@b"], embeddings[:, 2, :2])
     keyed["y"].sum().backward()  # type: ignore[no-untyped-call]
@@ -415,6 +424,7 @@ def test_a_feature_of_two_tables_and_its_names() -> None:
         (EmbeddingBagConfig(10, 4, "t", feature_names=["x", "x"]), "different names"),
         (EmbeddingBagConfig(10, 4, "users", feature_names=["x"]), "two tables are named 'users'"),
         (SimpleNamespace(name="t", num_embeddings=3), "has no embedding_dim"),
+        (EmbeddingConfig(10, 4, "t", ["x"]), "table 't': EmbeddingConfig has no pooling, so it describes sequences"),
     ],
 )
 def test_tables_that_cannot_be_are_refused(config: Any, sentence: str) -> None:
@@ -450,6 +460,7 @@ ONES = torch.ones(4, dtype=torch.int64)
         (KeyedJaggedTensor(["a", "c"], torch.tensor([0, 1, 2, 3]), ONES), "no feature 'b'; it has a, c"),
         (KeyedJaggedTensor(["a", "b"], torch.tensor([0, 1]), ONES), "lengths sum to 4, but there are 2"),
         (KeyedJaggedTensor(["a", "b"], torch.tensor([0]), ONES[:3]), "2 keys has 3 lengths"),
+        (VariableStride(["a", "b"], torch.tensor([0, 1, 2, 3]), ONES), "another number of samples for each key"),
         (KeyedJaggedTensor(["a", "b"], ONES, ONES, weights=ONES.float()), "has weights"),
         ({"a": ONES, "b": ONES[:2]}, "'b' has 2 samples, others 4"),
         ({"a": ONES}, "no feature 'b'"),

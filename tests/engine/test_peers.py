@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
@@ -15,13 +16,17 @@ from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, Rowwise
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.torch_cache import TorchCache
 from foresee.engine.work import Pooling
+from foresee.engine.workers.conversation import sum_in_worker_order
+from foresee.engine.workers.parcels import Contents
 from foresee.engine.workers.peers import PeerExchange
-from foresee.store.contract import Rows
+from foresee.store.contract import Layout, Rows, Table
 from foresee.store.memory import MemoryStore
 from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
 
 WIDTH = 5
 BATCH_SIZE = 24
+LAYOUT = Layout(tables=(Table("rows", 1),), width=1, state_width=0, optimizer="sgd")
+NOTHING_MOVED = (Rows.empty(0, LAYOUT), np.empty(0, np.int64))
 EPOCHS = 2
 
 
@@ -36,6 +41,16 @@ def plain_log(tmp_path_factory: pytest.TempPathFactory) -> ClickLog:
     """One id for each feature: the mean over a bag would make fractions of whole gradients."""
     path: Path = tmp_path_factory.mktemp("peers-plain")
     return tiny(path / "log", seed=6, num_samples=500, multi_valued=False)
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_gradients_are_added_in_the_order_of_workers_whoever_owns_the_row(rank: int) -> None:
+    """Small, then two that cancel: from the first worker on the small one is lost, from the last on it alone stays."""
+    gradients = np.array([[1.0], [1e8], [-1e8]], np.float32)
+    empty = Contents(np.empty((0, 1), np.float32), np.empty((0, 1), np.float32), *NOTHING_MOVED)
+    arrived = [empty if worker == rank else replace(empty, gradients=gradients[[worker]]) for worker in range(3)]
+    total = sum_in_worker_order(rank, torch.from_numpy(gradients[[rank]]), [np.zeros(1, np.int64)] * 3, arrived)
+    assert total.tolist() == [[0.0]]
 
 
 def train(

@@ -28,6 +28,7 @@ from foresee.plan import PLANNERS, make_planner, plan
 from foresee.plan.check import check
 from foresee.plan.count import count
 from foresee.plan.record import Header, Record, Touches, Transfers
+from foresee.plan.workers import WORKER_PLANNERS
 from foresee.store.contract import Rows
 from foresee.testing.traces import header_for, largest_batch, skewed_trace, traces
 
@@ -205,6 +206,17 @@ def test_nothing_is_kept_of_a_plan_that_fails(kept: tuple[Path, list[Record]], t
         write_plan(tmp_path / "plan.arrow", header, kept[1][:3])
     with pytest.raises(PlanError, match="cannot be written"):
         write_plan(tmp_path / "no" / "plan.arrow", header, kept[1])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("planner", ["herald", "replicated"])
+def test_a_plan_with_more_than_the_columns_say_is_refused(planner: str, tmp_path: Path) -> None:
+    """Pushes, refreshes and sums are for comparison; dropped without a word, the plan would come back another."""
+    trace = skewed_trace(seed=1, num_rows=50, num_steps=6, num_samples=8, num_lookups=3)
+    header = replace(header_for(planner, trace, capacity_rows=50, num_rows=50), num_workers=2)
+    records = list(plan(WORKER_PLANNERS[planner](header, []), trace))
+    with pytest.raises(PlanError, match=r"step \d, worker \d: its pushes, refreshes and sums over .* cannot be kept"):
+        write_plan(tmp_path / "plan.arrow", header, records)
     assert list(tmp_path.iterdir()) == []
 
 

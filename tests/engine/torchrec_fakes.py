@@ -21,6 +21,16 @@ class DataType(Enum):
 
 
 @dataclass
+class EmbeddingConfig:
+    """Sequences: it has no pooling."""
+
+    num_embeddings: int
+    embedding_dim: int
+    name: str = ""
+    feature_names: list[str] = field(default_factory=list)
+
+
+@dataclass
 class EmbeddingBagConfig:
     num_embeddings: int
     embedding_dim: int
@@ -46,8 +56,18 @@ class KeyedJaggedTensor:
     def offsets(self) -> Tensor:
         return torch.cat([torch.zeros(1, dtype=self._lengths.dtype), torch.cumsum(self._lengths, 0)])
 
+    def variable_stride_per_key(self) -> bool:
+        return False
+
     def weights_or_none(self) -> Tensor | None:
         return self._weights
+
+
+class VariableStride(KeyedJaggedTensor):
+    """As made with stride_per_key_per_rank: keys have other numbers of samples."""
+
+    def variable_stride_per_key(self) -> bool:
+        return True
 
 
 @dataclass

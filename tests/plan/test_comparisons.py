@@ -20,6 +20,7 @@ from foresee.plan.record import Fetch, Header, Push, Record, Reduce, Touches
 from foresee.plan.workers import WORKER_PLANNERS, check_plan
 from foresee.plan.workers.fae import group, hot_rows
 from foresee.testing.traces import skewed_trace, touches_of
+from het_model import AT_THE_BOUND, pulls_and_pushes
 
 EXACT = sorted(WORKER_PLANNERS)
 
@@ -78,6 +79,21 @@ def test_het_misses_at_most_workers_times_staleness_updates(
 @pytest.fixture(scope="module")
 def trace() -> list[Touches]:
     return skewed_trace(seed=5, num_rows=2000, num_steps=30, num_samples=64, num_lookups=4)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 7])
+def test_het_pulls_and_pushes_what_its_rule_says(staleness: int, trace: list[Touches]) -> None:
+    """Row by row, from the published rule: one update more or less at either bound would change the sets."""
+    records = planned(header_of("het", 4, 2000, trace, staleness), trace)
+    found = [(set(it.fetch.row.tolist()), set(it.refresh.row.tolist()), set(it.push.row.tolist())) for it in records]
+    assert found == pulls_and_pushes(trace, 4, staleness)
+    assert all(any(sets[kind] for sets in found) for kind in range(3))
+
+
+@pytest.mark.parametrize(("staleness", "refreshed"), [(0, [0]), (1, []), (2, [])])
+def test_het_pulls_beyond_its_bound_and_not_at_it(staleness: int, refreshed: list[int]) -> None:
+    records = planned(header_of("het", 2, 2, AT_THE_BOUND, staleness), AT_THE_BOUND)
+    assert (records[-1].step, records[-1].worker, records[-1].refresh.row.tolist()) == (2, 1, refreshed)
 
 
 def test_het_trades_rows_for_stale_reads(trace: list[Touches]) -> None:
@@ -191,6 +207,7 @@ def test_additive_rules_have_mutants(trace: list[Touches]) -> None:
     push, refresh = records[number].push, records[number].refresh
     unpushed = np.setdiff1d(records[number].unique, push.slot)
     twice = Push(np.repeat(push.slot, 2), np.repeat(push.row, 2))
+    held, slot = refresh.row[:1], np.array([header.capacity_rows - 1], np.int32)
     last = len(records) - 1
     mutants = {
         "no update of it to push": changed(records, number, push=twice),
@@ -200,6 +217,10 @@ def test_additive_rules_have_mutants(trace: list[Touches]) -> None:
         "never reached the store": changed(records, last, evict=type(records[last].evict)()),
         "does not apply exactly": changed(records, number, apply=records[number].apply[1:]),
         "is dropped, but it is no copy": changed(records, number, drop=unpushed[:1]),
+        "its lookups have another": changed(records, number, digest=records[number].digest ^ 1),
+        "outside the": changed(records, number, inverse=records[number].inverse - 10_000),
+        "holds this row already": changed(records, number, fetch=Fetch(held, slot, np.zeros_like(slot))),
+        "fetched, but the tables have": changed(records, number, fetch=Fetch(held + 2000, slot, np.zeros_like(slot))),
     }
     for words, mutated in mutants.items():
         verdict = check_plan(header, trace, mutated, None)
@@ -222,6 +243,21 @@ def test_a_sum_that_one_worker_leaves_out_is_caught(trace: list[Touches]) -> Non
     for words, reduce in {"reduces other rows": short, "for step 4": late}.items():
         verdict = check_plan(header, trace, changed(records, 6, reduce=reduce), None)
         assert any(words in violation for violation in verdict.violations)
+
+
+def test_a_sum_due_after_a_worker_reads_its_replica_is_caught(trace: list[Touches]) -> None:
+    """Every worker is equally late, so that all of them agree on the wrong value."""
+    header = header_of("replicated", 4, 400, trace)
+    records = planned(header, trace)
+    soon = np.flatnonzero(records[8].reduce.deadline == 3)[-1]
+    deadline = records[8].reduce.deadline + np.where(np.arange(len(records[8].reduce)) == soon, 1, 0)
+    late = [
+        replace(record, reduce=replace(record.reduce, deadline=deadline)) if record.step == 2 else record
+        for record in records
+    ]
+    verdict = check_plan(header, trace, late, None)
+    assert any("read before all gradients of an earlier step" in violation for violation in verdict.violations)
+    assert any("reduces an old replica of it" in violation for violation in verdict.violations)
 
 
 def test_replicas_need_room_for_two_steps() -> None:

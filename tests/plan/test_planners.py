@@ -10,11 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import foresee.plan
 from foresee.errors import PlanError
 from foresee.plan import PLANNERS, Lookahead, make_planner, plan
 from foresee.plan.check import check
 from foresee.plan.count import count
-from foresee.plan.record import UNKNOWN_VERSION, Record, Touches
+from foresee.plan.record import UNKNOWN_VERSION, Planner, Record, Touches
+from foresee.plan.upcoming import bytes_in_window
+from foresee.plan.workers.ownership import Ownership
+from foresee.plan.workers.placement import PLACEMENTS
 from foresee.testing.traces import header_for, largest_batch, skewed_trace, touches_of, traces
 
 EXACT = sorted(PLANNERS)
@@ -119,6 +123,49 @@ def test_a_fixed_window_that_does_not_fit_is_refused() -> None:
     with pytest.raises(PlanError, match="step 1: a window of 2 steps needs 4 slots, but the cache holds 3"):
         records_of("lookahead", [*trace[:2], touches_of([[1, 2, 3]])], 3, 10, window_steps=2)
     records_of("lookahead", trace, 4, 10, window_steps=2)
+
+
+def test_a_fixed_window_is_never_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory ends the default window, and of a fixed one only what was asked to; then it is refused, not cut."""
+    trace = skewed_trace(seed=2, num_rows=400, num_steps=30, num_samples=8, num_lookups=4)
+    whole = count(records_of("lookahead", trace, 400, 400, window_steps=12))
+    free = count(records_of("lookahead", trace, 60, 400))
+    monkeypatch.setattr(foresee.plan, "WINDOW_BYTES", 3 * bytes_in_window(32, 32))
+    assert count(records_of("lookahead", trace, 400, 400, window_steps=12)) == whole
+    assert count(records_of("lookahead", trace, 60, 400)).num_fetched > free.num_fetched
+    with pytest.raises(PlanError, match="step 0: a window of 12 steps takes more than the 2,000 bytes"):
+        records_of("lookahead", trace, 400, 400, window_steps=12, window_bytes=2_000)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_window_of_bytes_is_the_window_of_the_steps_they_hold(num_workers: int) -> None:
+    """Batches of equal size, so that the steps can be counted; with several workers too."""
+    rng = np.random.default_rng(1)
+    rows = [rng.permutation(200)[:32] for _ in range(40)]
+    trace = [Touches(row.astype(np.int64), np.arange(0, 33, 4, dtype=np.int32)) for row in rows]
+    for window in (2, 5):
+        by_bytes = header_for(
+            "lookahead", trace, capacity_rows=60, num_rows=200, window_bytes=(window + 1) * bytes_in_window(32, 32) - 1
+        )
+        header = replace(by_bytes, num_workers=num_workers)
+        found = list(plan(make_planner(header, lambda steps: []), trace))
+        versions = {"remember_versions": True, "window_bytes": None}
+        expected: Planner = Lookahead(header, window_steps=window, **versions)
+        if num_workers > 1:
+            expected = Ownership(header, PLACEMENTS["location_aware"], window_steps=window, **versions)
+        wanted = list(plan(expected, trace))
+        assert [record.evict.row.tolist() for record in found] == [record.evict.row.tolist() for record in wanted]
+
+
+def test_a_fixed_window_holds_for_several_workers() -> None:
+    trace = skewed_trace(seed=5, num_rows=400, num_steps=30, num_samples=8, num_lookups=4)
+    one = header_for("lookahead", trace, capacity_rows=40, num_rows=400, window_steps=2, placement="contiguous")
+    header = replace(one, num_workers=2)
+    found = count(plan(make_planner(header, lambda steps: []), trace))
+    short, long = (
+        count(plan(Ownership(header, PLACEMENTS["contiguous"], window_steps=steps), trace)) for steps in (2, 30)
+    )
+    assert found.num_fetched == short.num_fetched > long.num_fetched
 
 
 def test_an_id_outside_the_tables_is_named() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,51 @@ def gradient_applied_twice(records: Records) -> Records:
     return changed(records, 3, apply=np.append(records[3].apply, records[3].apply[:1]))
 
 
+def row_applied_that_no_sample_touches(records: Records) -> Records:
+    """It rests in the cache, is listed as touched, and its version grows without an update."""
+    for before, record in pairwise(records):
+        resting = np.setdiff1d(before.unique, np.concatenate([before.evict.slot, record.unique, record.evict.slot]))
+        if len(resting):
+            unique, apply = np.append(record.unique, resting[:1]), np.append(record.apply, resting[:1])
+            return changed(records, record.step, unique=unique, apply=apply)
+    raise AssertionError("this plan has no place for the mutation: choose another trace")
+
+
+def digest_of_other_data(records: Records) -> Records:
+    return changed(records, 3, digest=records[3].digest ^ 1)
+
+
+def inverse_counted_from_the_end(records: Records) -> Records:
+    """NumPy finds the same slot, a kernel reads what lies before the array."""
+    record = records[3]
+    return changed(records, 3, inverse=record.inverse - np.int32(len(record.unique)))
+
+
+def fetch_beyond_the_tables(records: Records) -> Records:
+    """Nobody reads the row, and the slot is given back."""
+    record, slot = with_a_free_slot(records)
+    beyond = fetched_too(record.fetch, NUM_ROWS, slot)
+    return changed(records, record.step, fetch=beyond, drop=np.array([slot], np.int32))
+
+
+def row_fetched_twice_and_dropped(records: Records) -> Records:
+    record, slot = with_a_free_slot(records)
+    twice = fetched_too(record.fetch, int(record.fetch.row[0]), slot)
+    return changed(records, record.step, fetch=twice, drop=np.array([slot], np.int32))
+
+
+def with_a_free_slot(records: Records) -> tuple[Record, int]:
+    """A record that fetches, and a slot that no step up to it has used."""
+    record = first(records, lambda record: len(record.fetch) > 0)
+    used = {slot for earlier in records[: record.step + 1] for slot in earlier.unique.tolist()}
+    return record, next(slot for slot in range(1_000) if slot not in used)
+
+
+def fetched_too(fetch: Fetch, row: int, slot: int) -> Fetch:
+    slots, versions = np.append(fetch.slot, np.int32(slot)), np.append(fetch.version, np.int32(0))
+    return Fetch(np.append(fetch.row, row), slots, versions)
+
+
 def eviction_forgotten(records: Records) -> Records:
     """A write-back that is lost while its slot is given away."""
     record = first(records, lambda record: len(record.evict) > 0)
@@ -243,6 +289,11 @@ MUTANTS: list[tuple[Mutation, str]] = [
     (slot_twice_in_unique, "a slot stands twice in `unique`"),
     (gradient_dropped, "the rows applied are not the rows touched, each once"),
     (gradient_applied_twice, "the rows applied are not the rows touched, each once"),
+    (row_applied_that_no_sample_touches, r"worker 0 has it in `unique`, but no sample touches it"),
+    (digest_of_other_data, r"step 3: the digest of worker 0 is -?\d+, its lookups have another"),
+    (inverse_counted_from_the_end, r"`inverse` has positions outside the \d+ of `unique`"),
+    (fetch_beyond_the_tables, "row 60: fetched, but the tables have rows 0 to 59"),
+    (row_fetched_twice_and_dropped, r"worker 0 holds this row already, in slot \d+"),
     (eviction_forgotten, r"into a slot that holds row \d+"),
     (last_eviction_forgotten, r"row \d+: version \d+ never reached the store"),
     (eviction_of_another_slot, r"evicted, but the slot holds \d+"),

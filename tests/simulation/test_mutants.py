@@ -20,8 +20,12 @@ def test_mutant_is_noticed(mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize(
-    "judge", [judges.plans, judges.additive_plans, judges.versions, judges.openings, judges.planner_session],
-    ids=["plans", "additive_plans", "versions", "openings", "planner_session"],
+    "judge",
+    [
+        judges.plans, judges.additive_plans, judges.het_plans, judges.sums, judges.synced, judges.versions,
+        judges.openings, judges.planner_session,
+    ],
+    ids=lambda judge: judge.__name__,
 )  # fmt: skip
 def test_judge_is_content_with_the_code_as_it_is(judge: judges.Judge) -> None:
     assert judge() is None

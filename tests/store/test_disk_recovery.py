@@ -9,6 +9,8 @@ import signal
 import struct
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,22 @@ from foresee.testing.store_suite import assert_same, ids, initial_rows, random_r
 LAYOUT = Layout(tables=(Table("a", 90), Table("b", 40)), width=6, state_width=1, optimizer="rowwise_adagrad", seed=3)
 ALL_ROWS = np.arange(LAYOUT.num_rows, dtype=np.int64)
 NUM_STEPS = 3
+
+
+def test_files_are_brought_to_the_disk_before_they_take_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disks of the other tests do this in their own way: here it is the operating system that is asked."""
+    asked: list[str] = []
+    named = "/proc/self/fd/{}".format
+    monkeypatch.setattr(os, "fsync", lambda descriptor: asked.append(Path(named(descriptor)).readlink().name))
+    monkeypatch.setattr(os, "replace", lambda source, target: asked.append(f"{source.name} becomes {target.name}"))
+    Files().publish(tmp_path / "manifest.json", b"{}")
+    assert asked == ["manifest.json.draft", "manifest.json.draft becomes manifest.json", tmp_path.name]
+    flushed: list[tuple[int, int]] = []
+    mapped: Any = SimpleNamespace(flush=lambda begin, num_bytes: flushed.append((begin, num_bytes)))
+    Files().sync_map(mapped, 4096)
+    assert flushed == [(0, 4096)]
 
 
 def rows_of_step(step: int) -> tuple[Int64, Rows]:

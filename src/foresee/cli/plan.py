@@ -1,7 +1,8 @@
 """`foresee plan`: what a run would move, without running it; the same beside other policies; a plan to keep.
 
-Three commands under one name: `foresee plan RUN.yaml` plans, `foresee plan show FILE` shows a kept plan, and `foresee
-plan features RUN.yaml` says which features are worth the time that placement takes to look at them.
+Four commands under one name: `foresee plan RUN.yaml` plans, `foresee plan show FILE` shows a kept plan, `foresee plan
+check` proves one, and `foresee plan features RUN.yaml` says which features are worth the time that placement takes to
+look at them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from foresee.terminal import terminal
 
 if TYPE_CHECKING:
     from foresee.data.batch import BatchStream
+    from foresee.plan.check import Verdict
     from foresee.plan.record import Header
 
 STEPS_COMPARED = 200
@@ -36,7 +38,7 @@ class _PlanUnlessShow(TyperGroup):
     """Whatever does not begin with another command's name is a run to be planned."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        named = args[:1] in (["show"], ["run"], ["features"])
+        named = args[:1] in (["show"], ["run"], ["check"], ["features"])
         return list(super().parse_args(ctx, args if named else ["run", *args]))
 
 
@@ -120,6 +122,55 @@ def show(
     show_all(console, sample)
 
 
+@app.command("check")
+def check(
+    file: Annotated[
+        Path, typer.Argument(metavar="RUN.YAML|FILE", help="A run, whose plan is proved, or a kept plan with --run.")
+    ],
+    overrides: Set = None,
+    run_file: Annotated[
+        Path | None, typer.Option("--run", metavar="RUN.YAML", help="The run that a kept plan was made for.")
+    ] = None,
+) -> None:
+    """Proves a plan by its rules alone, or says where it is wrong (exit code 2).
+
+    Plays every step of every worker through, without rows and without training, and holds each read, fetch, transfer,
+    update and write-back against what synchronous training needs. Knows nothing of the planner that made the plan. The
+    plan is the run's own, as `cache.plan_file` keeps it or as it would be planned, or the one in FILE.
+
+    [bold]Examples[/]
+
+      foresee plan check run.yaml
+      foresee plan check run.yaml --set distributed.workers=4
+      foresee plan check plan.arrow --run run.yaml
+    """
+    from foresee.engine.parts import kept_plan, open_log, plan_header, train_stream
+    from foresee.engine.planning import planned_records, proved
+
+    if run_file is None and file.suffix not in (".yaml", ".yml"):
+        raise PlanError(
+            f"{file}: a plan is proved against the batches it is for; give their run: foresee plan check {file} "
+            "--run RUN.yaml"
+        )
+    config, console = load_run(run_file or file, overrides or ()), Console()
+    if run_file is not None:
+        config = config.model_copy(update={"cache": config.cache.model_copy(update={"plan_file": file})})
+    log = open_log(config)
+    stream = train_stream(config, log)
+    kept = kept_plan(config, stream)
+    header = plan_header(config, log, stream) if kept is None else kept.header
+    records = planned_records(stream, header) if kept is None else kept.records()
+    with bar(console, "proving", header.num_steps) as advance:
+        verdict = proved(stream, header, records, None if kept is None else kept.counters, advance)
+    if not verdict.right:
+        shown = "; ".join(verdict.violations[:3])
+        raise PlanError(
+            f"{file}: the plan is wrong, it breaks {verdict.num_violations:,} rules, first: {shown}; do not train with "
+            "it: plan again"
+        )
+    console.print(_what_was_proved(str(file), header, verdict), highlight=False, markup=False, soft_wrap=True)
+
+
 @app.command("features")
 def features(
     run_file: RunFile,
@@ -162,6 +213,20 @@ def features(
             raise PlanError(f"{budget_ms} ms a step pay for no feature; give more, or choose placement contiguous")
         line = f"distributed.placement_features: [{', '.join(chosen)}]"
         show_all(console, line)
+
+
+def _what_was_proved(name: str, header: Header, verdict: Verdict) -> str:
+    counters, workers = verdict.counters, header.num_workers
+    among = f", {counters.num_received:,} sent between workers, none before it is final" if workers > 1 else ""
+    return (
+        f"{name}: proved, {counters.num_steps:,} steps of {workers} worker{'s' * (workers > 1)}, planned by "
+        f"{header.planner} for caches of {header.capacity_rows:,} rows:\n"
+        f"  every sample is trained once; {counters.num_lookups:,} lookups find their own rows\n"
+        f"  {counters.num_unique:,} reads see every earlier update, {verdict.stale_reads} are stale\n"
+        f"  {counters.num_fetched:,} rows are fetched, none before its last write-back{among}\n"
+        f"  every row that a step touches, and no other, is updated once, with every gradient\n"
+        f"  {counters.num_evicted:,} write-backs leave no update behind; at most {counters.peak_slots:,} slots are used"
+    )
 
 
 def _number_of(steps: str) -> int | None:

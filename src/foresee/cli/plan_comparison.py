@@ -15,7 +15,8 @@ from rich.table import Table
 from foresee.cli.bars import bar
 from foresee.data.stream import LogStream
 from foresee.engine import planning
-from foresee.engine.memory import Memory, in_words, memory_needed, window_steps
+from foresee.engine.memory import Memory, in_words, memory_needed, window_in_words, window_is_cut, window_steps
+from foresee.plan import window_bytes
 from foresee.plan.count import rows_moved
 from foresee.plan.record import Counters, Header
 from foresee.store.contract import Layout
@@ -36,6 +37,9 @@ class Comparison:
     batch_size: int
     window_steps: int
     """How far the run's planner sees beyond the step it plans."""
+    window_is_cut: bool
+    """By its bound on bytes."""
+    window_words: str
     memory: Memory
 
     @classmethod
@@ -59,6 +63,8 @@ class Comparison:
             num_steps_all=stream.num_steps,
             batch_size=stream.options.batch_size,
             window_steps=window_steps(header, first_batch) - 1,
+            window_is_cut=window_is_cut(header, first_batch),
+            window_words=window_in_words(header, first_batch),
             memory=memory_needed(layout, header, first_batch, shuffle_samples),
         )
 
@@ -84,6 +90,8 @@ def as_json(comparison: Comparison) -> str:
         "planner": comparison.header.planner,
         "cache_rows": comparison.header.capacity_rows,
         "window_steps": comparison.window_steps,
+        "window_bytes": window_bytes(comparison.header),
+        "window_is_cut": comparison.window_is_cut,
         "memory_bytes": comparison.memory.total,
         "steps": comparison.num_steps,
         "of_steps": comparison.num_steps_all,
@@ -103,7 +111,7 @@ def as_text(comparison: Comparison, log: str) -> list[RenderableType]:
         _table(comparison),
     ]
     if header.planner == "lookahead":
-        lines.append(f"window: up to {comparison.window_steps:,} steps beyond the one that is planned")
+        lines.append(comparison.window_words)
     lines.append(in_words(comparison.memory))
     if not whole:
         lines.append("the first steps fill the cache and know little reuse; --steps all compares the whole run")

@@ -41,6 +41,7 @@ from foresee.engine.tables import Tables
 from foresee.engine.torch_cache import TorchCache
 from foresee.engine.work import Pooling, Work, planned, replayed
 from foresee.errors import ConsistencyError, PlanError, UsageError
+from foresee.plan import WINDOW_BYTES
 from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Header, Record
 
@@ -285,6 +286,7 @@ def lookahead(
     seed: int = 0,
     planner: str = "lookahead",
     window_steps: int | None = None,
+    window_bytes: int | None = None,
     device: str | torch.device = "cpu",
     num_threads: int = 1,
     record: str | Path | None = None,
@@ -298,6 +300,7 @@ def lookahead(
     cache_rows: slots of the cache; at least the distinct rows of the largest batch.
     planner: any of `foresee.plan.PLANNERS`; all give the same bytes, with more or fewer rows moved.
     window_steps: a fixed lookahead as in the Bagpipe paper, instead of all that the cache can use.
+    window_bytes: what the batches that the planner looks at may take; left out, 2 GB, and as much as window_steps need.
     record: a folder into which the run records itself, for `foresee report` and `foresee watch`.
     first_step: the batch to begin with, such as 0 to train all batches of a new day on the tables of the days before,
     whose steps go on counting. Without it, a loop goes on after the last batch that these tables have committed.
@@ -306,8 +309,9 @@ def lookahead(
     committed_step = tables.store.committed_step
     source = enter(stream, first_step, committed_step, tables.history)
     header = make_header(
-        source, planner=planner, cache_rows=cache_rows, first_step=committed_step, window_steps=window_steps
-    )
+        source, planner=planner, cache_rows=cache_rows, first_step=committed_step, window_steps=window_steps,
+        window_bytes=window_bytes,
+    )  # fmt: skip
     if isinstance(log, Batches):
         header = log.bounded(header)
     timeline = NOT_RECORDED if record is None else Recording(Path(record))
@@ -337,6 +341,7 @@ def make_header(
     cache_rows: int,
     first_step: int = 0,
     window_steps: int | None = None,
+    window_bytes: int | None = None,
     fetch_ahead_steps: int = FETCH_AHEAD_STEPS,
     remember_versions: bool = False,
     num_workers: int = 1,
@@ -354,6 +359,7 @@ def make_header(
         planner=planner,
         parameters={
             "window_steps": window_steps,
+            "window_bytes": WINDOW_BYTES if window_bytes is None and window_steps is None else window_bytes,
             "remember_versions": int(remember_versions),
             "placement": placement,
             "placement_positions": None if placement_positions is None else ",".join(map(str, placement_positions)),

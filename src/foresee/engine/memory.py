@@ -15,8 +15,9 @@ from foresee.data.batch import Batch
 from foresee.data.stream import GROUPS_KEPT
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
 from foresee.errors import ConfigError
+from foresee.plan import window_bytes
 from foresee.plan.record import Header
-from foresee.plan.upcoming import WINDOW_LOOKUPS_MAX, WINDOW_STEPS
+from foresee.plan.upcoming import LOOKUP_BYTES, NEXT_USE_BYTES, ROW_TABLE_BYTES, WINDOW_STEPS, bytes_in_window
 from foresee.store.contract import Layout
 from foresee.store.machine import available_bytes, in_megabytes
 
@@ -24,12 +25,6 @@ SLOT_TABLE_BYTES = 12
 """Which row a slot holds and in which version the store has it."""
 PLANNER_SLOT_BYTES = 24
 """What the planner keeps for each slot: row, last use, place in a list, place among the free."""
-ROW_TABLE_BYTES = 2 * 32
-"""What the planner keeps for each row in its window, in a hash table that is half full at worst."""
-
-RECORD_BYTES = 12
-"""What the record of a step and the order of its lookups keep for each lookup."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -56,7 +51,7 @@ class Memory:
 LOWER = {
     "slots": "cache.rows or cache.share",
     "staging": "train.batch_size",
-    "window": "cache.window_steps or train.batch_size",
+    "window": "cache.window_bytes or train.batch_size",
     "log": "train.shuffle_samples",
     "rows": "the rows in memory (tables.store: disk)",
     "programs": "distributed.workers or distributed.servers",
@@ -132,18 +127,44 @@ def sample_bytes(batch: Batch) -> int:
 
 
 def window_steps(header: Header, batch: Batch) -> int:
-    """Batches in the planner's window: as many as asked for, and no more than its bound on lookups and the log give."""
-    if header.planner not in ("lookahead", "none"):
-        return 1
+    """Batches in the planner's window: as many as asked for, and no more than its bound on bytes and the log give."""
+    wanted, bound = _wanted_steps(header), window_bytes(header)
+    return wanted + 1 if bound is None else min(wanted, max(1, bound // _bytes_of(batch))) + 1
+
+
+def window_in_words(header: Header, batch: Batch) -> str:
+    """One line for a person: how far the planner sees, and what ends it there."""
+    found, wanted, bound = window_steps(header, batch) - 1, _wanted_steps(header), window_bytes(header)
+    seen = f"window: up to {found:,} steps beyond the one that is planned"
+    if bound is None:
+        return seen
+    seen += f", in at most {megabytes(bound)} (cache.window_bytes)"
+    if not window_is_cut(header, batch):
+        return seen
+    return f"{seen}; memory cuts it: all {wanted:,} steps would take {megabytes(wanted * _bytes_of(batch))}"
+
+
+def window_is_cut(header: Header, batch: Batch) -> bool:
+    """Does memory end the window before its steps or the log do?"""
+    return window_steps(header, batch) <= _wanted_steps(header)
+
+
+def _wanted_steps(header: Header) -> int:
+    """Steps beyond the planned one, if there were memory for all."""
+    if header.planner != "lookahead":
+        return 0
     asked = header.parameters.get("window_steps")
-    wanted = 0 if header.planner == "none" else WINDOW_STEPS if asked is None else int(asked)
-    return min(wanted, max(1, WINDOW_LOOKUPS_MAX // max(1, len(batch.rows))), header.num_steps) + 1
+    return min(WINDOW_STEPS if asked is None else int(asked), header.num_steps)
+
+
+def _bytes_of(batch: Batch) -> int:
+    return max(1, bytes_in_window(len(batch.rows), len(np.unique(batch.rows))))
 
 
 def _window(header: Header, batch: Batch, distinct: int, in_flight: int) -> int:
     num_steps = window_steps(header, batch)
     planned = batch.without_rows()
-    of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(planned) + RECORD_BYTES * len(batch.rows))
+    of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(planned) + LOOKUP_BYTES * len(batch.rows))
     rows_known = min(header.num_rows, header.capacity_rows + num_steps * distinct)
-    of_rows = num_steps * 12 * distinct + rows_known * ROW_TABLE_BYTES
+    of_rows = num_steps * NEXT_USE_BYTES * distinct + rows_known * ROW_TABLE_BYTES
     return of_batches + of_rows + header.capacity_rows * PLANNER_SLOT_BYTES

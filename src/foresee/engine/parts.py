@@ -72,6 +72,7 @@ def plan_header(
         cache_rows=cache_rows(config, log),
         first_step=first_step,
         window_steps=config.cache.window_steps,
+        window_bytes=config.cache.window_bytes,
         num_workers=workers,
         placement=config.distributed.placement if workers > 1 else None,
         placement_positions=_placement_positions(config, log) if workers > 1 else None,

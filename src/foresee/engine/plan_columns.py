@@ -47,7 +47,12 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def batch_of(record: Record) -> pa.RecordBatch:
-    """The record as a batch of one row."""
+    """The record as a batch of one row. One that adds at the store, or sums over replicas, has no columns here."""
+    if len(record.push) or len(record.refresh) or len(record.reduce):
+        raise PlanError(
+            f"step {record.step}, worker {record.worker}: its pushes, refreshes and sums over replicas cannot be kept; "
+            "such plans are made to be compared, not trained: keep one of lookahead or another that trains"
+        )
     scalars = {name: int(getattr(record, name)) for name in SCALARS}
     arrays = {name: np.ascontiguousarray(_lookup(record, name)) for name in ARRAYS}
     columns = [pa.array([scalars[name]], kind) for name, kind in SCALARS.items()]

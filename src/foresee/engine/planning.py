@@ -14,7 +14,9 @@ import numpy as np
 
 from foresee.data.batch import Batch, BatchStream
 from foresee.engine.work import too_large, touches_of
+from foresee.errors import PlanError
 from foresee.plan import make_planner, planned_from
+from foresee.plan.check import Verdict, check
 from foresee.plan.count import count
 from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.record import Counters, Header, Int64, Record, Touches
@@ -74,6 +76,27 @@ def planned_records(stream: BatchStream, header: Header, advance: Advance | None
 def counters_of(stream: BatchStream, header: Header, advance: Advance | None = None) -> Counters:
     """What a plan moves."""
     return count(planned_records(stream, header, advance))
+
+
+def proved(
+    stream: BatchStream, header: Header, records: Iterable[Record], promised: Counters | None,
+    advance: Advance | None = None,
+) -> Verdict:  # fmt: skip
+    """Plays a plan through against the batches it is for; what is wrong with it is in the verdict."""
+    if (header.num_rows, header.stream_digest) != (stream.num_rows, stream.digest):
+        raise PlanError(
+            f"the plan is for {header.num_rows} rows and the batches {header.stream_digest[:12]}, this run has "
+            f"{stream.num_rows} and {stream.digest[:12]}: another log, seed, batch size or number of epochs; give the "
+            "run that the plan was made for"
+        )
+
+    def touches() -> Iterator[Touches]:
+        for batch in islice(stream.batches(header.first_step), header.num_steps):
+            yield touches_of(batch)
+            if advance is not None:
+                advance()
+
+    return check(header, touches(), records, promised)
 
 
 def same_for(header: Header, planner: str, *, num_steps: int, capacity_rows: int | None = None) -> Header:

@@ -37,7 +37,7 @@ from foresee.engine.duties import (
 from foresee.engine.evaluation import group_position
 from foresee.engine.launcher.resharding import finish_switch
 from foresee.engine.loop import Run
-from foresee.engine.memory import check_memory, in_words, memory_needed
+from foresee.engine.memory import check_memory, in_words, memory_needed, window_in_words
 from foresee.engine.meter import Meter
 from foresee.engine.metrics import Metrics, MetricsWindow
 from foresee.engine.parts import (
@@ -132,6 +132,7 @@ def train(
         run.timeline = recording(config)
         display.say(_opening(config, run, first_step))
         display.say(in_words(memory))
+        display.say(window_in_words(header, first_batch))
         window, samples_before = MetricsWindow(), first_step * config.train.batch_size
         clock = TakeTime(run)
         valid = EvaluateValid(config, run, half, log, folder, sinks, display)

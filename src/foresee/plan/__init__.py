@@ -15,7 +15,7 @@ from foresee.plan.demand import least_frequently_used, least_recently_used, stat
 from foresee.plan.entry import Entered
 from foresee.plan.lookahead import Lookahead
 from foresee.plan.record import Header, Planner, Record, Touches
-from foresee.plan.upcoming import WINDOW_STEPS
+from foresee.plan.upcoming import WINDOW_BYTES, WINDOW_STEPS
 from foresee.plan.workers.ownership import Ownership
 from foresee.plan.workers.placement import PLACEMENTS, LocationAware
 
@@ -28,11 +28,19 @@ Profile = Callable[[int], Iterable[Touches]]
 
 def _lookahead(header: Header, profile: Profile) -> Planner:
     versions = bool(header.parameters.get("remember_versions", False))
-    window = header.parameters.get("window_steps")
+    window, bound = header.parameters.get("window_steps"), window_bytes(header)
     if window is None:
-        most = header.parameters.get("read_ahead_steps")
-        return Lookahead(header, window_steps=int(most or WINDOW_STEPS), remember_versions=versions)
-    return Lookahead(header, window_steps=int(window), eager=True, remember_versions=versions)
+        most = int(header.parameters.get("read_ahead_steps") or WINDOW_STEPS)
+        return Lookahead(header, window_steps=most, window_bytes=bound, remember_versions=versions)
+    return Lookahead(header, window_steps=int(window), window_bytes=bound, eager=True, remember_versions=versions)
+
+
+def window_bytes(header: Header) -> int | None:
+    """What the batches of the window may take; nothing bounds a window whose length was fixed, unless it is asked."""
+    asked = header.parameters.get("window_bytes")
+    if asked is not None:
+        return int(asked)
+    return WINDOW_BYTES if header.parameters.get("window_steps") is None else None
 
 
 def _none(header: Header, profile: Profile) -> Planner:
@@ -83,7 +91,11 @@ def _for_many(header: Header) -> Planner:
     place, positions = PLACEMENTS[placement], header.parameters.get("placement_positions")
     if positions is not None and placement == "location_aware":
         place = LocationAware(positions=_positions(str(positions)))
-    return Ownership(header, place, eager=header.planner == "none", remember_versions=versions)
+    window = header.parameters.get("window_steps")
+    return Ownership(
+        header, place, window_steps=WINDOW_STEPS if window is None else int(window), window_bytes=window_bytes(header),
+        eager=header.planner == "none", remember_versions=versions,
+    )  # fmt: skip
 
 
 def _positions(listed: str) -> tuple[int, ...]:
@@ -100,4 +112,7 @@ def plan(planner: Planner, trace: Iterable[Touches]) -> Iterator[Record]:
     yield from planner.finish()
 
 
-__all__ = ["PLANNERS", "PROFILE_STEPS", "WINDOW_STEPS", "Lookahead", "make_planner", "plan", "planned_from"]
+__all__ = [
+    "PLANNERS", "PROFILE_STEPS", "WINDOW_BYTES", "WINDOW_STEPS", "Lookahead", "make_planner", "plan", "planned_from",
+    "window_bytes",
+]  # fmt: skip

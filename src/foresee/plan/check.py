@@ -5,13 +5,14 @@ row the version that synchronous training would have and the version the store h
 worker what is in it.
 
 For each step it proves:
-  samples    every sample is trained exactly once, by every worker the same number
+  samples    every sample is trained exactly once, by every worker the same number (this and lookups: `check_step`)
   transfers  what one worker sends another receives, one to one; a copy that is sent is the newest there is
-  reads      each lookup finds its own row, with all updates of earlier steps
+  reads      each lookup finds its own row, with all updates of earlier steps, and no gradient still on its way
   fetches    the row's last write-back is at or before `not_before`; the store's version is the true, promised one
-  slots      a slot is below the capacity, free when a row is put into it, and never used after it was freed
-  updates    each touched row is applied exactly once, with the gradient of every other user; or summed over all workers
-             and applied by each to its replica
+  slots      a slot is below the capacity, free when a row is put into it, and never used after it was freed; a worker
+             holds a row once
+  updates    each touched row, and no other, is applied exactly once, where its optimiser state is, with the gradient of
+             every other user; or summed over all workers and applied by each to its replica
   evictions  the slot holds the named row in the named version, and no gradient for it is still on its way
 and at the end that no update is left behind in a cache. It uses dictionaries and no cleverness: it may be slow.
 """
@@ -26,8 +27,9 @@ from typing import Protocol
 import numpy as np
 
 from foresee.errors import PlanViolation
+from foresee.plan.check_step import faults_of_fetch, faults_of_lookups, faults_of_step
 from foresee.plan.count import Counting
-from foresee.plan.record import UNKNOWN_VERSION, Counters, Header, Kind, Record, Touches
+from foresee.plan.record import UNKNOWN_VERSION, Counters, Header, Kind, Record, Touches, Transfers
 
 VIOLATIONS_MAX = 20
 NEVER = -1
@@ -113,6 +115,8 @@ class _Held:
     """The step whose exchanges complete it; before that its newest version is not there yet."""
     replica: bool = False
     """Other workers hold the same, so that one of them can write it back for all."""
+    copy: bool = False
+    """Came as a VALUE: without the optimiser's state, so it can neither be applied nor written back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,8 @@ class _Game:
         self.written_back_at: dict[int, int] = {}
         self.knows_versions = header.first_step == 0
         self.slots: list[dict[int, _Held]] = [{} for _ in range(header.num_workers)]
+        self.rows: list[dict[int, int]] = [{} for _ in range(header.num_workers)]
+        """The same the other way round: the slot of each row."""
         self.parcels: dict[int, list[_Parcel]] = {}
         """By deadline."""
 
@@ -149,6 +155,8 @@ class _Game:
             self.counting.add(record)
             if len(record.push) or len(record.refresh):
                 self.wrong(f"step {step}: worker {record.worker} adds at the store, where owners assign")
+            if not all(self._known(transfers, record.worker) for transfers in (record.send, record.recv)):
+                self.wrong(f"step {step}: worker {record.worker} exchanges with itself or nobody, or no known kind")
         for fault in faults_of_step(step, touches, records):
             self.wrong(fault)
         for parcel in self.parcels.pop(step, []):
@@ -168,11 +176,21 @@ class _Game:
             self.wrong(f"{where}: the cache has {self.header.capacity_rows} slots")
         if slot in self.slots[worker]:
             self.wrong(f"{where}: put into a slot that holds row {self.slots[worker][slot].row}")
+        if held.row in self.rows[worker]:
+            self.wrong(f"{where}: worker {worker} holds this row already, in slot {self.rows[worker][held.row]}")
         self.slots[worker][slot] = held
+        self.rows[worker][held.row] = slot
+
+    def _take(self, worker: int, slot: int) -> _Held | None:
+        """Frees a slot; returns what was in it."""
+        held = self.slots[worker].pop(slot, None)
+        if held is not None:
+            self.rows[worker].pop(held.row, None)
+        return held
 
     def _fetch(self, step: int, record: Record) -> None:
-        if not step - 1 - self.header.fetch_ahead_steps <= record.not_before < step:
-            self.wrong(f"step {step}: its fetch is issued after step {record.not_before}: too late, or too far ahead")
+        for fault in faults_of_fetch(step, record.fetch, record.not_before, self.header):
+            self.wrong(fault)
         for row, slot, version in zip(record.fetch.row, record.fetch.slot, record.fetch.version, strict=True):
             self._fetch_row(step, record.worker, int(row), int(slot), int(version), record.not_before)
 
@@ -189,8 +207,6 @@ class _Game:
 
     def _read(self, step: int, touches: Touches, record: Record) -> None:
         slots = self.slots[record.worker]
-        if len(np.unique(record.unique)) != len(record.unique):
-            self.wrong(f"step {step}: a slot stands twice in `unique`")
         for slot in record.unique.tolist():
             held = slots.get(slot)
             if held is None:
@@ -198,10 +214,12 @@ class _Game:
             elif held.version != self.true_version.get(held.row, 0):
                 self.verdict.stale_reads += 1
                 self.wrong(f"step {step}, row {held.row}: read in version {held.version}")
+            elif held.final_after >= step:
+                self.verdict.stale_reads += 1
+                self.wrong(f"step {step}, row {held.row}: read before all gradients of an earlier step are there")
         found = np.array([slots[slot].row if slot in slots else -1 for slot in record.unique.tolist()], np.int64)
-        expected = rows_of(touches, record)
-        if len(record.inverse) != len(expected) or not np.array_equal(found[record.inverse], expected):
-            self.wrong(f"step {step}: the lookups do not find their own rows")
+        for fault in faults_of_lookups(step, touches, record, found):
+            self.wrong(fault)
 
     def _apply(self, step: int, records: list[Record]) -> None:
         """Every touched row is applied by one worker, who gets a gradient from every other user."""
@@ -219,6 +237,8 @@ class _Game:
                     self.wrong(f"step {step}: slot {slot} of worker {record.worker} is applied but holds nothing")
                     continue
                 applied.append(held.row)
+                if held.copy:
+                    self.wrong(f"step {step}, row {held.row}: applied to a copy, which has no optimiser state")
                 senders, deadline = gradients.pop((record.worker, slot), ([], step + 1))
                 if sorted([record.worker, *senders]) != sorted(users.get(held.row, set())):
                     self.wrong(f"step {step}, row {held.row}: its users' gradients are not each applied once")
@@ -244,6 +264,8 @@ class _Game:
                 if replica is None or read.get(replica.row, slot) != slot or deadline not in (step + 1, step + 2):
                     self.wrong(f"step {step}: worker {record.worker} reduces slot {slot} for step {deadline}")
                     continue
+                if replica.version != self.true_version.get(replica.row, 0) or replica.final_after >= step:
+                    self.wrong(f"step {step}, row {replica.row}: worker {record.worker} reduces an old replica of it")
                 replica.version, replica.final_after, replica.replica = step + 1, deadline - 1, True
             if reduced[-1] != reduced[0] or not np.array_equal(deadlines, records[0].reduce.deadline):
                 self.wrong(f"step {step}: worker {record.worker} reduces other rows than worker 0")
@@ -280,6 +302,10 @@ class _Game:
                     slots = int(sender.send.slot[out[k]]), int(receiver.recv.slot[into[k]])
                     yield sender.worker, slots[0], receiver.worker, slots[1], int(kinds[k]), int(deadlines[k])
 
+    def _known(self, transfers: Transfers, worker: int) -> bool:
+        others = np.setdiff1d(np.arange(self.header.num_workers), [worker])
+        return bool(np.isin(transfers.peer, others).all() and np.isin(transfers.kind, list(Kind)).all())
+
     def _exchange(self, step: int, records: list[Record]) -> None:
         """Values and moves leave after the step; a moved row leaves its slot behind."""
         moved: list[tuple[int, int]] = []
@@ -290,11 +316,12 @@ class _Game:
             if held is None or held.final_after > step:
                 self.wrong(f"step {step}: worker {sender} sends slot {slot}, which holds nothing that is final")
                 continue
-            self.parcels.setdefault(deadline, []).append(_Parcel(receiver, target, _Held(held.row, held.version)))
+            sent = _Held(held.row, held.version, copy=held.copy or kind != Kind.MOVE)
+            self.parcels.setdefault(deadline, []).append(_Parcel(receiver, target, sent))
             if kind == Kind.MOVE:
                 moved.append((sender, slot))
         for sender, slot in moved:
-            if self.slots[sender].pop(slot, None) is None:
+            if self._take(sender, slot) is None:
                 self.wrong(f"step {step}: slot {slot} of worker {sender} is moved twice")
 
     def _evict(self, step: int, record: Record) -> None:
@@ -303,10 +330,12 @@ class _Game:
 
     def _evict_slot(self, step: int, worker: int, slot: int, row: int, version: int) -> None:
         where = f"step {step}, row {row}, slot {slot}"
-        held = self.slots[worker].pop(slot, None)
+        held = self._take(worker, slot)
         if held is None or held.row != row:
             self.wrong(f"{where}: evicted, but the slot holds {held.row if held else None}")
             return
+        if held.copy:
+            self.wrong(f"{where}: evicted, but it is a copy, which has no optimiser state")
         if held.version != version or held.final_after > step:
             self.wrong(f"{where}: evicted as version {version}, the slot has {held.version} after {held.final_after}")
         self.store_version[row] = version
@@ -314,7 +343,7 @@ class _Game:
 
     def _drop(self, step: int, record: Record) -> None:
         for slot in record.drop.tolist():
-            held = self.slots[record.worker].pop(slot, None)
+            held = self._take(record.worker, slot)
             if held is None or (held.version == step + 1 and not held.replica) or held.final_after > step:
                 self.wrong(f"step {step}: slot {slot} is dropped, but it is no copy")
 
@@ -326,24 +355,3 @@ class _Game:
         if promised is not None and promised != self.counting.counters:
             self.wrong(f"the plan promises {promised}, counted are {self.counting.counters}")
         return self.verdict
-
-
-def faults_of_step(step: int, touches: Touches, records: list[Record]) -> Iterator[str]:
-    """What is wrong with the records of a step as a whole: their order, and who trains which samples."""
-    for worker, record in enumerate(records):
-        if (record.step, record.worker) != (step, worker):
-            yield f"record of step {record.step}, worker {record.worker} stands where step {step} is due"
-    placed = np.concatenate([record.samples for record in records])
-    if not np.array_equal(np.sort(placed), np.arange(touches.num_samples)):
-        yield f"step {step}: the samples are not each trained exactly once"
-    loads = [len(record.samples) for record in records]
-    if max(loads) - min(loads) > 1:
-        yield f"step {step}: the workers train {loads} samples, which differ by more than one"
-
-
-def rows_of(touches: Touches, record: Record) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The rows of the record's samples, lookup by lookup."""
-    offsets = touches.sample_offsets
-    return np.concatenate(
-        [np.empty(0, np.int64)] + [touches.rows[offsets[i] : offsets[i + 1]] for i in record.samples.tolist()]
-    )

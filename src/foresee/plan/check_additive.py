@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foresee.plan.check import NEVER, VIOLATIONS_MAX, Verdict, faults_of_step, rows_of, walk
+from foresee.plan.check import NEVER, VIOLATIONS_MAX, Verdict, walk
+from foresee.plan.check_step import faults_of_fetch, faults_of_lookups, faults_of_step
 from foresee.plan.count import Counting
 from foresee.plan.record import UNKNOWN_VERSION, Counters, Header, Record, Touches
 
@@ -77,15 +78,19 @@ class _Game:
             self._push(step, record)
 
     def _fetch(self, step: int, record: Record) -> None:
-        if not step - 1 - self.header.fetch_ahead_steps <= record.not_before < step:
-            self.wrong(f"step {step}: its fetch is issued after step {record.not_before}: too late, or too far ahead")
+        for fault in faults_of_fetch(step, record.fetch, record.not_before, self.header):
+            self.wrong(fault)
         slots, fetch = self.slots[record.worker], record.fetch
+        held = {replica.row for replica in slots.values()}
         for row, slot, version in zip(fetch.row.tolist(), fetch.slot.tolist(), fetch.version.tolist(), strict=True):
             where = f"step {step}, row {row}, slot {slot}"
             if not 0 <= slot < self.header.capacity_rows:
                 self.wrong(f"{where}: the cache has {self.header.capacity_rows} slots")
             if slot in slots:
                 self.wrong(f"{where}: put into a slot that holds row {slots[slot].row}")
+            if row in held:
+                self.wrong(f"{where}: worker {record.worker} holds this row already")
+            held.add(row)
             self._guard(where, row, version, record.not_before)
             slots[slot] = _Replica(row, list(self._stored(row)))
 
@@ -126,9 +131,8 @@ class _Game:
             if missing:
                 self._stale(step, slots[slot].row, missing)
         found = np.array([slots[slot].row if slot in slots else -1 for slot in record.unique.tolist()], np.int64)
-        expected = rows_of(touches, record)
-        if len(record.inverse) != len(expected) or not np.array_equal(found[record.inverse], expected):
-            self.wrong(f"step {step}: the lookups do not find their own rows")
+        for fault in faults_of_lookups(step, touches, record, found):
+            self.wrong(fault)
 
     def _stale(self, step: int, row: int, missing: int) -> None:
         self.verdict.stale_reads += 1

@@ -20,6 +20,7 @@ whole, and victims come off the farthest bucket.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, replace
 
@@ -31,7 +32,7 @@ from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.prefetch import prefetch_read, prefetch_write
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Record, Touches
 from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, RowTable, find, prefetch_entry
-from foresee.plan.upcoming import NOBODY, WINDOW_LOOKUPS_MAX, WINDOW_STEPS, NextUses, choose_victims
+from foresee.plan.upcoming import NOBODY, WINDOW_BYTES, WINDOW_STEPS, NextUses, bytes_in_window, choose_victims
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -148,16 +149,24 @@ class Lookahead:
     """Plans for one worker. Memory grows with the window, not with the tables or the log."""
 
     def __init__(
-        self, header: Header, *, window_steps: int = WINDOW_STEPS, eager: bool = False, remember_versions: bool = False
+        self,
+        header: Header,
+        *,
+        window_steps: int = WINDOW_STEPS,
+        window_bytes: int | None = WINDOW_BYTES,
+        eager: bool = False,
+        remember_versions: bool = False,
     ) -> None:
         """
         window_steps: how many steps beyond the planned one are known.
+        window_bytes: fewer are known where their batches take more than this; with `eager` that is refused.
         eager: rows without a next use in the window leave at once, and a cache too small for that is refused.
         remember_versions: predict the version of every fetched row, however long ago it was written, at 32 bytes for
             each row ever touched. Without it, rows that left the cache long ago are UNKNOWN_VERSION.
         """
         self.header = header
         self.window_steps = window_steps
+        self.window_bytes = math.inf if window_bytes is None else window_bytes
         self.eager = eager
         self.remember_versions = remember_versions
         fresh = 0 if remember_versions and header.first_step == 0 else UNKNOWN_VERSION
@@ -171,7 +180,8 @@ class Lookahead:
         self._heads = np.full(window_steps + 2, NOBODY, np.int32)
         self._uses = NextUses(self.window_steps)
         self._window: deque[_Read] = deque()
-        self._window_lookups = 0
+        self._bytes_held = 0
+        """Of the batches in the window."""
         self._planned = header.first_step
         """The next step to plan; the window holds the batches from here on."""
         self._read = header.first_step
@@ -181,7 +191,9 @@ class Lookahead:
         """Reads the next batch; plans the oldest one of the window once that is full."""
         self._look_at(touches)
         records: list[Record] = []
-        while len(self._window) > self.window_steps or self._window_lookups > WINDOW_LOOKUPS_MAX:
+        while len(self._window) > self.window_steps or (self._window and self._bytes_held > self.window_bytes):
+            if self.eager and len(self._window) <= self.window_steps:
+                raise self._window_too_long()
             records += self._plan_step()
         return records
 
@@ -206,13 +218,13 @@ class Lookahead:
             self._lists, self._heads,
         )  # fmt: skip
         self._window.append(_Read(touches.num_samples, batch.rows, batch.inverse, first, batch.checksum))
-        self._window_lookups += len(touches.rows)
+        self._bytes_held += bytes_in_window(len(batch.inverse), len(batch.rows))
         self._read += 1
 
     def _plan_step(self) -> list[Record]:
         """Plans the oldest batch of the window; returns the record of the step before, whose evictions it decides."""
         step, batch = self._planned, self._window.popleft()
-        self._window_lookups -= len(batch.inverse)
+        self._bytes_held -= bytes_in_window(len(batch.inverse), len(batch.rows))
         # Rows in slots that this step touches are exactly those of its bucket: dropping it protects them.
         self._heads[step % len(self._heads)] = NOBODY
         unique = np.empty(len(batch.rows), np.int32)
@@ -235,6 +247,12 @@ class Lookahead:
         return PlanError(
             f"step {step}: a window of {self.window_steps} steps needs {needed} slots, but the cache holds "
             f"{self.header.capacity_rows}; give it at least {needed} rows, or a smaller window"
+        )
+
+    def _window_too_long(self) -> PlanError:
+        return PlanError(
+            f"step {self._planned}: a window of {self.window_steps} steps takes more than the {self.window_bytes:,} "
+            f"bytes of window_bytes after {len(self._window) - 1} of them; give it more bytes, or fewer steps"
         )
 
     def _close(self, victims: Int32) -> list[Record]:

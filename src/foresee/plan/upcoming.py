@@ -11,10 +11,22 @@ from numba import njit
 
 from foresee.plan.record import Int32
 
-WINDOW_STEPS = 1024
-WINDOW_LOOKUPS_MAX = 1 << 25
-"""The window also ends where it holds this many lookups: 128 MB of positions. Mostly it is this that ends it."""
+WINDOW_STEPS = 4096
+WINDOW_BYTES = 2 << 30
+"""A window whose length nobody fixed also ends where its batches take so many bytes. Mostly it is this that ends it.
+A number, not a share of the machine's memory: the same settings give the same plan wherever it is made."""
+LOOKUP_BYTES = 12
+"""What a lookup of a batch in the window takes: its position, and its part of the record to come."""
+NEXT_USE_BYTES = 12
+"""What a distinct row of a batch takes: its id, and its place in the ring."""
+ROW_TABLE_BYTES = 2 * 32
+"""What a row in the window takes in a hash table that is half full at worst."""
 NOBODY = -1
+
+
+def bytes_in_window(num_lookups: int, num_distinct: int) -> int:
+    """What one batch takes, at most: as if no other batch of the window had its rows."""
+    return num_lookups * LOOKUP_BYTES + num_distinct * (NEXT_USE_BYTES + ROW_TABLE_BYTES)
 
 
 class NextUses:

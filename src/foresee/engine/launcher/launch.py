@@ -23,7 +23,7 @@ from foresee.engine.launcher.local_shards import shard_folders
 from foresee.engine.launcher.processes import Part, Processes, Start
 from foresee.engine.launcher.resharding import reshard
 from foresee.engine.launcher.supervisor import Failed, Stopped, Supervisor
-from foresee.engine.memory import check_memory, in_words, launched_memory
+from foresee.engine.memory import check_memory, in_words, launched_memory, window_in_words
 from foresee.engine.parts import build_model, open_log, plan_header, table_layout, train_stream
 from foresee.engine.progress import Display, make_display
 from foresee.engine.run_folder import RunFolder
@@ -71,6 +71,7 @@ def launch(
             folder = RunFolder(config.run)
             reshard(config.tables_folder, layout, config.num_servers, folder.checkpoints, display.say)
         display.say(in_words(memory))
+        display.say(window_in_words(header, stream.batch(0)))
         write_layout(Path(scratch) / "layout.json", layout)
         if config.tables.store == "memory":
             display.say(

@@ -161,7 +161,13 @@ def _checked(config: Any) -> EmbeddingBagConfig:
     missing = [field for field in fields if not hasattr(config, field)]
     if missing:
         raise ConfigError(f"{config!r} has no {missing[0]}; give EmbeddingBagConfig objects")
-    name, pooling = config.name, _word(getattr(config, "pooling", SUM))
+    if not hasattr(config, "pooling"):
+        # TorchRec's EmbeddingConfig: one vector for each id of a sequence, where a bag has one for all of them.
+        raise ConfigError(
+            f"table {config.name!r}: {type(config).__name__} has no pooling, so it describes sequences; bags have one "
+            "vector: give an EmbeddingBagConfig with pooling sum or mean"
+        )
+    name, pooling = config.name, _word(config.pooling)
     data_type = _word(getattr(config, "data_type", "fp32"))
     if pooling not in (SUM, MEAN):
         raise ConfigError(f"table {name!r}: pooling {pooling!r} is not known; use sum or mean")

@@ -92,6 +92,12 @@ def _of_keyed_jagged(ids: Any, features: Sequence[Lookup], step: int) -> list[_C
     weights = getattr(ids, "weights_or_none", None)
     if callable(weights) and weights() is not None:
         raise DataError(f"step {step}: this KeyedJaggedTensor has weights; bags are summed or averaged: give none")
+    variable = getattr(ids, "variable_stride_per_key", None)
+    if callable(variable) and variable():
+        raise DataError(
+            f"step {step}: this KeyedJaggedTensor has another number of samples for each key (variable stride); give "
+            "every key the same samples"
+        )
     keys, values, lengths = list(ids.keys()), _ints(ids.values(), step), _ints(ids.lengths(), step)
     if not keys or len(lengths) % len(keys):
         raise DataError(

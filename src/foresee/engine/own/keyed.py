@@ -7,6 +7,7 @@ each name. All are views: what a model makes of them sends its gradient back to 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -34,6 +35,10 @@ class KeyedEmbeddings:
     def length_per_key(self) -> list[int]:
         """Width of each feature."""
         return list(self._features.values())
+
+    def offset_per_key(self) -> list[int]:
+        """Where each feature begins in `values()`, and where the last ends."""
+        return list(accumulate(self._features.values(), initial=0))
 
     def values(self) -> Tensor:
         """[samples, sum of all widths]: the features side by side."""

@@ -16,11 +16,11 @@ from foresee.engine.comparison.compare import bytes_of, header_of
 from foresee.engine.comparison.policies import Policy, planner_for
 from foresee.engine.comparison.sample import CacheSize, Sample
 from foresee.engine.loop import FETCH_AHEAD_STEPS
-from foresee.engine.memory import ROW_TABLE_BYTES, SLOT_TABLE_BYTES
+from foresee.engine.memory import SLOT_TABLE_BYTES
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
 from foresee.plan.cost import Prediction, RowBytes, Speeds, predict, transfer_bytes
 from foresee.plan.record import Header, Record
-from foresee.plan.upcoming import WINDOW_LOOKUPS_MAX, WINDOW_STEPS
+from foresee.plan.upcoming import ROW_TABLE_BYTES, WINDOW_BYTES, WINDOW_STEPS, bytes_in_window
 from foresee.plan.volumes import CRITICAL, RECEIVED, Measuring, Volumes
 from foresee.store.contract import Layout
 
@@ -130,7 +130,7 @@ def trainer_bytes(header: Header, volumes: Volumes, layout: Layout) -> float:
 def planner_bytes(header: Header, sample: Sample) -> float:
     """Slots of all trainers, the window's lookups, and the rows the planner knows: never more than the window holds."""
     lookups = len(sample.steps[0].rows)
-    window = min(WINDOW_STEPS, WINDOW_LOOKUPS_MAX // max(1, lookups) + 1)
+    window = min(WINDOW_STEPS, WINDOW_BYTES // max(1, bytes_in_window(lookups, round(sample.num_unique))) + 1)
     known = min(header.num_rows, header.num_workers * header.capacity_rows + window * sample.num_unique)
     slots = header.num_workers * header.capacity_rows * PLANNER_SLOT_BYTES
     return slots + window * lookups * PLANNER_LOOKUP_BYTES + known * ROW_TABLE_BYTES

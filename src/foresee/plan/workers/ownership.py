@@ -17,6 +17,7 @@ Slots, victims and guards are those of `lookahead`, for each worker.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -27,7 +28,7 @@ from foresee.errors import PlanError
 from foresee.plan.demand import BatchTooLargeError
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Kind, Record, Touches, Transfers
 from foresee.plan.row_table import LOW, NO_SLOT, RowTable, checksum_of
-from foresee.plan.upcoming import NOBODY, WINDOW_LOOKUPS_MAX, WINDOW_STEPS, NextUses, choose_victims
+from foresee.plan.upcoming import NOBODY, WINDOW_BYTES, WINDOW_STEPS, NextUses, bytes_in_window, choose_victims
 from foresee.plan.workers import ownership_kernels as kernels
 from foresee.plan.workers.ownership_kernels import (
     DEADLINE,
@@ -76,6 +77,7 @@ class Ownership:
         placement: Placement,
         *,
         window_steps: int = WINDOW_STEPS,
+        window_bytes: int | None = WINDOW_BYTES,
         eager: bool = False,
         remember_versions: bool = False,
     ) -> None:
@@ -89,6 +91,7 @@ class Ownership:
         self.eager = eager
         # Whether a gradient is urgent depends on the next step: that one is always known.
         self.window_steps = max(1, window_steps)
+        self.window_bytes = math.inf if window_bytes is None else window_bytes
         self.remember_versions = remember_versions
         self._place = placement
         fresh = 0 if remember_versions and header.first_step == 0 else UNKNOWN_VERSION
@@ -103,7 +106,7 @@ class Ownership:
         self._heads = np.full((workers, self.window_steps + 2), NOBODY, np.int32)
         self._uses = NextUses(self.window_steps)
         self._window: deque[_Read] = deque()
-        self._window_lookups = 0
+        self._bytes_held = 0
         self._planned = header.first_step
         self._read = header.first_step
         self._open: deque[_Planned] = deque()
@@ -118,7 +121,7 @@ class Ownership:
         self._look_at(touches)
         records: list[Record] = []
         while len(self._window) > self.window_steps or (
-            self._window_lookups > WINDOW_LOOKUPS_MAX and len(self._window) > 2
+            self._bytes_held > self.window_bytes and len(self._window) > 2
         ):
             records += self._plan_step()
         return records
@@ -153,12 +156,12 @@ class Ownership:
             self._lists, self._heads,
         )  # fmt: skip
         self._window.append(_Read(touches, batch.rows, batch.inverse, first))
-        self._window_lookups += len(touches.rows)
+        self._bytes_held += bytes_in_window(len(batch.inverse), len(batch.rows))
         self._read += 1
 
     def _plan_step(self) -> list[Record]:
         step, batch = self._planned, self._window.popleft()
-        self._window_lookups -= len(batch.inverse)
+        self._bytes_held -= bytes_in_window(len(batch.inverse), len(batch.rows))
         self._heads[:, step % self._heads.shape[1]] = NOBODY
         held, pasts = np.empty(len(batch.rows), np.int64), np.empty(len(batch.rows), np.int64)
         kernels.locate(self._table.entries, batch.rows, held, pasts)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from foresee.engine.workers.itinerary import Itinerary
 from foresee.plan import make_planner, plan
-from foresee.plan.check import rows_of
+from foresee.plan.check_step import rows_of
 from foresee.plan.record import UNKNOWN_VERSION, Header, Int64, Record, Touches
 from foresee.plan.workers.placement import PLACEMENTS
 from foresee.store.contract import Float32, Int32, Layout, Table

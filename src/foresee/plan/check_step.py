@@ -1,0 +1,61 @@
+"""What every record must be, whatever its protocol: the part that both checkers share.
+
+In: the touches of a step, the records of all workers, and which row each slot read holds. Out: what is wrong, in words.
+A record's samples, lookups, distinct slots and digest follow from the touches alone, so they are compared, not played.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from foresee.plan.record import Fetch, Header, Int64, Record, Touches
+from foresee.plan.row_table import checksum_of
+
+
+def faults_of_step(step: int, touches: Touches, records: list[Record]) -> Iterator[str]:
+    """What is wrong with the records of a step as a whole: their order, and who trains which samples."""
+    for worker, record in enumerate(records):
+        if (record.step, record.worker) != (step, worker):
+            yield f"record of step {record.step}, worker {record.worker} stands where step {step} is due"
+    placed = np.concatenate([record.samples for record in records])
+    if not np.array_equal(np.sort(placed), np.arange(touches.num_samples)):
+        yield f"step {step}: the samples are not each trained exactly once"
+    loads = [len(record.samples) for record in records]
+    if max(loads) - min(loads) > 1:
+        yield f"step {step}: the workers train {loads} samples, which differ by more than one"
+
+
+def faults_of_lookups(step: int, touches: Touches, record: Record, found: Int64) -> Iterator[str]:
+    """What is wrong with the lookups of one worker. `found`: the row in each slot of `unique`, -1 for none."""
+    expected = rows_of(touches, record)
+    if len(np.unique(record.unique)) != len(record.unique):
+        yield f"step {step}: a slot stands twice in `unique`"
+    # NumPy counts a negative position from the end; kernels read what lies before the array.
+    inside = not len(record.inverse) or 0 <= record.inverse.min() <= record.inverse.max() < len(found)
+    if not inside:
+        yield f"step {step}: `inverse` has positions outside the {len(found)} of `unique`"
+    if len(record.inverse) != len(expected) or not (inside and np.array_equal(found[record.inverse], expected)):
+        yield f"step {step}: the lookups do not find their own rows"
+    untouched = np.setdiff1d(found[found >= 0], expected)
+    if len(untouched):
+        yield f"step {step}, row {untouched[0]}: worker {record.worker} has it in `unique`, but no sample touches it"
+    if record.digest != checksum_of(expected):
+        yield f"step {step}: the digest of worker {record.worker} is {record.digest}, its lookups have another"
+
+
+def faults_of_fetch(step: int, fetch: Fetch, not_before: int, header: Header) -> Iterator[str]:
+    """What is wrong with reading these rows for this step, wherever they go."""
+    if not step - 1 - header.fetch_ahead_steps <= not_before < step:
+        yield f"step {step}: its fetch is issued after step {not_before}: too late, or too far ahead"
+    for row in fetch.row[(fetch.row < 0) | (fetch.row >= header.num_rows)].tolist():
+        yield f"step {step}, row {row}: fetched, but the tables have rows 0 to {header.num_rows - 1}"
+
+
+def rows_of(touches: Touches, record: Record) -> Int64:
+    """The rows of the record's samples, lookup by lookup."""
+    offsets = touches.sample_offsets
+    return np.concatenate(
+        [np.empty(0, np.int64)] + [touches.rows[offsets[i] : offsets[i + 1]] for i in record.samples.tolist()]
+    )
