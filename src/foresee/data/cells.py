@@ -96,7 +96,7 @@ def raw_type_of(kind: pa.DataType, values: pa.Array) -> RawType | None:
     """
     while is_list(kind) or pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if not _is_text(kind):
+    if not is_text(kind):
         return None if pa.types.is_null(kind) else _typed(kind)
     found = values.flatten() if is_list(values.type) else values.filter(pc.not_equal(values, ""))
     if not len(found):
@@ -195,7 +195,8 @@ def _without(strings: pa.Array, markers: tuple[str, ...]) -> pa.Array:
     return pc.if_else(pc.is_in(strings, value_set=pa.array(markers, pa.large_string())), "", strings)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Is a cell text? Text in bytes counts."""
     texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     return any(test(kind) for test in (*texts, pa.types.is_binary, pa.types.is_large_binary))
 

@@ -20,12 +20,13 @@ from foresee.data.cells import (
     Mask,
     as_strings,
     is_list,
+    is_text,
     numbers_of,
     to_mask,
     to_numpy,
     values_of,
 )
-from foresee.data.columns import Categorical, Columns, Dense
+from foresee.data.columns import Categorical, Columns, Dense, spelled
 from foresee.data.source import RawChunk
 from foresee.data.split import Times
 
@@ -49,11 +50,29 @@ class Chunk:
         return len(self.labels)
 
 
-def convert(raw: RawChunk, columns: Columns, report: ReportBadLine) -> Chunk:
-    """Check every cell; report bad samples in line order; keep the rest."""
+class NegativeLabel:
+    """What stands for `no click` in a log, 0 or -1: the first one decides, so that a stray -1 is no 0."""
+
+    def __init__(self) -> None:
+        self._value: float | None = None
+
+    def of(self, labels: Float64) -> float:
+        if self._value is None and (labels < 1).any():
+            self._value = float(labels[labels < 1][0])
+        return self._value or 0.0
+
+    def __str__(self) -> str:
+        return f"{self._value or 0:.0f}"
+
+
+def convert(raw: RawChunk, columns: Columns, report: ReportBadLine, negative: NegativeLabel | None = None) -> Chunk:
+    """Check every cell; report bad samples in line order; keep the rest.
+
+    `negative` goes from chunk to chunk of one pass, since what stands for a negative label has to stay the same.
+    """
     work = _Work(raw)
     skipped = work.skip(columns)
-    labels = work.labels(columns)
+    labels = work.labels(columns, ~skipped, negative or NegativeLabel())
     dense = [work.dense(column) for column in columns.dense]
     categories = [work.category(column) for column in columns.categorical]
     times = None if columns.time is None else work.times(columns.time)
@@ -99,20 +118,27 @@ class _Work:
         wanted = pa.array(columns.label_skip, pa.large_string())
         return np.asarray(pc.is_in(cells, value_set=wanted).to_numpy(zero_copy_only=False), bool)
 
-    def labels(self, columns: Columns) -> Float32:
-        values, missing, wrong = numbers_of(self.raw.cells[columns.label])
+    def labels(self, columns: Columns, wanted: Mask, negative: NegativeLabel) -> Float32:
+        cells = self.raw.cells[columns.label]
         if columns.label_threshold is not None:
+            values, missing, wrong = numbers_of(cells)
             self.reject(missing | wrong, columns.label, "a number to compare with the threshold", "correct the line")
             return (values >= columns.label_threshold).astype(np.float32)
-        bad = missing | wrong | ~np.isin(values, (0.0, 1.0))
-        self.reject(bad, columns.label, "a label of 0 or 1", "correct the line, give a threshold if it is a rating")
-        return np.where(bad, 0.0, values).astype(np.float32)
+        values, missing, wrong = numbers_of(_without_words(cells))
+        bad = missing | wrong | ~np.isin(values, (0.0, 1.0, -1.0))
+        remedy = "correct the line, give --label-threshold if it is a rating, leave such lines out with --label-skip"
+        self.reject(bad, columns.label, "a label of 0 or 1", remedy)
+        other = ~bad & (values < 1) & (values != negative.of(values[~bad & wanted]))
+        self.reject(other, columns.label, f"a label of {negative} or 1, as on the lines before", remedy)
+        return np.where(values == 1, 1.0, 0.0).astype(np.float32)
 
     def dense(self, column: Dense) -> Float64:
         values, missing, wrong = numbers_of(self.raw.cells[column.name], column.missing_markers)
-        self.reject(wrong, column.name, "a finite number", "correct the line")
+        remedy = "correct the line, name a marker of missing values with --missing"
+        self.reject(wrong, column.name, "a finite number", remedy)
         if column.missing is None:
-            self.reject(missing, column.name, "a number", "correct the line, say what an empty cell counts as")
+            remedy = f"correct the line, say what an empty cell counts as with --dense {spelled(column, 'empty=0')}"
+            self.reject(missing, column.name, "a number", remedy)
         return np.where(missing, column.missing or 0.0, values)
 
     def category(self, column: Categorical) -> pa.Array:
@@ -120,16 +146,12 @@ class _Work:
         if column.multi_valued:
             return self._bag(cells, column)
         if is_list(cells.type):
-            self.reject(np.ones(len(cells), bool), column.name, "one value", "choose pooling sum or mean for lists")
+            remedy = f"choose how lists are pooled with --categorical {spelled(column, 'mean')}"
+            self.reject(np.ones(len(cells), bool), column.name, "one value", remedy)
             return pa.array([""] * len(cells), pa.large_string())
         values = values_of(cells, column)
         if column.num_rows is not None:
-            self.reject(
-                _outside(values, column.num_rows),
-                column.name,
-                f"an id from 0 to {column.num_rows - 1}",
-                "correct the line, raise num_rows",
-            )
+            self._reject_ids(_outside(values, column.num_rows), column, "an id")
         return values
 
     def _bag(self, cells: pa.Array, column: Categorical) -> pa.Array:
@@ -138,8 +160,12 @@ class _Work:
             outside = _outside(bags.values, column.num_rows)
             owner = np.repeat(np.arange(len(bags)), np.diff(bags.offsets.to_numpy()))
             bad = np.bincount(owner[outside], minlength=len(bags)) > 0
-            self.reject(bad, column.name, f"ids from 0 to {column.num_rows - 1}", "correct the line, raise num_rows")
+            self._reject_ids(bad, column, "ids")
         return bags
+
+    def _reject_ids(self, bad: Mask, column: Categorical, what: str) -> None:
+        last = (column.num_rows or 0) - 1
+        self.reject(bad, column.name, f"{what} from 0 to {last}", f"correct the line, raise num_rows={last + 1}")
 
     def times(self, name: str) -> Times:
         values, bad = times_of(self.raw.cells[name])
@@ -148,27 +174,49 @@ class _Work:
 
 
 def times_of(cells: pa.Array) -> tuple[Times, Mask]:
-    """(seconds or plain numbers, bad). Dates and times count as seconds since 1970."""
+    """(seconds or plain numbers, bad). Dates and times count as seconds since 1970, in UTC unless they name a zone."""
     if pa.types.is_temporal(cells.type):
-        stamps = cells.cast(pa.timestamp("us"))
+        try:
+            stamps = cells.cast(pa.timestamp("us"), safe=False)
+        except pa.ArrowException:  # a time of day without a date, a duration
+            return np.zeros(len(cells)), np.ones(len(cells), bool)
     else:
         values, missing, wrong = numbers_of(cells)
         if wrong.sum() * 2 <= (~missing).sum():  # most cells decide what the column is, so that bad ones stand out
             return values, missing | wrong
-        strings = as_strings(cells)
-        try:
-            stamps = pc.if_else(pc.equal(strings, ""), None, strings).cast(pa.string()).cast(pa.timestamp("us"))
-        except pa.ArrowInvalid:
-            stamps = pa.array([_stamp(cell) for cell in strings.to_pylist()], pa.timestamp("us"))
+        stamps = _stamps(pc.replace_substring_regex(as_strings(cells), r"\s*(UTC|GMT)$", "Z"))
     seconds = to_numpy(stamps.cast(pa.int64()).fill_null(0)).astype(np.float64) / 1e6
     return seconds, to_mask(stamps.is_null())
 
 
-def _stamp(cell: str) -> object:
-    try:
-        return pa.scalar(cell).cast(pa.timestamp("us")).as_py()
-    except pa.ArrowInvalid:
-        return None
+def _stamps(strings: pa.Array) -> pa.Array:
+    present = pc.if_else(pc.equal(strings, ""), None, strings).cast(pa.string())
+    for zone in (None, "UTC"):
+        try:
+            return present.cast(pa.timestamp("us", zone)).cast(pa.timestamp("us"))
+        except pa.ArrowInvalid:
+            continue
+    return pa.array([_stamp(cell) for cell in present], pa.timestamp("us"))
+
+
+def _stamp(cell: pa.Scalar) -> int | None:
+    """Microseconds since 1970 of one cell; None if it cannot be read."""
+    for unit, zone in (("us", None), ("us", "UTC"), ("ns", None), ("ns", "UTC")):
+        try:
+            stamp = cell.cast(pa.timestamp(unit, zone))
+        except pa.ArrowInvalid:
+            continue
+        return stamp.value if unit == "us" or stamp.value is None else stamp.value // 1000
+    return None
+
+
+def _without_words(cells: pa.Array) -> pa.Array:
+    """Text that says true or false becomes 1 or 0."""
+    if not is_text(cells.type):
+        return cells
+    strings = as_strings(cells)
+    words = pc.ascii_lower(strings)
+    return pc.if_else(pc.equal(words, "true"), "1", pc.if_else(pc.equal(words, "false"), "0", strings))
 
 
 def _outside(values: pa.Array, num_rows: int) -> Mask:

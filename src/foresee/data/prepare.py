@@ -22,7 +22,7 @@ from foresee.data.batch import Int64
 from foresee.data.cells import merged_type, raw_type_of
 from foresee.data.click_log import ClickLog
 from foresee.data.columns import Categorical
-from foresee.data.convert import Chunk, convert
+from foresee.data.convert import Chunk, NegativeLabel, convert
 from foresee.data.folder import check_target, new_folder
 from foresee.data.options import PrepareOptions
 from foresee.data.progress import ReportProgress
@@ -45,6 +45,8 @@ class PrepareReport:
     num_skipped: int
     """Samples left out on request (label_skip)."""
     bad_lines_file: Path | None
+    num_negative: dict[str, int]
+    """Per column with log1p: numbers below 0, which counted as 0. Columns without any are left out."""
 
 
 def prepare(
@@ -62,7 +64,13 @@ def prepare(
         num_bad, num_skipped = passes.write(splitter, statistics, encoders, folder)
     bad_lines_file = target / BAD_LINES_FILE if num_bad else None
     log = ClickLog.open(target)
-    return PrepareReport(log=log, num_bad=num_bad, num_skipped=num_skipped, bad_lines_file=bad_lines_file)
+    return PrepareReport(
+        log=log,
+        num_bad=num_bad,
+        num_skipped=num_skipped,
+        bad_lines_file=bad_lines_file,
+        num_negative=passes.num_negative,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,8 @@ class _Passes:
         self._columns = source.columns
         self._mode = _split_mode(source, options)
         self._checked = False
+        self.num_negative: dict[str, int] = {}
+        """Numbers below 0 that log1p took for 0, by column."""
 
     def scan(self) -> Splitter:
         """Find where the held-out end of the log begins."""
@@ -178,6 +188,9 @@ class _Passes:
 
     def _samples(self, chunk: Chunk, statistics: tuple[DenseStatistics, ...], encoders: dict[str, Encoder]) -> Samples:
         dense = tuple(transform(values, entry.feature()) for values, entry in zip(chunk.dense, statistics, strict=True))
+        for entry, values in zip(self._columns.dense, chunk.dense, strict=True):
+            if entry.transform == "log1p" and (values < 0).any():
+                self.num_negative[entry.name] = self.num_negative.get(entry.name, 0) + int((values < 0).sum())
         ids = []
         for column, cells in zip(self._columns.categorical, chunk.categories, strict=True):
             encoder = encoders[column.table_name]
@@ -194,10 +207,10 @@ class _Passes:
         """One pass; the first one also decides whether too many lines are bad."""
         bad = bad or BadLines(self._options.bad_lines)
         sizes = {file: file.stat().st_size for file in self._source.files}
-        num_good = 0
+        num_good, negative = 0, NegativeLabel()
         try:
             for raw in self._source.chunks(bad):
-                chunk = convert(raw, self._columns, bad)
+                chunk = convert(raw, self._columns, bad, negative)
                 num_good += chunk.num_samples + chunk.num_skipped
                 yield chunk
                 if self._progress is not None:
@@ -220,7 +233,7 @@ class _Passes:
             if expected and size == 0:
                 raise DataError(
                     f"{names}: the {name} split would be empty (of {sizes.sum()} samples, split by "
-                    f"{self._mode}); choose other shares or another way to split."
+                    f"{self._mode}); choose other shares (--valid-share, --test-share) or another --split."
                 )
 
     def _description(self, bad: BadLines, num_skipped: int) -> dict[str, object]:
@@ -232,6 +245,7 @@ class _Passes:
             "label_threshold": self._columns.label_threshold,
             "num_bad": bad.count,
             "num_skipped": num_skipped,
+            "num_negative": self.num_negative,
         }
 
 
@@ -251,15 +265,19 @@ def _seen(before: RawType | None, cell_type: pa.DataType, values: pa.Array) -> R
 
 
 def _split_mode(source: Source, options: PrepareOptions) -> SplitMode:
-    mode = options.split or source.default_split
+    held_out = (*options.valid_files, *options.test_files)
+    mode = options.split or ("files" if held_out else source.default_split)
     if mode == "time" and source.columns.time is None:
-        raise DataError(f"{source.name}: a split by time needs a time column; name one, or split by order or random.")
-    if (mode == "files") != bool(options.valid_files or options.test_files):
         raise DataError(
-            f"split {mode!r} and the named valid and test files do not fit; name files exactly when the "
-            "split is 'files'."
+            f"{source.name}: a split by time needs a time column; name one with --time, or use --split order or "
+            "--split random."
         )
-    for file in (*options.valid_files, *options.test_files):
+    if (mode == "files") != bool(held_out):
+        raise DataError(
+            f"the split {mode!r} and the files named as valid or test do not fit; name such files (--valid-file, "
+            "--test-file) with --split files and with no other."
+        )
+    for file in held_out:
         if file not in source.files:
             raise DataError(f"{file}: held out, but not one of the log's files; name it among them too.")
     return mode

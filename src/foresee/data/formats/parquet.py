@@ -42,6 +42,7 @@ class Parquet:
 
 
 def _file_chunks(file: Path, wanted: tuple[str, ...]) -> Iterator[RawChunk]:
+    _check_magic(file)
     try:
         with pq.ParquetFile(file) as opened:
             check_names(wanted, tuple(opened.schema_arrow.names), str(file))
@@ -54,6 +55,18 @@ def _file_chunks(file: Path, wanted: tuple[str, ...]) -> Iterator[RawChunk]:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{file}: cannot be read as Parquet ({reason}); check the file or fetch it again.") from None
+
+
+def _check_magic(file: Path) -> None:
+    try:
+        with open(file, "rb") as opened:
+            start = opened.read(4)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be opened ({error.strerror}); check the path and its permissions.") from None
+    if start != b"PAR1":
+        raise DataError(
+            f"{file}: this is no Parquet file (it does not begin with PAR1); use `foresee prepare csv` if it is text."
+        )
 
 
 @dataclass(frozen=True, slots=True)
