@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -199,14 +200,16 @@ def _stamps(strings: pa.Array) -> pa.Array:
     return pa.array([_stamp(cell) for cell in present], pa.timestamp("us"))
 
 
-def _stamp(cell: pa.Scalar) -> int | None:
+def _stamp(cell: Any) -> int | None:
     """Microseconds since 1970 of one cell; None if it cannot be read."""
     for unit, zone in (("us", None), ("us", "UTC"), ("ns", None), ("ns", "UTC")):
         try:
             stamp = cell.cast(pa.timestamp(unit, zone))
         except pa.ArrowInvalid:
             continue
-        return stamp.value if unit == "us" or stamp.value is None else stamp.value // 1000
+        if stamp.value is None:
+            return None
+        return int(stamp.value) if unit == "us" else int(stamp.value) // 1000
     return None
 
 

@@ -1,4 +1,7 @@
-"""Parquet files whose columns the person names. Cells keep their types; lists are bags already."""
+"""Parquet files whose columns the person names. Cells keep their types; lists are bags already.
+
+In errors, "line" is the row, counted from 1.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,11 @@ CHUNK_SAMPLES = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parquet:
-    """Files with one sample a row. In errors, "line" is the row, counted from 1."""
+    """Parquet files with one sample a row; lists are columns with several values (NAME:mean or NAME:sum).
+
+        foresee prepare parquet ratings.parquet --out data/ratings --label rating --label-threshold 8 \\
+            --label-skip 0 --categorical user_id --categorical anime_id
+    """
 
     name: ClassVar[str] = "parquet"
 
