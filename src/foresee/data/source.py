@@ -83,7 +83,7 @@ def check_names(wanted: tuple[str, ...], found: tuple[str, ...], where: str) -> 
     for name in wanted:
         if name not in found:
             raise DataError(
-                f"{where}: column {name!r} is not among the columns ({', '.join(found)}); "
+                f"{where}: column {name!r} is not among the columns ({_shown(found)}); "
                 "name one of these, or give the columns' names with --column-names."
             )
         if found.count(name) > 1:
@@ -92,3 +92,9 @@ def check_names(wanted: tuple[str, ...], found: tuple[str, ...], where: str) -> 
                 f"{where}: column {name!r} stands {len(places)} times in the header (columns {', '.join(places)}), "
                 "so which one is meant is not clear; give every column a name of its own with --column-names."
             )
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    """Names for a sentence, however many and long they are."""
+    cut = [name if len(name) <= 40 else f"{name[:40]}…" for name in names[:40]]
+    return ", ".join(cut) + (f", … {len(names) - 40} more" if len(names) > 40 else "")

@@ -68,9 +68,12 @@ def _header(path: Path, block: LineBlock, layout: Layout) -> tuple[LineBlock, tu
         return block, layout.names or ()
     first, rest = block.data.split(b"\n", 1)
     try:
-        found = _cells(first.rstrip(b"\r").decode("utf-8", "replace"), layout)
+        found = _cells(first.rstrip(b"\r").decode("utf-8"), layout)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}:1: {_not_utf8(first, error)}.") from None
     except csv.Error as error:
-        raise DataError(f"{path}:1: the header cannot be cut into names ({error}); correct it.") from None
+        remedy = f"correct it, or check that {layout.separator!r} stands between cells"
+        raise DataError(f"{path}:1: the header cannot be cut into names ({error}); {remedy}.") from None
     if layout.names is not None and len(layout.names) != len(found):
         raise DataError(
             f"{path}:1: {len(layout.names)} names are given for a header of {len(found)} columns; "
@@ -164,17 +167,22 @@ def _reason(line: bytes, layout: Layout, num_columns: int) -> str | None:
     try:
         cells = _cells(line.decode("utf-8"), layout)
     except UnicodeDecodeError as error:
-        found = f"found byte 0x{line[error.start]:02x}"
-        return f"expected UTF-8 text, {found}; name the file's encoding, such as --encoding latin-1"
+        return _not_utf8(line, error)
     except csv.Error as error:
         return f"expected every quote to be closed in its line ({error}); correct the line"
     if b"\r" in line:
         return "expected no carriage return inside a line; correct the line"
     if len(cells) == 1 and num_columns > 1:
-        return f"expected {num_columns} columns, found 1; correct the line, name another --separator"
+        remedy = f"correct the line, check that {layout.separator!r} stands between cells"
+        return f"expected {num_columns} columns, found 1; {remedy}"
     if len(cells) != num_columns:
         return f"expected {num_columns} columns, found {len(cells)}; correct the line"
     return None
+
+
+def _not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
+    found = f"found byte 0x{line[error.start]:02x}"
+    return f"expected UTF-8 text, {found}; name the file's encoding, such as --encoding latin-1"
 
 
 def _cells(line: str, layout: Layout) -> list[str]:
