@@ -73,7 +73,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str, last: bool)
     text = GOOD + line + "\n" + ("" if last else "1,5,w\n0,6,w\n")
     sentence = refusal(source_of(tmp_path / "raw.csv", text), tmp_path)
     assert sentence.startswith(f"raw.csv:4: {reason}")
-    assert "bad lines: keep" in sentence
+    assert "set bad lines aside with --bad-lines keep" in sentence
 
 
 def test_the_first_bad_line_is_named_whatever_its_column(tmp_path: Path) -> None:
@@ -118,7 +118,8 @@ def test_bad_lines_are_kept_counted_and_shown(tmp_path: Path) -> None:
     assert report.bad_lines_file == tmp_path / "log" / "bad-lines.txt"
     assert report.bad_lines_file.read_text().replace(str(tmp_path) + "/", "").splitlines() == [
         "raw.csv:3\texpected 3 columns, found 2; correct the line\t1,2",
-        "raw.csv:5\tcolumn x: expected a finite number, found 'nan'; correct the line\t0,nan,v",
+        "raw.csv:5\tcolumn x: expected a finite number, found 'nan'; correct the line, "
+        "name a marker of missing values with --missing\t0,nan,v",
     ]
     assert report.log.description.source["num_bad"] == 2
 
@@ -149,7 +150,7 @@ def test_missing_empty_and_wrong_files(tmp_path: Path) -> None:
     assert refusal(Csv(files=(), columns=COLUMNS), tmp_path) == "no file is named; name at least one."
     text = tmp_path / "text.parquet"
     text.write_text("not parquet")
-    assert "cannot be read as Parquet" in refusal(Parquet(files=(text,), columns=COLUMNS), tmp_path)
+    assert "this is no Parquet file" in refusal(Parquet(files=(text,), columns=COLUMNS), tmp_path)
 
 
 def test_columns_that_are_not_there(tmp_path: Path) -> None:
@@ -166,13 +167,14 @@ def test_parquet_rows_are_named(tmp_path: Path) -> None:
     table = pa.table({"y": [1, 0, 1], "x": [1.0, float("nan"), None], "a": ["u", "v", "w"]})
     pq.write_table(table, tmp_path / "raw.parquet")
     sentence = refusal(Parquet(files=(tmp_path / "raw.parquet",), columns=COLUMNS), tmp_path)
-    assert sentence.startswith("raw.parquet:2: column x: expected a finite number, found nan")
+    assert sentence.startswith("raw.parquet:2: column x: expected a number, found nan")
 
 
 def test_lists_need_pooling(tmp_path: Path) -> None:
     pq.write_table(pa.table({"y": [1], "x": [1.0], "a": [["u", "v"]]}), tmp_path / "raw.parquet")
     sentence = refusal(Parquet(files=(tmp_path / "raw.parquet",), columns=COLUMNS), tmp_path)
-    assert "column a: expected one value, found ['u', 'v']; choose pooling sum or mean" in sentence
+    assert "column a: expected one value, found ['u', 'v']; choose how lists are pooled" in sentence
+    assert "--categorical a:mean" in sentence
 
 
 @pytest.mark.parametrize("keep", [30, -9, -1])
@@ -227,7 +229,7 @@ def test_movielens_needs_its_ratings(tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         (PrepareOptions(split="time"), "a split by time needs a time column"),
-        (PrepareOptions(split="files"), "name files exactly when the split is 'files'"),
+        (PrepareOptions(split="files"), "name such files (--valid-file, --test-file) with --split files"),
         (PrepareOptions(split="files", valid_files=(Path("other.csv"),)), "not one of the log's files"),
         (PrepareOptions(split="order", valid_share=0.1), "the valid split would be empty"),
     ],
@@ -237,8 +239,9 @@ def test_splits_that_cannot_be(tmp_path: Path, options: PrepareOptions, sentence
 
 
 def test_two_columns_of_one_name(tmp_path: Path) -> None:
-    columns = Columns(label="y", dense=(Dense(name="a"),), categorical=(Categorical(name="a"),))
-    assert "'a' would stand twice" in refusal(source_of(tmp_path / "raw.csv", "y,a\n1,2\n", columns), tmp_path)
+    with pytest.raises(DataError) as caught:
+        Columns(label="y", dense=(Dense(name="a"),), categorical=(Categorical(name="a"),))
+    assert "'a' is named as a feature twice" in str(caught.value)
 
 
 # Targets.

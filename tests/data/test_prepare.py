@@ -267,8 +267,8 @@ def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = text_format._read
-    monkeypatch.setattr(text_format, "_read", lambda stream, path, line, num: original(stream, path, line, 37))
+    original = text_format._pieces
+    monkeypatch.setattr(text_format, "_pieces", lambda stream, path, kind, _: original(stream, path, kind, 37))
 
 
 def test_lines_are_counted_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

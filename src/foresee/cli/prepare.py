@@ -1,246 +1,111 @@
 """`foresee prepare FORMAT FILES --out FOLDER`: a raw log becomes a prepared one, which everything else reads.
 
-One command for each format; what they share is said once. Columns of CSV and Parquet files are named on the command
-line: NAME, or NAME:TRANSFORM for numbers, NAME:POOLING[:SEPARATOR] for columns with several values in a cell.
+One command for each line of `FORMATS`, derived from the format's dataclass: its docstring is the help, each field that
+is annotated with a text is an option, and so is each field of `PrepareOptions`. A format with `columns` also takes the
+options that name them, in the words of `data/column_syntax.py`.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
+from foresee.cli.derived_options import REQUIRED, options_of, with_parameters
+from foresee.data import FORMATS, Columns, PrepareOptions, PrepareReport, Source, prepare, terminal_progress
+from foresee.data.column_syntax import parse_categorical, parse_dense, parse_join
 from foresee.errors import DataError
-
-if TYPE_CHECKING:
-    from foresee.data import Columns, PrepareOptions, PrepareReport
-    from foresee.data.source import Source
+from foresee.words import counted
 
 app = typer.Typer(
     help="Turn a raw log into a prepared one: Criteo, Avazu, MovieLens, libfm, CSV or Parquet.", no_args_is_help=True
 )
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Raw files, plain or gzip.")]
-Out = Annotated[Path, typer.Option(help="Folder of the prepared log.")]
-Split = Annotated[
-    Literal["order", "time", "random"] | None,
-    typer.Option(help="Hold out the last samples, the latest, or some at random. Without it: what suits the format."),
-]
-ValidShare = Annotated[float, typer.Option(help="Share of the samples that go to the valid split.")]
-TestShare = Annotated[float, typer.Option(help="Share of the samples that go to the test split.")]
-Seed = Annotated[int, typer.Option(help="Of the random split.")]
-MinCount = Annotated[int, typer.Option(help="Values seen less often share the unknown row of their table.")]
-HashBuckets = Annotated[
-    int | None, typer.Option(help="Hash each column into so many rows instead of keeping vocabularies.")
-]
-BadLinesOption = Annotated[
-    Literal["stop", "keep"], typer.Option(help="Stop at the first bad line, or keep them in bad-lines.txt and go on.")
-]
-BadShareMax = Annotated[float, typer.Option(help="Give up if more than this share of the lines is bad.")]
-Replace = Annotated[bool, typer.Option("--replace", help="Replace a prepared log that is already there.")]
-Label = Annotated[str, typer.Option(help="The column that says whether it was a click.")]
-DenseOption = Annotated[
-    list[str] | None,
-    typer.Option(help="A column of numbers: NAME, NAME:log1p or NAME:standard. May be given several times."),
-]
-CategoricalOption = Annotated[
-    list[str],
-    typer.Option(
-        help="A column of values: NAME; or NAME:mean:SEPARATOR, NAME:sum:SEPARATOR where a cell holds several. "
-        "May be given several times."
+_SEVERAL = "May be given several times."
+
+
+def _named(metavar: str, text: str, *names: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=" ".join(text.split()))
+
+
+Parameters = list[tuple[str, Any, Any]]
+"""(name, annotation, default)."""
+FILES: Parameters = [
+    (
+        "files",
+        Annotated[
+            list[Path], typer.Argument(metavar="FILE...", help="Raw files. Text may be plain, gzip, bzip2, xz or zstd.")
+        ],
+        REQUIRED,
     ),
+    ("out", Annotated[Path, _named("FOLDER", "Folder of the prepared log.")], REQUIRED),
 ]
-Time = Annotated[str | None, typer.Option(help="The column that says when it happened; needed for --split time.")]
-LabelThreshold = Annotated[float | None, typer.Option(help="A rating of at least this counts as a click.")]
-LabelSkip = Annotated[
-    list[str] | None, typer.Option(help="Leave out samples whose label is this, such as 0 for `not rated`.")
+LABEL = "The column that says whether it was a click: 0 and 1, -1 and 1, true and false; or a rating."
+CATEGORICAL = f"""A column of values: NAME. Where a cell holds several: NAME:mean:SEPARATOR or NAME:sum:SEPARATOR
+(NAME:mean for lists in Parquet). Settings may follow, each after a colon: table=T (columns with one T share a table),
+min_count=N, hash_buckets=N, num_rows=N (cells are ids from 0 to N-1), missing=TEXT. A colon of the name itself has a
+backslash before it. {_SEVERAL}"""
+DENSE = f"""A column of numbers: NAME, NAME:log1p or NAME:standard. Settings may follow, each after a colon:
+empty=NUMBER (what an empty cell counts as), missing=TEXT. {_SEVERAL}"""
+JOIN = f"""Columns of a second, small CSV: FILE:KEYS:COLUMN,COLUMN, where KEYS is a column of both, or
+FILE:KEYS=THERE:COLUMN if it is called THERE in the second. Settings may follow, each after a colon: separator=TEXT,
+encoding=NAME, names=A,B,C (if there is no header), quoted=no. Name the columns as features too. {_SEVERAL}"""
+THRESHOLD = "A rating of at least this counts as a click."
+TIME = "The column that says when it happened, as a number or a date and time; needed for --split time."
+SKIP = f"Leave out samples whose label is this, such as 0 for `not rated`. {_SEVERAL}"
+MISSING = f"Cells with this text count as empty, such as NULL. {_SEVERAL}"
+COLUMNS: Parameters = [
+    ("label", Annotated[str, _named("COLUMN", LABEL)], REQUIRED),
+    ("categorical", Annotated[list[str], _named("COLUMN", CATEGORICAL)], REQUIRED),
+    ("dense", Annotated[list[str] | None, _named("COLUMN", DENSE)], None),
+    ("missing", Annotated[list[str] | None, _named("TEXT", MISSING)], None),
+    ("time", Annotated[str | None, _named("COLUMN", TIME)], None),
+    ("label_threshold", Annotated[float | None, _named("NUMBER", THRESHOLD)], None),
+    ("label_skip", Annotated[list[str] | None, _named("TEXT", SKIP)], None),
 ]
+JOINS: Parameters = [("joins", Annotated[list[str] | None, _named("JOIN", JOIN, "--join")], None)]
 
 
-@app.command()
-def criteo(
-    files: Files, out: Out, split: Split = None, valid_share: ValidShare = 0.1, test_share: TestShare = 0.0,
-    seed: Seed = 0, min_count: MinCount = 1, hash_buckets: HashBuckets = None, bad_lines: BadLinesOption = "stop",
-    bad_share_max: BadShareMax = 0.01, replace: Replace = False,
-) -> None:  # fmt: skip
-    """Criteo click logs (Kaggle, Terabyte): label, 13 numbers, 26 categories, tabs, no header.
+def command_of(source_type: type[Any]) -> Callable[..., None]:
+    """The command of a format, as Typer takes it."""
+    names = {field.name for field in fields(source_type)}
+    own, shared = options_of(source_type), options_of(PrepareOptions)
 
-    foresee prepare criteo train.txt.gz --out data/criteo --min-count 10
-    """
-    from foresee.data import Criteo
+    def run(**given: Any) -> None:
+        settings = {option.name: option.value(given) for option in own}
+        if "columns" in names:
+            settings["columns"] = _columns(given)
+        if "joins" in names:
+            settings["joins"] = tuple(parse_join(text) for text in given["joins"] or [])
+        options = PrepareOptions(**{option.name: option.value(given) for option in shared})
+        files = dict.fromkeys([*given["files"], *options.valid_files, *options.test_files])
+        _prepare(source_type(files=tuple(files), **settings), given["out"], options)
 
-    options = _options(
-        split, valid_share, test_share, seed, min_count, hash_buckets, bad_lines, bad_share_max, replace
-    )
-    _prepare(Criteo(files=tuple(files)), out, options)
-
-
-@app.command()
-def avazu(
-    files: Files, out: Out, split: Split = None, valid_share: ValidShare = 0.1, test_share: TestShare = 0.0,
-    seed: Seed = 0, min_count: MinCount = 1, hash_buckets: HashBuckets = None, bad_lines: BadLinesOption = "stop",
-    bad_share_max: BadShareMax = 0.01, replace: Replace = False,
-) -> None:  # fmt: skip
-    """Avazu click logs: CSV with a header, split by hour.
-
-    foresee prepare avazu train.gz --out data/avazu
-    """
-    from foresee.data import Avazu
-
-    options = _options(
-        split, valid_share, test_share, seed, min_count, hash_buckets, bad_lines, bad_share_max, replace
-    )
-    _prepare(Avazu(files=tuple(files)), out, options)
+    columns = [*(COLUMNS if "columns" in names else []), *(JOINS if "joins" in names else [])]
+    derived = [(option.name, option.annotation, option.default) for option in (*own, *shared)]
+    return with_parameters(run, [*FILES, *columns, *derived])
 
 
-@app.command()
-def movielens(
-    ratings: Annotated[Path, typer.Argument(help="NAME.inter, ratings.dat or ratings.csv; its side files beside it.")],
-    out: Out, label_threshold: Annotated[float, typer.Option(help="A rating of at least this is positive.")] = 4.0,
-    pooling: Annotated[Literal["sum", "mean"], typer.Option(help="Of a film's genres.")] = "mean",
-    split: Split = None, valid_share: ValidShare = 0.1, test_share: TestShare = 0.0, seed: Seed = 0,
-    min_count: MinCount = 1, hash_buckets: HashBuckets = None, bad_lines: BadLinesOption = "stop",
-    bad_share_max: BadShareMax = 0.01, replace: Replace = False,
-) -> None:  # fmt: skip
-    """MovieLens ratings, with user and film features; genres are a column with several values.
-
-    foresee prepare movielens ml-100k.inter --out data/ml-100k
-    """
-    from foresee.data import MovieLens
-
-    options = _options(
-        split, valid_share, test_share, seed, min_count, hash_buckets, bad_lines, bad_share_max, replace
-    )
-    _prepare(MovieLens(files=(ratings,), label_threshold=label_threshold, pooling=pooling), out, options)
-
-
-@app.command()
-def libfm(
-    files: Files, out: Out,
-    shape: Annotated[
-        Literal["fields", "bag"], typer.Option(help="One feature for each position, or all indices as one bag.")
-    ] = "fields",
-    split: Split = None, valid_share: ValidShare = 0.1, test_share: TestShare = 0.0, seed: Seed = 0,
-    min_count: MinCount = 1, hash_buckets: HashBuckets = None, bad_lines: BadLinesOption = "stop",
-    bad_share_max: BadShareMax = 0.01, replace: Replace = False,
-) -> None:  # fmt: skip
-    """Text in libfm's format: label index:1 index:1 ...
-
-    foresee prepare libfm frappe.train.libfm --out data/frappe
-    """
-    from foresee.data import Libfm
-
-    options = _options(
-        split, valid_share, test_share, seed, min_count, hash_buckets, bad_lines, bad_share_max, replace
-    )
-    _prepare(Libfm(files=tuple(files), shape=shape), out, options)
-
-
-@app.command()
-def csv(
-    files: Files, out: Out, label: Label, categorical: CategoricalOption, dense: DenseOption = None, time: Time = None,
-    label_threshold: LabelThreshold = None, label_skip: LabelSkip = None,
-    separator: Annotated[str, typer.Option(help="What stands between cells; `\\t` is a tab.")] = ",",
-    header: Annotated[bool, typer.Option(help="The first line names the columns.")] = True,
-    column_names: Annotated[
-        str | None, typer.Option(help="All columns' names, with commas between; replaces a missing or damaged header.")
-    ] = None,
-    split: Split = None, valid_share: ValidShare = 0.1, test_share: TestShare = 0.0, seed: Seed = 0,
-    min_count: MinCount = 1, hash_buckets: HashBuckets = None, bad_lines: BadLinesOption = "stop",
-    bad_share_max: BadShareMax = 0.01, replace: Replace = False,
-) -> None:  # fmt: skip
-    """Any delimited text.
-
-    foresee prepare csv clicks.csv --out data/clicks --label clicked --dense age:standard
-    --categorical user --categorical item --categorical tags:mean:| --time clicked_at
-    """
-    from foresee.data import Csv
-
-    options = _options(
-        split, valid_share, test_share, seed, min_count, hash_buckets, bad_lines, bad_share_max, replace
-    )
-    source = Csv(
-        files=tuple(files),
-        columns=_columns(label, dense, categorical, time, label_threshold, label_skip),
-        separator=separator.replace("\\t", "\t"),
-        header=header,
-        column_names=tuple(column_names.split(",")) if column_names else None,
-    )
-    _prepare(source, out, options)
-
-
-@app.command()
-def parquet(
-    files: Files, out: Out, label: Label, categorical: CategoricalOption, dense: DenseOption = None, time: Time = None,
-    label_threshold: LabelThreshold = None, label_skip: LabelSkip = None, split: Split = None,
-    valid_share: ValidShare = 0.1, test_share: TestShare = 0.0, seed: Seed = 0, min_count: MinCount = 1,
-    hash_buckets: HashBuckets = None, bad_lines: BadLinesOption = "stop", bad_share_max: BadShareMax = 0.01,
-    replace: Replace = False,
-) -> None:  # fmt: skip
-    """Parquet files with one sample a row; lists are columns with several values (NAME:mean or NAME:sum).
-
-    foresee prepare parquet ratings.parquet --out data/ratings --label rating --label-threshold 8
-    --label-skip 0 --categorical user_id --categorical anime_id
-    """
-    from foresee.data import Parquet
-
-    options = _options(
-        split, valid_share, test_share, seed, min_count, hash_buckets, bad_lines, bad_share_max, replace
-    )
-    columns = _columns(label, dense, categorical, time, label_threshold, label_skip)
-    _prepare(Parquet(files=tuple(files), columns=columns), out, options)
-
-
-def _options(
-    split: Literal["order", "time", "random"] | None, valid_share: float, test_share: float, seed: int, min_count: int,
-    hash_buckets: int | None, bad_lines: Literal["stop", "keep"], bad_share_max: float, replace: bool,
-) -> PrepareOptions:  # fmt: skip
-    from foresee.data import PrepareOptions
-
-    return PrepareOptions(
-        split=split,
-        valid_share=valid_share,
-        test_share=test_share,
-        seed=seed,
-        min_count=min_count,
-        hash_buckets=hash_buckets,
-        bad_lines=bad_lines,
-        bad_share_max=bad_share_max,
-        replace=replace,
-    )
-
-
-def _columns(
-    label: str, dense: list[str] | None, categorical: list[str], time: str | None, label_threshold: float | None,
-    label_skip: list[str] | None,
-) -> Columns:  # fmt: skip
-    from foresee.data import Categorical, Columns, Dense
-
-    def number(text: str) -> Dense:
-        name, _, transform = text.partition(":")
-        return Dense(name=name, transform=transform or "none")  # type: ignore[arg-type]
-
-    def values(text: str) -> Categorical:
-        name, _, rest = text.partition(":")
-        pooling, _, separator = rest.partition(":")
-        return Categorical(name=name, pooling=pooling or "one", separator=separator or None)  # type: ignore[arg-type]
-
+def _columns(given: dict[str, Any]) -> Columns:
+    missing = tuple(given["missing"] or [])
     return Columns(
-        label=label,
-        dense=tuple(number(text) for text in dense or []),
-        categorical=tuple(values(text) for text in categorical),
-        time=time,
-        label_threshold=label_threshold,
-        label_skip=tuple(label_skip or []),
+        label=given["label"],
+        dense=tuple(parse_dense(text, missing) for text in given["dense"] or []),
+        categorical=tuple(parse_categorical(text, missing) for text in given["categorical"]),
+        time=given["time"],
+        label_threshold=given["label_threshold"],
+        label_skip=tuple(given["label_skip"] or []),
     )
 
 
 def _prepare(source: Source, out: Path, options: PrepareOptions) -> None:
-    from foresee.data import prepare, terminal_progress
-
     try:
         with terminal_progress() as progress:
             report = prepare(source, out, options, progress)
@@ -251,14 +116,29 @@ def _prepare(source: Source, out: Path, options: PrepareOptions) -> None:
 
 
 def _show(report: PrepareReport, out: Path) -> None:
-    console, log = Console(), report.log
+    # Names of columns are the person's: brackets and colons in them are neither markup nor emoji.
+    console, log = Console(markup=False, emoji=False, highlight=False), report.log
     sizes = ", ".join(f"{name} {size:,}" for name, size in log.split_sizes.items())
-    console.print(f"{out}: {sizes} samples; {log.num_dense} dense features; {log.num_rows:,} rows", highlight=False)
-    table = Table("feature", "rows", "pooling")
+    samples = "sample" if sum(log.split_sizes.values()) == 1 else "samples"
+    words = f"{sizes} {samples}; {counted(log.num_dense, 'dense feature')}; {counted(log.num_rows, 'row')}"
+    console.print(f"{out}: {words}", soft_wrap=True)
+    table = Table(Column("feature", overflow="fold"), Column("table", overflow="fold"), "rows", "pooling")
     for feature in log.features:
-        table.add_row(feature.name, f"{feature.num_rows:,}", feature.pooling)
+        table.add_row(Text(feature.name), Text(feature.table), f"{feature.num_rows:,}", feature.pooling)
     console.print(table)
+    notes = [
+        f"{name}: {counted(number, 'negative number')} counted as 0 before log1p"
+        for name, number in report.num_negative.items()
+    ]
     if report.num_bad:
-        console.print(f"{report.num_bad:,} bad lines were set aside in {report.bad_lines_file}", highlight=False)
+        were = "was" if report.num_bad == 1 else "were"
+        notes.append(f"{counted(report.num_bad, 'bad line')} {were} set aside in {report.bad_lines_file}")
     if report.num_skipped:
-        console.print(f"{report.num_skipped:,} samples were left out as asked", highlight=False)
+        were = "was" if report.num_skipped == 1 else "were"
+        notes.append(f"{counted(report.num_skipped, 'sample')} {were} left out as asked")
+    for note in notes:
+        console.print(note, soft_wrap=True)
+
+
+for _name, _source_type in FORMATS.items():
+    app.command(_name, help=inspect.getdoc(_source_type), no_args_is_help=True)(command_of(_source_type))

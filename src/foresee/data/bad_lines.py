@@ -44,7 +44,7 @@ class BadLines:
 
     def __call__(self, bad: BadLine) -> None:
         if self._mode == "stop":
-            raise DataError(f"{bad.file}:{bad.line}: {bad.reason}, or set bad lines aside (bad lines: keep).")
+            raise DataError(f"{bad.file}:{bad.line}: {bad.reason}, or set bad lines aside with --bad-lines keep.")
         self.count += 1
         self._first = self._first or bad
         if self._path is not None:
@@ -60,7 +60,8 @@ class BadLines:
         first = self._first
         raise DataError(
             f"{self.count} of {total} lines are bad ({self.count / total:.2%}), more than the share of "
-            f"{share_max:.2%} that is allowed; the first is {first.file}:{first.line}: {first.reason}."
+            f"{share_max:.2%} that is allowed; the first is {first.file}:{first.line}: {first.reason}, or allow more "
+            "with --bad-share-max."
         )
 
     def close(self) -> None:

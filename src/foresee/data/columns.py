@@ -6,6 +6,7 @@ combination is one sentence before any file is opened.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -20,9 +21,12 @@ class Dense:
 
     name: str
     transform: Transform = "none"
-    """`log1p`: ln(1 + x), negative numbers counting as 0. `standard`: mean 0 and deviation 1 over the train split."""
+    """`log1p`: ln(1 + x), negative numbers counting as 0 (the report says how many). `standard`: mean 0 and deviation 1
+    over the train split."""
     missing: float | None = None
     """What an empty cell counts as, before the transform; None: an empty cell is a bad line."""
+    missing_markers: tuple[str, ...] = ()
+    """Texts that count as an empty cell, such as NULL."""
 
     def __post_init__(self) -> None:
         if self.transform not in get_args(Transform):
@@ -47,6 +51,8 @@ class Categorical:
     """Hash values into this many rows instead of keeping a vocabulary; None: as the options say."""
     num_rows: int | None = None
     """Cells are row ids from 0 to num_rows - 1 already: keep them, without a vocabulary or an unknown row."""
+    missing_markers: tuple[str, ...] = ()
+    """Texts that count as an empty cell or are no value of a list, such as NULL."""
 
     def __post_init__(self) -> None:
         if self.pooling not in ("one", "sum", "mean"):
@@ -78,15 +84,19 @@ class Columns:
     dense: tuple[Dense, ...] = ()
     categorical: tuple[Categorical, ...]
     time: str | None = None
-    """When the sample happened: a number, or an ISO date and time. Needed to split by time."""
+    """When the sample happened: a number, or an ISO date and time, with or without a zone (then UTC). Needed to split
+    by time."""
     label_threshold: float | None = None
-    """A rating of at least this is a positive sample. None: labels are 0 and 1."""
+    """A rating of at least this is a positive sample. None: labels are 0 and 1, -1 and 1, or true and false."""
     label_skip: tuple[str, ...] = ()
     """Samples whose label cell is one of these are left out (a rating of 0 that means `not rated`)."""
 
     def __post_init__(self) -> None:
         if not self.categorical:
-            raise DataError("no categorical column is named, so there would be no table; name at least one.")
+            raise DataError(
+                "no categorical column is named, so there would be no table; name at least one with --categorical."
+            )
+        self._check_once()
         settings: dict[str, tuple[object, ...]] = {}
         for column in self.categorical:
             found = (column.min_count, column.hash_buckets, column.num_rows)
@@ -96,8 +106,26 @@ class Columns:
                     "hash_buckets or num_rows; give all its columns the same."
                 )
 
+    def _check_once(self) -> None:
+        features = [*(it.name for it in self.dense), *(it.name for it in self.categorical)]
+        if self.label in features:
+            raise DataError(
+                f"column {self.label!r} is the label and a feature too, so the model would be told the answer; "
+                "leave it out of the features."
+            )
+        for name in features:
+            if features.count(name) > 1:
+                raise DataError(f"column {name!r} is named as a feature twice; leave out one of them.")
+
     @property
     def names(self) -> tuple[str, ...]:
         """Every column that has to be read, once."""
         every = [self.label, *(it.name for it in self.dense), *(it.name for it in self.categorical), self.time]
         return tuple(dict.fromkeys(name for name in every if name is not None))
+
+
+def spelled(column: Dense | Categorical, setting: str) -> str:
+    """A column with one more setting, as it can be typed into a shell; `column_syntax` reads it."""
+    own = column.transform if isinstance(column, Dense) else column.pooling
+    words = [column.name.replace(":", "\\:"), *([own] if own not in ("none", "one") else []), setting]
+    return shlex.quote(":".join(words))

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from foresee.data.bad_lines import BadLine, ReportBadLine
 from foresee.data.batch import Float32
-from foresee.data.columns import Categorical, Columns, Dense
+from foresee.data.cells import (
+    Float64,
+    Mask,
+    as_strings,
+    is_list,
+    is_text,
+    numbers_of,
+    to_mask,
+    to_numpy,
+    values_of,
+)
+from foresee.data.columns import Categorical, Columns, Dense, spelled
 from foresee.data.source import RawChunk
 from foresee.data.split import Times
-
-Mask = NDArray[np.bool_]
-Float64 = NDArray[np.float64]
-
-_NUMBER = r"^-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +43,37 @@ class Chunk:
     times: Times | None
     num_skipped: int
     """Samples left out on request (label_skip)."""
+    cell_types: tuple[pa.DataType, ...]
+    """What the cells of each categorical column were."""
 
     @property
     def num_samples(self) -> int:
         return len(self.labels)
 
 
-def convert(raw: RawChunk, columns: Columns, report: ReportBadLine) -> Chunk:
-    """Check every cell; report bad samples in line order; keep the rest."""
+class NegativeLabel:
+    """What stands for `no click` in a log, 0 or -1: the first one decides, so that a stray -1 is no 0."""
+
+    def __init__(self) -> None:
+        self._value: float | None = None
+
+    def of(self, labels: Float64) -> float:
+        if self._value is None and (labels < 1).any():
+            self._value = float(labels[labels < 1][0])
+        return self._value or 0.0
+
+    def __str__(self) -> str:
+        return f"{self._value or 0:.0f}"
+
+
+def convert(raw: RawChunk, columns: Columns, report: ReportBadLine, negative: NegativeLabel | None = None) -> Chunk:
+    """Check every cell; report bad samples in line order; keep the rest.
+
+    `negative` goes from chunk to chunk of one pass, since what stands for a negative label has to stay the same.
+    """
     work = _Work(raw)
     skipped = work.skip(columns)
-    labels = work.labels(columns)
+    labels = work.labels(columns, ~skipped, negative or NegativeLabel())
     dense = [work.dense(column) for column in columns.dense]
     categories = [work.category(column) for column in columns.categorical]
     times = None if columns.time is None else work.times(columns.time)
@@ -62,6 +87,7 @@ def convert(raw: RawChunk, columns: Columns, report: ReportBadLine) -> Chunk:
         tuple(column.filter(keep) for column in categories),
         None if times is None else times[good],
         int(skipped.sum()),
+        tuple(raw.cells[column.name].type for column in columns.categorical),
     )
 
 
@@ -93,47 +119,54 @@ class _Work:
         wanted = pa.array(columns.label_skip, pa.large_string())
         return np.asarray(pc.is_in(cells, value_set=wanted).to_numpy(zero_copy_only=False), bool)
 
-    def labels(self, columns: Columns) -> Float32:
-        values, missing, wrong = numbers(self.raw.cells[columns.label])
+    def labels(self, columns: Columns, wanted: Mask, negative: NegativeLabel) -> Float32:
+        cells = self.raw.cells[columns.label]
         if columns.label_threshold is not None:
+            values, missing, wrong = numbers_of(cells)
             self.reject(missing | wrong, columns.label, "a number to compare with the threshold", "correct the line")
             return (values >= columns.label_threshold).astype(np.float32)
-        bad = missing | wrong | ~np.isin(values, (0.0, 1.0))
-        self.reject(bad, columns.label, "a label of 0 or 1", "correct the line, give a threshold if it is a rating")
-        return np.where(bad, 0.0, values).astype(np.float32)
+        values, missing, wrong = numbers_of(_without_words(cells))
+        bad = missing | wrong | ~np.isin(values, (0.0, 1.0, -1.0))
+        remedy = "correct the line, give --label-threshold if it is a rating, leave such lines out with --label-skip"
+        self.reject(bad, columns.label, "a label of 0 or 1", remedy)
+        other = ~bad & (values < 1) & (values != negative.of(values[~bad & wanted]))
+        self.reject(other, columns.label, f"a label of {negative} or 1, as on the lines before", remedy)
+        return np.where(values == 1, 1.0, 0.0).astype(np.float32)
 
     def dense(self, column: Dense) -> Float64:
-        values, missing, wrong = numbers(self.raw.cells[column.name])
-        self.reject(wrong, column.name, "a finite number", "correct the line")
+        values, missing, wrong = numbers_of(self.raw.cells[column.name], column.missing_markers)
+        remedy = "correct the line, name a marker of missing values with --missing"
+        self.reject(wrong, column.name, "a finite number", remedy)
         if column.missing is None:
-            self.reject(missing, column.name, "a number", "correct the line, say what an empty cell counts as")
+            remedy = f"correct the line, say what an empty cell counts as with --dense {spelled(column, 'empty=0')}"
+            self.reject(missing, column.name, "a number", remedy)
         return np.where(missing, column.missing or 0.0, values)
 
     def category(self, column: Categorical) -> pa.Array:
         cells = self.raw.cells[column.name]
         if column.multi_valued:
             return self._bag(cells, column)
-        if _is_list(cells):
-            self.reject(np.ones(len(cells), bool), column.name, "one value", "choose pooling sum or mean for lists")
+        if is_list(cells.type):
+            remedy = f"choose how lists are pooled with --categorical {spelled(column, 'mean')}"
+            self.reject(np.ones(len(cells), bool), column.name, "one value", remedy)
             return pa.array([""] * len(cells), pa.large_string())
-        values = as_strings(cells)
+        values = values_of(cells, column)
         if column.num_rows is not None:
-            self.reject(
-                _outside(values, column.num_rows),
-                column.name,
-                f"an id from 0 to {column.num_rows - 1}",
-                "correct the line, raise num_rows",
-            )
+            self._reject_ids(_outside(values, column.num_rows), column, "an id")
         return values
 
     def _bag(self, cells: pa.Array, column: Categorical) -> pa.Array:
-        bags = bags_of(cells, column.separator)
+        bags = values_of(cells, column)
         if column.num_rows is not None:
             outside = _outside(bags.values, column.num_rows)
             owner = np.repeat(np.arange(len(bags)), np.diff(bags.offsets.to_numpy()))
             bad = np.bincount(owner[outside], minlength=len(bags)) > 0
-            self.reject(bad, column.name, f"ids from 0 to {column.num_rows - 1}", "correct the line, raise num_rows")
+            self._reject_ids(bad, column, "ids")
         return bags
+
+    def _reject_ids(self, bad: Mask, column: Categorical, what: str) -> None:
+        last = (column.num_rows or 0) - 1
+        self.reject(bad, column.name, f"{what} from 0 to {last}", f"correct the line, raise num_rows={last + 1}")
 
     def times(self, name: str) -> Times:
         values, bad = times_of(self.raw.cells[name])
@@ -141,93 +174,55 @@ class _Work:
         return values
 
 
-def numbers(cells: pa.Array) -> tuple[Float64, Mask, Mask]:
-    """(values, missing, wrong) of number cells; values are 0 where the cell is missing or wrong."""
-    if pa.types.is_boolean(cells.type):
-        cells = cells.cast(pa.int8())
-    if pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type) or pa.types.is_decimal(cells.type):
-        missing = _mask(cells.is_null())
-        values = _numpy(cells.cast(pa.float64(), safe=False).fill_null(0.0))
-    else:
-        strings = as_strings(cells)
-        missing = _mask(pc.equal(strings, ""))
-        try:
-            values = _numpy(pc.if_else(pa.array(missing), "0", strings).cast(pa.float64()))
-        except pa.ArrowInvalid:
-            usable = _mask(pc.match_substring_regex(strings, _NUMBER))
-            values = _numpy(pc.if_else(pa.array(usable), strings, "0").cast(pa.float64()))
-            wrong = ~usable & ~missing | ~(np.abs(values) <= _FLOAT32_MAX)
-            return np.where(wrong, 0.0, values), missing, wrong
-    wrong = ~(np.abs(values) <= _FLOAT32_MAX)  # NaN compares false: it is wrong too
-    return np.where(wrong, 0.0, values), missing, wrong
-
-
 def times_of(cells: pa.Array) -> tuple[Times, Mask]:
-    """(seconds or plain numbers, bad). Dates and times count as seconds since 1970."""
+    """(seconds or plain numbers, bad). Dates and times count as seconds since 1970, in UTC unless they name a zone."""
     if pa.types.is_temporal(cells.type):
-        stamps = cells.cast(pa.timestamp("us"))
+        try:
+            stamps = cells.cast(pa.timestamp("us"), safe=False)
+        except pa.ArrowException:  # a time of day without a date, a duration
+            return np.zeros(len(cells)), np.ones(len(cells), bool)
     else:
-        values, missing, wrong = numbers(cells)
+        values, missing, wrong = numbers_of(cells)
         if wrong.sum() * 2 <= (~missing).sum():  # most cells decide what the column is, so that bad ones stand out
             return values, missing | wrong
-        strings = as_strings(cells)
+        stamps = _stamps(pc.replace_substring_regex(as_strings(cells), r"\s*(UTC|GMT)$", "Z"))
+    seconds = to_numpy(stamps.cast(pa.int64()).fill_null(0)).astype(np.float64) / 1e6
+    return seconds, to_mask(stamps.is_null())
+
+
+def _stamps(strings: pa.Array) -> pa.Array:
+    present = pc.if_else(pc.equal(strings, ""), None, strings).cast(pa.string())
+    for zone in (None, "UTC"):
         try:
-            stamps = pc.if_else(pc.equal(strings, ""), None, strings).cast(pa.string()).cast(pa.timestamp("us"))
+            return present.cast(pa.timestamp("us", zone)).cast(pa.timestamp("us"))
         except pa.ArrowInvalid:
-            stamps = pa.array([_stamp(cell) for cell in strings.to_pylist()], pa.timestamp("us"))
-    seconds = _numpy(stamps.cast(pa.int64()).fill_null(0)).astype(np.float64) / 1e6
-    return seconds, _mask(stamps.is_null())
+            continue
+    return pa.array([_stamp(cell) for cell in present], pa.timestamp("us"))
 
 
-def _stamp(cell: str) -> object:
-    try:
-        return pa.scalar(cell).cast(pa.timestamp("us")).as_py()
-    except pa.ArrowInvalid:
-        return None
+def _stamp(cell: Any) -> int | None:
+    """Microseconds since 1970 of one cell; None if it cannot be read."""
+    for unit, zone in (("us", None), ("us", "UTC"), ("ns", None), ("ns", "UTC")):
+        try:
+            stamp = cell.cast(pa.timestamp(unit, zone))
+        except pa.ArrowInvalid:
+            continue
+        if stamp.value is None:
+            return None
+        return int(stamp.value) if unit == "us" else int(stamp.value) // 1000
+    return None
 
 
-def bags_of(cells: pa.Array, separator: str | None) -> pa.Array:
-    """Lists of values without surrounding spaces; a missing cell is an empty list, missing values are left out."""
-    if not _is_list(cells):
-        strings = as_strings(cells)
-        if separator is not None:
-            cells = pc.split_pattern(strings, separator)
-        else:
-            cells = pa.LargeListArray.from_arrays(np.arange(len(strings) + 1), strings)
-    cells = cells.fill_null([]) if cells.null_count else cells
-    lengths = _numpy(pc.list_value_length(cells)).astype(np.int64)
-    values = pc.utf8_trim_whitespace(as_strings(cells.flatten()))
-    present = _mask(pc.not_equal(values, ""))
-    owner = np.repeat(np.arange(len(lengths)), lengths)[present]
-    ends = np.searchsorted(owner, np.arange(len(lengths) + 1))
-    return pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), values.filter(pa.array(present)))
-
-
-def as_strings(cells: pa.Array) -> pa.Array:
-    """Cells as text; null becomes the empty string."""
-    if isinstance(cells, pa.ChunkedArray):
-        cells = cells.combine_chunks()
-    if pa.types.is_dictionary(cells.type):
-        cells = cells.dictionary_decode()
-    if cells.type != pa.large_string():
-        cells = cells.cast(pa.large_string())
-    return cells.fill_null("") if cells.null_count else cells
+def _without_words(cells: pa.Array) -> pa.Array:
+    """Text that says true or false becomes 1 or 0."""
+    if not is_text(cells.type):
+        return cells
+    strings = as_strings(cells)
+    words = pc.ascii_lower(strings)
+    return pc.if_else(pc.equal(words, "true"), "1", pc.if_else(pc.equal(words, "false"), "0", strings))
 
 
 def _outside(values: pa.Array, num_rows: int) -> Mask:
-    digits = _mask(pc.match_substring_regex(values, r"^[0-9]{1,10}$"))
-    ids = _numpy(pc.if_else(pa.array(digits), values, "0").cast(pa.int64()))
+    digits = to_mask(pc.match_substring_regex(values, r"^[0-9]{1,10}$"))
+    ids = to_numpy(pc.if_else(pa.array(digits), values, "0").cast(pa.int64()))
     return ~digits | (ids >= num_rows)
-
-
-def _is_list(cells: pa.Array) -> bool:
-    kind = cells.type
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _numpy(array: pa.Array) -> Float64:
-    return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
-
-
-def _mask(array: pa.Array) -> Mask:
-    return np.array(array.to_numpy(zero_copy_only=False), bool)

@@ -47,7 +47,7 @@ def check_target(out: Path, *, replace: bool) -> None:
     if not any(out.iterdir()):
         return
     if not replace:
-        raise DataError(f"{out}: the folder exists and is not empty; give another target or ask to replace it.")
+        raise DataError(f"{out}: the folder exists and is not empty; give another target or replace it with --replace.")
     if not (out / DESCRIPTION_FILE).is_file():
         raise DataError(
             f"{out}: the folder holds no {DESCRIPTION_FILE}, so it is not a prepared log and will not be "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
 from foresee.data.source import SplitMode
 from foresee.data.split import Shares
@@ -13,30 +13,38 @@ from foresee.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareOptions:
-    """What to make of a raw log, whatever its format."""
+    """What to make of a raw log, whatever its format. The texts are also the help of `foresee prepare`."""
 
-    split: SplitMode | None = None
-    """`order`: the last samples are held out. `time`: the latest. `random`: each on its own. `files`: those named
-    below. None: what suits the format."""
-    valid_share: float = 0.1
-    test_share: float = 0.0
-    valid_files: tuple[Path, ...] = ()
-    """With split `files`: samples of these are valid, of `test_files` test, of all others train."""
-    test_files: tuple[Path, ...] = ()
-    seed: int = 0
-    """Of the random split."""
-    min_count: int = 1
-    """Values that occur less often in the train split share the unknown row of their table."""
-    hash_buckets: int | None = None
-    """Hash all columns into this many rows each instead of keeping vocabularies."""
-    bad_lines: Literal["stop", "keep"] = "stop"
-    """`stop` at the first bad line, or `keep` them in bad-lines.txt and go on."""
-    bad_share_max: float = 0.01
-    """Give up if more than this share of the lines is bad."""
-    replace: bool = False
-    """Replace a prepared log that is already there."""
+    split: Annotated[
+        SplitMode | None,
+        "Hold out the last samples (order), the latest (time), some at random, or those of the files named by "
+        "--valid-file and --test-file (files). Without it: what suits the format.",
+    ] = None
+    valid_share: Annotated[float, "Share of the samples that go to the valid split."] = 0.1
+    test_share: Annotated[float, "Share of the samples that go to the test split."] = 0.0
+    valid_files: Annotated[
+        tuple[Path, ...], "A file whose samples are the valid split, whatever the shares. May be given several times."
+    ] = ()
+    test_files: Annotated[
+        tuple[Path, ...], "A file whose samples are the test split, whatever the shares. May be given several times."
+    ] = ()
+    seed: Annotated[int, "Seed of the random split."] = 0
+    min_count: Annotated[
+        int, "Values that occur less often in the train split share the unknown row of their table."
+    ] = 1
+    hash_buckets: Annotated[
+        int | None, "Hash each column into so many rows instead of keeping vocabularies."
+    ] = None
+    bad_lines: Annotated[
+        Literal["stop", "keep"], "Stop at the first bad line, or keep them in bad-lines.txt and go on."
+    ] = "stop"
+    bad_share_max: Annotated[float, "Give up if more than this share of the lines is bad."] = 0.01
+    replace: Annotated[bool, "Replace a prepared log that is already there."] = False
 
     def __post_init__(self) -> None:
+        if self.split not in (None, *get_args(SplitMode)):
+            known = ", ".join(get_args(SplitMode))
+            raise DataError(f"the split {self.split!r} is not known; use one of {known}.")
         if not (self.valid_share >= 0 and self.test_share >= 0 and self.valid_share + self.test_share < 1):
             raise DataError(
                 f"valid_share={self.valid_share} and test_share={self.test_share} leave nothing to train "

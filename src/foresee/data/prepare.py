@@ -19,13 +19,15 @@ import pyarrow as pa
 
 from foresee.data.bad_lines import BAD_LINES_FILE, BadLines
 from foresee.data.batch import Int64
+from foresee.data.cells import merged_type, raw_type_of
 from foresee.data.click_log import ClickLog
-from foresee.data.convert import Chunk, convert
+from foresee.data.columns import Categorical
+from foresee.data.convert import Chunk, NegativeLabel, convert
 from foresee.data.folder import check_target, new_folder
 from foresee.data.options import PrepareOptions
 from foresee.data.progress import ReportProgress
 from foresee.data.samples import Ids, Samples, fill_empty, select
-from foresee.data.schema import Feature, Table
+from foresee.data.schema import Feature, RawType, Table
 from foresee.data.source import Source, SplitMode, check_files
 from foresee.data.split import SPLIT_NAMES, Codes, TimeHistogram, split_at_random, split_by_order, split_by_time
 from foresee.data.statistics import DenseStatistics, transform
@@ -43,6 +45,8 @@ class PrepareReport:
     num_skipped: int
     """Samples left out on request (label_skip)."""
     bad_lines_file: Path | None
+    num_negative: dict[str, int]
+    """Per column with log1p: numbers below 0, which counted as 0. Columns without any are left out."""
 
 
 def prepare(
@@ -60,7 +64,13 @@ def prepare(
         num_bad, num_skipped = passes.write(splitter, statistics, encoders, folder)
     bad_lines_file = target / BAD_LINES_FILE if num_bad else None
     log = ClickLog.open(target)
-    return PrepareReport(log=log, num_bad=num_bad, num_skipped=num_skipped, bad_lines_file=bad_lines_file)
+    return PrepareReport(
+        log=log,
+        num_bad=num_bad,
+        num_skipped=num_skipped,
+        bad_lines_file=bad_lines_file,
+        num_negative=passes.num_negative,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,8 @@ class _Passes:
         self._columns = source.columns
         self._mode = _split_mode(source, options)
         self._checked = False
+        self.num_negative: dict[str, int] = {}
+        """Numbers below 0 that log1p took for 0, by column."""
 
     def scan(self) -> Splitter:
         """Find where the held-out end of the log begins."""
@@ -152,10 +164,8 @@ class _Passes:
         """Write everything into `folder`; gives the numbers of bad and of skipped lines."""
         names = tuple(dict.fromkeys(column.table_name for column in self._columns.categorical))
         tables = tuple(Table(name, encoders[name].num_rows) for name in names)
-        features = tuple(
-            Feature(name=it.name, table=it.table_name, num_rows=encoders[it.table_name].num_rows, pooling=it.pooling)
-            for it in self._columns.categorical
-        )
+        features = tuple(_feature(column, encoders) for column in self._columns.categorical)
+        raw_types: list[RawType | None] = [None] * len(features)
         dense = tuple(entry.feature() for entry in statistics)
         bad = BadLines(self._options.bad_lines, folder / BAD_LINES_FILE)
         first = num_skipped = 0
@@ -165,17 +175,22 @@ class _Passes:
                 codes = splitter.codes(chunk, first)
                 first += chunk.num_samples
                 num_skipped += chunk.num_skipped
+                raw_types = list(map(_seen, raw_types, chunk.cell_types, chunk.categories))
                 samples = self._samples(chunk, statistics, encoders)
                 for code in np.unique(codes):
                     writer.append(SPLIT_NAMES[code], select(samples, codes == code))
                 sizes += np.bincount(codes, minlength=3)
             self._check_sizes(sizes, num_skipped)
             vocabularies = {name: encoders[name].save(folder, index) for index, name in enumerate(names)}
-            writer.finish(tables=tables, vocabularies=vocabularies, source=self._description(bad, num_skipped))
+            source = self._description(bad, num_skipped)
+            writer.finish(tables=tables, vocabularies=vocabularies, source=source, raw_types=raw_types)
         return bad.count, num_skipped
 
     def _samples(self, chunk: Chunk, statistics: tuple[DenseStatistics, ...], encoders: dict[str, Encoder]) -> Samples:
         dense = tuple(transform(values, entry.feature()) for values, entry in zip(chunk.dense, statistics, strict=True))
+        for entry, values in zip(self._columns.dense, chunk.dense, strict=True):
+            if entry.transform == "log1p" and (values < 0).any():
+                self.num_negative[entry.name] = self.num_negative.get(entry.name, 0) + int((values < 0).sum())
         ids = []
         for column, cells in zip(self._columns.categorical, chunk.categories, strict=True):
             encoder = encoders[column.table_name]
@@ -192,10 +207,10 @@ class _Passes:
         """One pass; the first one also decides whether too many lines are bad."""
         bad = bad or BadLines(self._options.bad_lines)
         sizes = {file: file.stat().st_size for file in self._source.files}
-        num_good = 0
+        num_good, negative = 0, NegativeLabel()
         try:
             for raw in self._source.chunks(bad):
-                chunk = convert(raw, self._columns, bad)
+                chunk = convert(raw, self._columns, bad, negative)
                 num_good += chunk.num_samples + chunk.num_skipped
                 yield chunk
                 if self._progress is not None:
@@ -218,7 +233,7 @@ class _Passes:
             if expected and size == 0:
                 raise DataError(
                     f"{names}: the {name} split would be empty (of {sizes.sum()} samples, split by "
-                    f"{self._mode}); choose other shares or another way to split."
+                    f"{self._mode}); choose other shares (--valid-share, --test-share) or another --split."
                 )
 
     def _description(self, bad: BadLines, num_skipped: int) -> dict[str, object]:
@@ -230,19 +245,39 @@ class _Passes:
             "label_threshold": self._columns.label_threshold,
             "num_bad": bad.count,
             "num_skipped": num_skipped,
+            "num_negative": self.num_negative,
         }
 
 
+def _feature(column: Categorical, encoders: dict[str, Encoder]) -> Feature:
+    return Feature(
+        name=column.name,
+        table=column.table_name,
+        num_rows=encoders[column.table_name].num_rows,
+        pooling=column.pooling,
+        separator=column.separator,
+        missing_markers=column.missing_markers,
+    )
+
+
+def _seen(before: RawType | None, cell_type: pa.DataType, values: pa.Array) -> RawType | None:
+    return before if before == "text" else merged_type(before, raw_type_of(cell_type, values))
+
+
 def _split_mode(source: Source, options: PrepareOptions) -> SplitMode:
-    mode = options.split or source.default_split
+    held_out = (*options.valid_files, *options.test_files)
+    mode = options.split or ("files" if held_out else source.default_split)
     if mode == "time" and source.columns.time is None:
-        raise DataError(f"{source.name}: a split by time needs a time column; name one, or split by order or random.")
-    if (mode == "files") != bool(options.valid_files or options.test_files):
         raise DataError(
-            f"split {mode!r} and the named valid and test files do not fit; name files exactly when the "
-            "split is 'files'."
+            f"{source.name}: a split by time needs a time column; name one with --time, or use --split order or "
+            "--split random."
         )
-    for file in (*options.valid_files, *options.test_files):
+    if (mode == "files") != bool(held_out):
+        raise DataError(
+            f"the split {mode!r} and the files named as valid or test do not fit; name such files (--valid-file, "
+            "--test-file) with --split files and with no other."
+        )
+    for file in held_out:
         if file not in source.files:
             raise DataError(f"{file}: held out, but not one of the log's files; name it among them too.")
     return mode

@@ -79,10 +79,22 @@ def check_files(files: tuple[Path, ...]) -> None:
 
 
 def check_names(wanted: tuple[str, ...], found: tuple[str, ...], where: str) -> None:
-    """Every wanted column has to be there."""
+    """Every wanted column has to be there, once."""
     for name in wanted:
         if name not in found:
             raise DataError(
-                f"{where}: column {name!r} is not among the columns ({', '.join(found)}); "
-                "name one of these, or give the columns' names."
+                f"{where}: column {name!r} is not among the columns ({_shown(found)}); "
+                "name one of these, or give the columns' names with --column-names."
             )
+        if found.count(name) > 1:
+            places = [str(place) for place, other in enumerate(found, 1) if other == name]
+            raise DataError(
+                f"{where}: column {name!r} stands {len(places)} times in the header (columns {', '.join(places)}), "
+                "so which one is meant is not clear; give every column a name of its own with --column-names."
+            )
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    """Names for a sentence, however many and long they are."""
+    cut = [name if len(name) <= 40 else f"{name[:40]}…" for name in names[:40]]
+    return ", ".join(cut) + (f", … {len(names) - 40} more" if len(names) > 40 else "")

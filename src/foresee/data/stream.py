@@ -70,8 +70,9 @@ class LogStream:
         if self.num_steps == 0:
             num = self._samples_per_epoch
             raise DataError(
-                f"the {options.split} split has {num} samples, fewer than one batch of "
-                f"{options.batch_size}; lower batch_size or keep the last batch (drop_last=False)."
+                f"the {options.split} split has {num} samples, fewer than one batch of {options.batch_size}; "
+                f"lower train.batch_size to at most {num} (--set train.batch_size={num}), or in Python keep the last "
+                "batch with drop_last=False."
             )
 
     @property

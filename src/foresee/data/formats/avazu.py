@@ -30,7 +30,10 @@ HOUR_OF_DAY = "hour_of_day"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Avazu:
-    """An Avazu log, plain or gzip. There are no dense features."""
+    """Avazu click logs: CSV with a header, split by hour; there are no dense features.
+
+        foresee prepare avazu train.gz --out data/avazu
+    """
 
     name: ClassVar[str] = "avazu"
     default_split: ClassVar[SplitMode] = "time"

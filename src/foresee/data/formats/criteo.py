@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from foresee.data.bad_lines import ReportBadLine
 from foresee.data.columns import Categorical, Columns, Dense, Transform
@@ -22,13 +22,16 @@ NUM_CATEGORICAL = 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteo:
-    """A Criteo log, plain or gzip, in one file or several (day_0.gz, day_1.gz, ...)."""
+    """Criteo click logs (Kaggle, Terabyte): label, 13 numbers, 26 categories, tabs, no header.
+
+        foresee prepare criteo day_0.gz day_1.gz --out data/criteo --min-count 10
+    """
 
     name: ClassVar[str] = "criteo"
     default_split: ClassVar[SplitMode] = "order"
 
     files: tuple[Path, ...]
-    dense_transform: Transform = "log1p"
+    dense_transform: Annotated[Transform, "What becomes of the 13 numbers; log1p takes negative ones for 0."] = "log1p"
 
     @property
     def columns(self) -> Columns:

@@ -1,11 +1,11 @@
-"""Any CSV or TSV whose columns the person names, plain or gzip."""
+"""Any CSV or TSV whose columns the person names, plain or packed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from foresee.data.bad_lines import ReportBadLine
 from foresee.data.columns import Columns
@@ -16,18 +16,24 @@ from foresee.data.source import RawChunk, SplitMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Csv:
-    """Files with one sample a line."""
+    r"""Any delimited text with one sample a line, such as CSV and TSV.
+
+        foresee prepare csv clicks.csv --out data/clicks --label clicked --dense age:standard:empty=0 \
+            --categorical user --categorical item --categorical 'tags:mean:|' --time clicked_at
+    """
 
     name: ClassVar[str] = "csv"
 
     files: tuple[Path, ...]
     columns: Columns
-    separator: str = ","
-    quoted: bool = True
-    header: bool = True
-    column_names: tuple[str, ...] | None = None
-    """Names of all columns: needed without a header; with one, they replace it (if it is damaged, say)."""
-    encoding: str = "utf-8"
+    separator: Annotated[str, r"What stands between cells; \t is a tab."] = ","
+    quoted: Annotated[bool, "Cells may stand in double quotes."] = True
+    header: Annotated[bool, "The first line names the columns."] = True
+    column_names: Annotated[
+        tuple[str, ...] | None,
+        "Names of all columns, with commas between: needed without a header; with one, they replace it.",
+    ] = None
+    encoding: Annotated[str, "Of the text, such as latin-1 or utf-16."] = "utf-8"
     joins: tuple[Join, ...] = ()
 
     @property

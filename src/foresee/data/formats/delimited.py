@@ -42,7 +42,7 @@ class Layout:
         if not self.separator:
             raise DataError("the separator is empty; give the character that stands between cells.")
         if not self.header and self.names is None:
-            raise DataError("without a header the columns' names have to be given.")
+            raise DataError("without a header the columns' names have to be given, with --column-names A,B,C.")
 
 
 def delimited_chunks(path: Path, layout: Layout, wanted: tuple[str, ...], report: ReportBadLine) -> Iterator[RawChunk]:
@@ -67,11 +67,17 @@ def _header(path: Path, block: LineBlock, layout: Layout) -> tuple[LineBlock, tu
     if not layout.header:
         return block, layout.names or ()
     first, rest = block.data.split(b"\n", 1)
-    found = _cells(first.rstrip(b"\r").decode("utf-8", "replace"), layout)
+    try:
+        found = _cells(first.rstrip(b"\r").decode("utf-8"), layout)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}:1: {_not_utf8(first, error)}.") from None
+    except csv.Error as error:
+        remedy = f"correct it, or check that {layout.separator!r} stands between cells"
+        raise DataError(f"{path}:1: the header cannot be cut into names ({error}); {remedy}.") from None
     if layout.names is not None and len(layout.names) != len(found):
         raise DataError(
             f"{path}:1: {len(layout.names)} names are given for a header of {len(found)} columns; "
-            "give one name for each column."
+            "give one name for each column with --column-names."
         )
     return LineBlock(2, rest, block.bytes_done), layout.names or tuple(found)
 
@@ -117,7 +123,7 @@ def _parse(data: bytes, layout: Layout, names: tuple[str, ...], wanted: tuple[st
     separator = layout.separator.encode()
     if len(separator) > 1:
         data, separator = data.replace(separator, _UNIT_SEPARATOR), _UNIT_SEPARATOR
-    # Positions instead of names: a header may name two columns alike, and only wanted ones have to be unique.
+    # Positions instead of names: a header may name two columns alike, only the wanted ones are checked to be unique.
     places = [names.index(name) for name in wanted]
     columns = [str(place) for place in range(len(names))]
     try:
@@ -161,14 +167,22 @@ def _reason(line: bytes, layout: Layout, num_columns: int) -> str | None:
     try:
         cells = _cells(line.decode("utf-8"), layout)
     except UnicodeDecodeError as error:
-        return f"expected UTF-8 text, found byte 0x{line[error.start]:02x}; name the file's encoding"
+        return _not_utf8(line, error)
     except csv.Error as error:
         return f"expected every quote to be closed in its line ({error}); correct the line"
     if b"\r" in line:
         return "expected no carriage return inside a line; correct the line"
+    if len(cells) == 1 and num_columns > 1:
+        remedy = f"correct the line, check that {layout.separator!r} stands between cells"
+        return f"expected {num_columns} columns, found 1; {remedy}"
     if len(cells) != num_columns:
         return f"expected {num_columns} columns, found {len(cells)}; correct the line"
     return None
+
+
+def _not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
+    found = f"found byte 0x{line[error.start]:02x}"
+    return f"expected UTF-8 text, {found}; name the file's encoding, such as --encoding latin-1"
 
 
 def _cells(line: str, layout: Layout) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -29,17 +29,21 @@ _BAG = "indices"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Libfm:
-    """Files in libfm's text format."""
+    """Text in libfm's format: label index:1 index:1 ...
+
+        foresee prepare libfm frappe.train.libfm --out data/frappe
+    """
 
     name: ClassVar[str] = "libfm"
     default_split: ClassVar[SplitMode] = "random"
 
     files: tuple[Path, ...]
-    shape: Literal["fields", "bag"] = "fields"
-    field_names: tuple[str, ...] | None = None
-    """One name for each field; None: field1, field2, ... as many as the first line has."""
-    pooling: Literal["sum", "mean"] = "sum"
-    """Of the bag."""
+    shape: Annotated[Literal["fields", "bag"], "One feature for each position, or all indices as one bag."] = "fields"
+    field_names: Annotated[
+        tuple[str, ...] | None,
+        "One name for each field, with commas between. Without it: field1, field2, ... as many as the first line has.",
+    ] = None
+    pooling: Annotated[Literal["sum", "mean"], "How the vectors of the bag become one."] = "sum"
 
     @property
     def columns(self) -> Columns:
@@ -111,4 +115,4 @@ def _reason(text: str, names: tuple[str, ...] | None) -> str:
             return f"column {column}: expected index:1, found {token!r}; correct the line"
     if names is None:
         return f"expected a label and at least one index:1, found {text.strip()!r}; correct the line"
-    return f"expected a label and {len(names)} indices, found {len(tokens)} cells; correct the line, use shape bag"
+    return f"expected a label and {len(names)} indices, found {len(tokens)} cells; correct the line, use --shape bag"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from foresee.data.bad_lines import ReportBadLine
 from foresee.data.columns import Categorical, Columns
@@ -30,16 +30,18 @@ _TITLES = ("movie_title", "title")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovieLens:
-    """One MovieLens data set, named by its file of ratings."""
+    """MovieLens ratings (NAME.inter, ratings.dat or ratings.csv), with what is known about users and films.
+
+        foresee prepare movielens ml-100k.inter --out data/ml-100k
+    """
 
     name: ClassVar[str] = "movielens"
     default_split: ClassVar[SplitMode] = "random"
 
     files: tuple[Path, ...]
     """The file of ratings, alone."""
-    label_threshold: float = 4.0
-    pooling: Literal["sum", "mean"] = "mean"
-    """Of genres."""
+    label_threshold: Annotated[float, "A rating of at least this is positive."] = 4.0
+    pooling: Annotated[Literal["sum", "mean"], "How the vectors of a film's genres become one."] = "mean"
 
     @property
     def columns(self) -> Columns:

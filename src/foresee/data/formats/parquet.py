@@ -1,4 +1,7 @@
-"""Parquet files whose columns the person names. Cells keep their types; lists are bags already."""
+"""Parquet files whose columns the person names. Cells keep their types; lists are bags already.
+
+In errors, "line" is the row, counted from 1.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,11 @@ CHUNK_SAMPLES = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parquet:
-    """Files with one sample a row. In errors, "line" is the row, counted from 1."""
+    """Parquet files with one sample a row; lists are columns with several values (NAME:mean or NAME:sum).
+
+        foresee prepare parquet ratings.parquet --out data/ratings --label rating --label-threshold 8 \\
+            --label-skip 0 --categorical user_id --categorical anime_id
+    """
 
     name: ClassVar[str] = "parquet"
 
@@ -42,6 +49,7 @@ class Parquet:
 
 
 def _file_chunks(file: Path, wanted: tuple[str, ...]) -> Iterator[RawChunk]:
+    _check_magic(file)
     try:
         with pq.ParquetFile(file) as opened:
             check_names(wanted, tuple(opened.schema_arrow.names), str(file))
@@ -54,6 +62,18 @@ def _file_chunks(file: Path, wanted: tuple[str, ...]) -> Iterator[RawChunk]:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{file}: cannot be read as Parquet ({reason}); check the file or fetch it again.") from None
+
+
+def _check_magic(file: Path) -> None:
+    try:
+        with open(file, "rb") as opened:
+            start = opened.read(4)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be opened ({error.strerror}); check the path and its permissions.") from None
+    if start != b"PAR1":
+        raise DataError(
+            f"{file}: this is no Parquet file (it does not begin with PAR1); use `foresee prepare csv` if it is text."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,45 @@
-"""Text files, plain or gzip, as blocks of whole lines with their line numbers.
+"""Text files, plain or packed, as blocks of whole lines with their line numbers.
 
-In: a path. Out: blocks of a few megabytes of UTF-8 that end with a newline. Gzip is recognised by its first bytes, not
-by the file's name. A stream that ends early is an error and never a shorter log.
+In: a path. Out: blocks of a few megabytes of UTF-8 that end with a newline. Gzip, bzip2, xz and zstd are recognised by
+their first bytes, not by the file's name; lines may end in \\n, \\r\\n or \\r. A stream that ends early is an error and
+never a shorter log, and a file that is no text is refused before a cell is read.
 """
 
 from __future__ import annotations
 
+import bz2
+import codecs
 import gzip
+import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
+
+import pyarrow as pa
 
 from foresee.errors import DataError
 
 BLOCK_BYTES = 4 << 20
 LINE_BYTES_MAX = 64 << 20
+
+_PACKED: tuple[tuple[bytes, str, Callable[[Any], Any]], ...] = (
+    (b"\x1f\x8b", "gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
+    (b"BZh", "bzip2", bz2.BZ2File),
+    (b"\xfd7zXZ\x00", "xz", lzma.LZMAFile),
+    (b"\x28\xb5\x2f\xfd", "zstd", lambda raw: pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")),
+)
+_NO_TEXT = (
+    (b"PAR1", "a Parquet file, not text; use `foresee prepare parquet`"),
+    (b"PK\x03\x04", "a zip archive; unpack it and name the file inside"),
+    (b"ORC", "an ORC file, not text; convert it to Parquet or CSV"),
+    (b"ARROW1", "an Arrow file, not text; convert it to Parquet or CSV"),
+    (b"SQLite format 3\x00", "an SQLite file, not text; convert it to Parquet or CSV"),
+    (b"\xff\xfe", "text in UTF-16; say so with --encoding utf-16"),
+    (b"\xfe\xff", "text in UTF-16; say so with --encoding utf-16"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +55,11 @@ class LineBlock:
 
 
 def line_blocks(path: Path, *, encoding: str = "utf-8", block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
-    """All lines of a file. Line ends \\n and \\r\\n both do; a byte order mark is dropped."""
-    line, rest, first = 1, b"", True
-    with _open(path) as (stream, raw):
-        while piece := _read(stream, path, line, block_bytes):
-            if first and piece.startswith(b"\xef\xbb\xbf"):
-                piece = piece[3:]
-            first = False
+    """All lines of a file. A byte order mark is dropped."""
+    line, rest = 1, b""
+    with _open(path) as (stream, raw, packing):
+        pieces = _pieces(stream, path, packing, block_bytes)
+        for piece in _with_newlines(_as_utf8(pieces, encoding, path)):
             end = piece.rfind(b"\n") + 1
             if end == 0:
                 rest += piece
@@ -49,39 +69,89 @@ def line_blocks(path: Path, *, encoding: str = "utf-8", block_bytes: int = BLOCK
                         "check that this is a text file."
                     )
                 continue
-            data = _utf8(rest + piece[:end], encoding, path, line)
+            data = rest + piece[:end]
             yield LineBlock(line, data, raw.tell())
             line += data.count(b"\n")
             rest = piece[end:]
         if rest:
-            yield LineBlock(line, _utf8(rest + b"\n", encoding, path, line), raw.tell())
+            yield LineBlock(line, rest + b"\n", raw.tell())
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+def _open(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes], str]]:
     try:
         raw = open(path, "rb")  # noqa: SIM115
     except OSError as error:
         raise DataError(f"{path}: cannot be opened ({error.strerror}); check the path and its permissions.") from None
     with raw:
-        packed = raw.read(2) == b"\x1f\x8b"
+        start = raw.read(8)
         raw.seek(0)
-        yield (cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw), raw
+        for magic, packing, unpack in _PACKED:
+            if start.startswith(magic):
+                with unpack(raw) as stream:
+                    yield cast("IO[bytes]", stream), raw, packing
+                return
+        yield raw, raw, ""
 
 
-def _read(stream: IO[bytes], path: Path, line: int, num_bytes: int) -> bytes:
+def _pieces(stream: IO[bytes], path: Path, packing: str, num_bytes: int) -> Iterator[bytes]:
+    line = 1
+    while True:
+        try:
+            piece = stream.read(num_bytes)
+        except EOFError:
+            raise DataError(f"{path}:{line}: the {packing} file ends early after this line; fetch it again.") from None
+        except (zlib.error, lzma.LZMAError, pa.ArrowException, OSError) as error:
+            if not packing:
+                raise DataError(f"{path}: cannot be read ({error}); check the disk or fetch it again.") from None
+            reason = f"is damaged after this line ({str(error).splitlines()[0]})"
+            raise DataError(f"{path}:{line}: the {packing} file {reason}; fetch it again.") from None
+        if not piece:
+            return
+        line += piece.count(b"\n")
+        yield piece
+
+
+def _as_utf8(pieces: Iterator[bytes], encoding: str, path: Path) -> Iterator[bytes]:
+    """UTF-8 is checked where cells are cut out, line by line; other encodings here, piece by piece."""
     try:
-        return stream.read(num_bytes)
-    except EOFError:
-        raise DataError(f"{path}:{line}: the gzip file ends early after this line; fetch it again.") from None
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}:{line}: the gzip file is damaged after this line ({error}); fetch it again.") from None
+        codec = codecs.lookup(encoding)
+        decoder = codec.incrementaldecoder()
+    except (LookupError, TypeError):
+        raise DataError(
+            f"{path}: the encoding {encoding!r} is not known; give one that Python has, such as --encoding latin-1."
+        ) from None
+    plain, line = codec.name == "utf-8", 1
+    for number, piece in enumerate(pieces):
+        if number == 0:
+            _check_text(piece, path, plain=plain)
+        if not plain:
+            try:
+                piece = decoder.decode(piece).encode()
+            except (UnicodeError, ValueError) as error:
+                raise DataError(
+                    f"{path}:{line}: cannot be decoded as {encoding} at or after this line ({error}); "
+                    "give another --encoding."
+                ) from None
+            line += piece.count(b"\n")
+        yield piece.removeprefix(codecs.BOM_UTF8) if number == 0 else piece
 
 
-def _utf8(data: bytes, encoding: str, path: Path, line: int) -> bytes:
-    if encoding.lower().replace("-", "") == "utf8":
-        return data  # checked where cells are cut out, line by line
-    try:
-        return data.decode(encoding).encode()
-    except (UnicodeDecodeError, LookupError) as error:
-        raise DataError(f"{path}:{line}: cannot be decoded as {encoding} ({error}); give another encoding.") from None
+def _check_text(piece: bytes, path: Path, *, plain: bool) -> None:
+    for magic, what in _NO_TEXT:
+        if piece.startswith(magic) and (plain or "UTF-16" not in what):
+            raise DataError(f"{path}: this is {what}.")
+    if plain and b"\x00" in piece:
+        line = piece.count(b"\n", 0, piece.index(b"\x00")) + 1
+        raise DataError(
+            f"{path}:{line}: expected text, found a zero byte; name a text file, or say with --encoding what it is in."
+        )
+
+
+def _with_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Files whose lines end in \\r alone get \\n instead: those where the first piece has one and no \\n."""
+    only_returns = False
+    for number, piece in enumerate(pieces):
+        if number == 0:
+            only_returns = b"\n" not in piece and b"\r" in piece
+        yield piece.replace(b"\r", b"\n") if only_returns else piece

@@ -1,0 +1,124 @@
+r"""Columns as they are typed on a command line: a name, then settings, with colons between.
+
+    --dense        NAME[:log1p|:standard][:empty=NUMBER][:missing=TEXT]
+    --categorical  NAME[:mean|:sum[:SEPARATOR]][:table=NAME][:min_count=N][:hash_buckets=N][:num_rows=N][:missing=TEXT]
+    --join         FILE:KEY[=KEY_THERE]:COLUMN,COLUMN[:separator=TEXT][:encoding=NAME][:names=A,B,C][:quoted=no]
+
+In: one text. Out: a `Dense`, `Categorical` or `Join`, or a sentence. A colon (in lists a comma) that belongs to a name
+is written \: (or \,); \t is a tab. Pure: no file is touched.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+from foresee.data.columns import Categorical, Dense, Transform
+from foresee.data.formats.delimited import Layout
+from foresee.data.formats.join import Join
+from foresee.errors import DataError
+
+DENSE_SYNTAX = "NAME[:log1p|:standard][:empty=NUMBER][:missing=TEXT]"
+CATEGORICAL_SYNTAX = (
+    "NAME[:mean|:sum[:SEPARATOR]][:table=NAME][:min_count=N][:hash_buckets=N][:num_rows=N][:missing=TEXT]"
+)
+JOIN_SYNTAX = "FILE:KEY[=KEY_THERE]:COLUMN,COLUMN[:separator=TEXT][:encoding=NAME][:names=A,B,C][:quoted=no]"
+
+
+def parse_dense(text: str, missing: tuple[str, ...] = ()) -> Dense:
+    """A column of numbers; `missing` are markers of all columns."""
+    words = _cut(text, ":")
+    settings = _settings(text, words, {"empty": float, "missing": str}, DENSE_SYNTAX)
+    transform = _one(text, words[1:], DENSE_SYNTAX) or "none"
+    if transform not in get_args(Transform):
+        known = ", ".join(get_args(Transform))
+        raise DataError(
+            f"column {words[0]}: transform {transform!r} is not known; use one of {known} ({_colon_hint(text)})."
+        )
+    return Dense(
+        name=words[0],
+        transform=transform,  # type: ignore[arg-type]
+        missing=next(iter(settings["empty"]), None),
+        missing_markers=(*missing, *settings["missing"]),
+    )
+
+
+def parse_categorical(text: str, missing: tuple[str, ...] = ()) -> Categorical:
+    """A column of values; `missing` are markers of all columns."""
+    words = _cut(f"{text[:-1]}\\:" if text.endswith("::") else text, ":")  # the separator may be a colon
+    whole = {"min_count": int, "hash_buckets": int, "num_rows": int}
+    settings = _settings(text, words, {**whole, "table": str, "missing": str}, CATEGORICAL_SYNTAX)
+    pooling = words.pop(1) if len(words) > 1 else "one"
+    if pooling not in ("one", "sum", "mean"):
+        raise DataError(
+            f"column {words[0]}: {pooling!r} is no pooling; use one, sum or mean, or a setting of {CATEGORICAL_SYNTAX} "
+            f"({_colon_hint(text)})."
+        )
+    given: dict[str, Any] = {key: settings[key][-1] for key in (*whole, "table") if settings[key]}
+    return Categorical(
+        name=words[0],
+        pooling=pooling,  # type: ignore[arg-type]
+        separator=tabbed(_one(text, words[1:], CATEGORICAL_SYNTAX)) or None,
+        missing_markers=(*missing, *settings["missing"]),
+        **given,
+    )
+
+
+def parse_join(text: str) -> Join:
+    """Columns of a second file."""
+    words = _cut(text, ":")
+    known = {"separator": str, "encoding": str, "names": str, "quoted": str}
+    settings = {key: it[-1] for key, it in _settings(text, words, known, JOIN_SYNTAX).items() if it}
+    if len(words) != 3 or not all(words):
+        raise DataError(f"{text!r} does not say which columns to join by which key; write {JOIN_SYNTAX}.")
+    file, keys, columns = words
+    key, _, there = keys.partition("=")
+    names = split_names(settings["names"]) if "names" in settings else None
+    layout = Layout(
+        separator=tabbed(settings.get("separator", ",")),
+        quoted=settings.get("quoted", "yes") != "no",
+        header=names is None,
+        names=names,
+        encoding=settings.get("encoding", "utf-8"),
+    )
+    return Join(file=Path(file), key=key, file_key=there or None, columns=split_names(columns), layout=layout)
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    r"""Names with commas between; a comma of a name is written \,."""
+    return tuple(_cut(text, ","))
+
+
+def tabbed(separator: str) -> str:
+    r"""A separator as typed: \t is a tab."""
+    return separator.replace("\\t", "\t")
+
+
+def _cut(text: str, mark: str) -> list[str]:
+    """Pieces between marks that have no backslash before them."""
+    return [piece.replace(f"\\{mark}", mark) for piece in re.split(rf"(?<!\\){mark}", text)]
+
+
+def _settings(text: str, words: list[str], known: dict[str, Any], syntax: str) -> dict[str, list[Any]]:
+    """Takes `key=value` out of the words after the first."""
+    found: dict[str, list[Any]] = {key: [] for key in known}
+    for word in words[1:]:
+        key, equals, value = word.partition("=")
+        if equals and key in known:
+            try:
+                found[key].append(known[key](value))
+            except ValueError:
+                raise DataError(f"{text!r}: {key}={value} is no number; write {syntax}.") from None
+            words.remove(word)
+    return found
+
+
+def _one(text: str, words: list[str], syntax: str) -> str:
+    if len(words) > 1:
+        raise DataError(f"{text!r}: {':'.join(words)!r} is more than a column can have; write {syntax}.")
+    return words[0] if words else ""
+
+
+def _colon_hint(text: str) -> str:
+    return "a colon of the name itself is written \\:" if ":" in text else ""
