@@ -9,7 +9,6 @@ log was prepared: unknown values go to the unknown row. Tables are mapped, not l
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -39,29 +38,18 @@ from foresee.data.statistics import transform
 from foresee.data.vocabulary import HashVocabulary
 from foresee.engine.checkpoint import load_model
 from foresee.engine.evaluation import judging, look_up
-from foresee.engine.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION
+from foresee.engine.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION, READABLE_VERSIONS
+from foresee.engine.exported_tables import ExportedRows, ExportedTable, exported_table
 from foresee.engine.metrics import sigmoid
 from foresee.engine.model_loading import build
 from foresee.engine.work import Pooling
-from foresee.errors import ConfigError, DataError, UsageError
+from foresee.errors import ConfigError, DataError
 from foresee.models import MODELS, LogShape
-from foresee.store.contract import Int64, Layout, Rows, Table
-from foresee.store.layouts import WIDTH_MAX
+from foresee.store.layouts import SEED_MAX, WIDTH_MAX
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
 Encode = Callable[[list[Any]], Int32]
-HEADER_BYTES_MAX = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedTable:
-    """One table file."""
-
-    name: str
-    file: str
-    num_rows: int
-    width: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +64,9 @@ class ExportDescription:
     dense: tuple[DenseFeature, ...]
     tables: tuple[ExportedTable, ...]
     vocabularies: dict[str, Vocabulary]
+    seed: int
+    init_scale: float
+    """Of which the values of rows that were never written follow."""
 
 
 def load_exported(path: str | Path, *, import_model: bool = False) -> Exported:
@@ -107,7 +98,9 @@ class Exported:
         shape = LogShape(num_dense=len(self.dense), num_features=len(self.features))
         self.model: nn.Module = build(description.model, shape, description.dim, **description.options)
         load_model(folder, self.model)
-        self._rows = ExportedRows(folder, description.tables)
+        self._rows = ExportedRows(
+            folder, description.tables, seed=description.seed, init_scale=description.init_scale
+        )
         sizes = {table.name: table.num_rows for table in description.tables}
         self._offsets = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
         self._vocabularies = description.vocabularies
@@ -143,55 +136,6 @@ class Exported:
         return ids if self._vocabularies[feature.table].kind == "none" else fill_empty(ids, 0)
 
 
-class ExportedRows:
-    """The exported tables as a store that can only be read."""
-
-    def __init__(self, folder: Path, tables: tuple[ExportedTable, ...]) -> None:
-        self._maps = [map_table(folder / table.file, (table.num_rows, table.width)) for table in tables]
-        self._starts = np.array(list(accumulate((len(values) for values in self._maps), initial=0)))
-        self.layout = Layout(
-            tables=tuple(Table(table.name, table.num_rows) for table in tables),
-            width=tables[0].width,
-            state_width=0,
-            optimizer="sgd",
-        )
-        self.committed_step = 0
-
-    def read(self, rows: Int64, out: Rows) -> None:
-        """Rows by global id, which ascend."""
-        bounds = np.searchsorted(rows, self._starts)
-        for values, start, begin, end in zip(self._maps, self._starts[:-1], bounds[:-1], bounds[1:], strict=True):
-            out.values[begin:end] = values[rows[begin:end] - start]
-
-    def write(self, rows: Int64, source: Rows) -> None:
-        raise UsageError("exported tables can only be read; train the run they came from instead")
-
-    def commit(self, step: int) -> None:
-        raise UsageError("exported tables can only be read; train the run they came from instead")
-
-    def close(self) -> None:
-        self._maps = []
-
-
-def map_table(path: Path, shape: tuple[int, int]) -> Float32:  # [rows, width]
-    """The values of a table file, mapped, if they are of this shape and all there."""
-    try:
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > HEADER_BYTES_MAX:
-                raise ValueError(f"a header of {length:,} bytes")
-            entry = documents.object_of(documents.parse_object(file.read(length)), "values")
-            num_bytes = os.fstat(file.fileno()).st_size
-        if (entry.get("dtype"), entry.get("shape")) != ("F32", list(shape)):
-            raise ValueError(f"it does not hold {shape[0]:,} rows of width {shape[1]}")
-        if num_bytes != 8 + length + 4 * shape[0] * shape[1]:
-            raise ValueError(f"it has {num_bytes:,} bytes where {8 + length + 4 * shape[0] * shape[1]:,} are expected")
-        values: Float32 = np.memmap(path, "<f4", "r", 8 + length, shape) if shape[0] else np.empty(shape, np.float32)
-    except (OSError, ValueError, MemoryError) as error:
-        raise DataError(f"{path}: this is not an exported table, or it is damaged ({error}); export again") from None
-    return values
-
-
 def _description(folder: Path) -> ExportDescription:
     file = folder / EXPORT_FILE
     try:
@@ -201,7 +145,7 @@ def _description(folder: Path) -> ExportDescription:
     except ValueError as error:
         raise DataError(f"{file}: this is not JSON ({error}); export again") from None
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
-    if found != (FORMAT_NAME, FORMAT_VERSION):
+    if found not in [(FORMAT_NAME, version) for version in READABLE_VERSIONS]:
         raise DataError(f"{file}: this release reads {FORMAT_NAME} {FORMAT_VERSION}, the file is another; export again")
     try:
         return _parsed(content)
@@ -211,6 +155,7 @@ def _description(folder: Path) -> ExportDescription:
 
 def _parsed(content: dict[str, Any]) -> ExportDescription:
     model = documents.object_of(content, "model")
+    initial = documents.object_of({"initial": {"seed": 0, "init_scale": 0.0}, **content}, "initial")
     description = ExportDescription(
         content=content,
         model=documents.text_of(model, "name"),
@@ -218,8 +163,10 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
         options=documents.object_of(model, "options"),
         features=tuple(feature_from(entry) for entry in documents.objects(content, "features")),
         dense=tuple(dense_from(entry) for entry in documents.objects(content, "dense")),
-        tables=tuple(_table(entry) for entry in documents.objects(content, "tables")),
+        tables=tuple(exported_table(entry) for entry in documents.objects(content, "tables")),
         vocabularies=vocabularies_from(content),
+        seed=documents.whole(initial, "seed", -SEED_MAX, SEED_MAX),
+        init_scale=documents.number(initial, "init_scale", -1e30, 1e30),
     )
     tables = {table.name for table in description.tables}
     if not tables or len({table.width for table in description.tables}) > 1:
@@ -229,15 +176,6 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
     if description.vocabularies.keys() - tables:
         raise ValueError("it has a vocabulary of no table")
     return description
-
-
-def _table(content: dict[str, Any]) -> ExportedTable:
-    return ExportedTable(
-        name=documents.text_of(content, "name"),
-        file=documents.file_name(content, "file"),
-        num_rows=documents.whole(content, "num_rows", 0, documents.LARGE_MAX),
-        width=documents.whole(content, "width", 1, WIDTH_MAX),
-    )
 
 
 def _encoder(folder: Path, vocabulary: Vocabulary, num_rows: int) -> Encode:
