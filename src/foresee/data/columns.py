@@ -23,6 +23,8 @@ class Dense:
     """`log1p`: ln(1 + x), negative numbers counting as 0. `standard`: mean 0 and deviation 1 over the train split."""
     missing: float | None = None
     """What an empty cell counts as, before the transform; None: an empty cell is a bad line."""
+    missing_markers: tuple[str, ...] = ()
+    """Texts that count as an empty cell, such as NULL."""
 
     def __post_init__(self) -> None:
         if self.transform not in get_args(Transform):
@@ -47,6 +49,8 @@ class Categorical:
     """Hash values into this many rows instead of keeping a vocabulary; None: as the options say."""
     num_rows: int | None = None
     """Cells are row ids from 0 to num_rows - 1 already: keep them, without a vocabulary or an unknown row."""
+    missing_markers: tuple[str, ...] = ()
+    """Texts that count as an empty cell or are no value of a list, such as NULL."""
 
     def __post_init__(self) -> None:
         if self.pooling not in ("one", "sum", "mean"):

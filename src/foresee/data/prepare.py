@@ -19,13 +19,15 @@ import pyarrow as pa
 
 from foresee.data.bad_lines import BAD_LINES_FILE, BadLines
 from foresee.data.batch import Int64
+from foresee.data.cells import merged_type, raw_type_of
 from foresee.data.click_log import ClickLog
+from foresee.data.columns import Categorical
 from foresee.data.convert import Chunk, convert
 from foresee.data.folder import check_target, new_folder
 from foresee.data.options import PrepareOptions
 from foresee.data.progress import ReportProgress
 from foresee.data.samples import Ids, Samples, fill_empty, select
-from foresee.data.schema import Feature, Table
+from foresee.data.schema import Feature, RawType, Table
 from foresee.data.source import Source, SplitMode, check_files
 from foresee.data.split import SPLIT_NAMES, Codes, TimeHistogram, split_at_random, split_by_order, split_by_time
 from foresee.data.statistics import DenseStatistics, transform
@@ -152,10 +154,8 @@ class _Passes:
         """Write everything into `folder`; gives the numbers of bad and of skipped lines."""
         names = tuple(dict.fromkeys(column.table_name for column in self._columns.categorical))
         tables = tuple(Table(name, encoders[name].num_rows) for name in names)
-        features = tuple(
-            Feature(name=it.name, table=it.table_name, num_rows=encoders[it.table_name].num_rows, pooling=it.pooling)
-            for it in self._columns.categorical
-        )
+        features = tuple(_feature(column, encoders) for column in self._columns.categorical)
+        raw_types: list[RawType | None] = [None] * len(features)
         dense = tuple(entry.feature() for entry in statistics)
         bad = BadLines(self._options.bad_lines, folder / BAD_LINES_FILE)
         first = num_skipped = 0
@@ -165,13 +165,15 @@ class _Passes:
                 codes = splitter.codes(chunk, first)
                 first += chunk.num_samples
                 num_skipped += chunk.num_skipped
+                raw_types = list(map(_seen, raw_types, chunk.cell_types, chunk.categories))
                 samples = self._samples(chunk, statistics, encoders)
                 for code in np.unique(codes):
                     writer.append(SPLIT_NAMES[code], select(samples, codes == code))
                 sizes += np.bincount(codes, minlength=3)
             self._check_sizes(sizes, num_skipped)
             vocabularies = {name: encoders[name].save(folder, index) for index, name in enumerate(names)}
-            writer.finish(tables=tables, vocabularies=vocabularies, source=self._description(bad, num_skipped))
+            source = self._description(bad, num_skipped)
+            writer.finish(tables=tables, vocabularies=vocabularies, source=source, raw_types=raw_types)
         return bad.count, num_skipped
 
     def _samples(self, chunk: Chunk, statistics: tuple[DenseStatistics, ...], encoders: dict[str, Encoder]) -> Samples:
@@ -231,6 +233,21 @@ class _Passes:
             "num_bad": bad.count,
             "num_skipped": num_skipped,
         }
+
+
+def _feature(column: Categorical, encoders: dict[str, Encoder]) -> Feature:
+    return Feature(
+        name=column.name,
+        table=column.table_name,
+        num_rows=encoders[column.table_name].num_rows,
+        pooling=column.pooling,
+        separator=column.separator,
+        missing_markers=column.missing_markers,
+    )
+
+
+def _seen(before: RawType | None, cell_type: pa.DataType, values: pa.Array) -> RawType | None:
+    return before if before == "text" else merged_type(before, raw_type_of(cell_type, values))
 
 
 def _split_mode(source: Source, options: PrepareOptions) -> SplitMode:

@@ -20,6 +20,7 @@ FORMAT_VERSION = 1
 
 Pooling = Literal["one", "sum", "mean"]
 VocabularyKind = Literal["frequency", "hash", "none"]
+RawType = Literal["text", "digits", "digits.0", "integer", "float32", "float64", "boolean", "other"]
 TRANSFORMS = ("none", "log1p", "standard")
 _FINITE = 1e300
 
@@ -43,6 +44,13 @@ class Feature:
     """`one`: exactly one id per sample. `sum`, `mean`: a bag of any number of ids."""
     ids_max: int = 1
     """The most ids one sample of the log has in this feature."""
+    separator: str | None = None
+    """What stood between the values of a text cell; None: a cell was one value, or a list."""
+    missing_markers: tuple[str, ...] = ()
+    """Texts that counted as missing, beside the empty one."""
+    raw_type: RawType | None = None
+    """What raw values were. Text: `digits` if all were whole numbers, `digits.0` if all were of the form 449818.0,
+    otherwise `text`. Typed cells: `integer`, `float32`, `float64`, `boolean`, `other` (dates). None: not known."""
 
     @property
     def multi_valued(self) -> bool:
@@ -59,6 +67,8 @@ class DenseFeature:
     """What an empty cell counted as, before the transform."""
     mean: float = 0.0
     deviation: float = 1.0
+    missing_markers: tuple[str, ...] = ()
+    """Texts that counted as an empty cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,12 +195,18 @@ def feature_from(content: dict[str, Any]) -> Feature:
     pooling = documents.text_of({"pooling": "one", **content}, "pooling")
     if pooling not in get_args(Pooling):
         raise ValueError(f"pooling {documents.shown(pooling)} is none of {', '.join(get_args(Pooling))}")
+    raw_type = content.get("raw_type")
+    if raw_type is not None and raw_type not in get_args(RawType):
+        raise ValueError(f"raw_type {documents.shown(raw_type)} is none of {', '.join(get_args(RawType))}")
     return Feature(
         name=documents.text_of(content, "name"),
         table=documents.text_of(content, "table"),
         num_rows=documents.whole(content, "num_rows", 0, documents.LARGE_MAX),
         pooling=cast("Pooling", pooling),
         ids_max=documents.whole({"ids_max": 1, **content}, "ids_max"),
+        separator=None if content.get("separator") is None else documents.text_of(content, "separator"),
+        missing_markers=_markers(content),
+        raw_type=raw_type,
     )
 
 
@@ -206,7 +222,12 @@ def dense_from(content: dict[str, Any]) -> DenseFeature:
         missing=None if content.get("missing") is None else documents.number(content, "missing", -_FINITE, _FINITE),
         mean=documents.number(numbers, "mean", -_FINITE, _FINITE),
         deviation=documents.number(numbers, "deviation", -_FINITE, _FINITE),
+        missing_markers=_markers(content),
     )
+
+
+def _markers(content: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(documents.texts({"missing_markers": [], **content}, "missing_markers"))
 
 
 def vocabularies_from(body: dict[str, Any]) -> dict[str, Vocabulary]:

@@ -42,6 +42,7 @@ class DenseStatistics:
             missing=self._column.missing,
             mean=self._mean,
             deviation=deviation or 1.0,
+            missing_markers=self._column.missing_markers,
         )
 
 

@@ -8,6 +8,7 @@ that a log's digest does not depend on compression or the Parquet library.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,17 @@ import pyarrow.parquet as pq
 
 from foresee.data.folder import DESCRIPTION_FILE, write_text_durably
 from foresee.data.samples import Ids, Samples, concatenate
-from foresee.data.schema import DenseFeature, Feature, LogDescription, Part, Split, Table, Vocabulary, check_names
+from foresee.data.schema import (
+    DenseFeature,
+    Feature,
+    LogDescription,
+    Part,
+    RawType,
+    Split,
+    Table,
+    Vocabulary,
+    check_names,
+)
 
 ROW_GROUP_SAMPLES = 8192
 ROW_GROUPS_PER_PART = 32
@@ -65,9 +76,11 @@ class LogWriter:
         vocabularies: dict[str, Vocabulary],
         best_auc: dict[str, float] | None = None,
         source: dict[str, Any],
+        raw_types: Sequence[RawType | None] | None = None,
     ) -> LogDescription:
         """Close all parts and write `log.json`, the last file: a folder without it is not a log."""
-        features = tuple(replace(it, ids_max=most) for it, most in zip(self._features, self._ids_max, strict=True))
+        seen = zip(self._features, self._ids_max, raw_types or [None] * len(self._features), strict=True)
+        features = tuple(replace(it, ids_max=most, raw_type=raw_type) for it, most, raw_type in seen)
         description = LogDescription(
             features=features,
             tables=tables,

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from foresee.data.bad_lines import BadLine
 from foresee.data.batch import Int64
-from foresee.data.convert import as_strings
+from foresee.data.cells import as_strings
 from foresee.data.formats.delimited import Layout, delimited_chunks
 from foresee.data.source import RawChunk, check_files
 from foresee.errors import DataError
