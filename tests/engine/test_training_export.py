@@ -96,12 +96,14 @@ def test_vocabularies_hashes_and_transforms_are_those_of_the_log(tmp_path: Path)
     # A city nobody has seen counts as unknown, as a missing one does.
     unseen = [{**valid[0], "city": "Atlantis"}, {**valid[0], "city": None}]
     assert len(set(exported.logits(unseen).tolist())) == 1
-    with pytest.raises(DataError, match="sample 1 has no 'site'"):
+    with pytest.raises(DataError, match="row 1 has no 'site'"):
         exported.score([valid[0], {key: value for key, value in valid[0].items() if key != "site"}])
-    with pytest.raises(DataError, match="'price' must be a number"):
-        exported.score([{**valid[0], "price": None}])
-    with pytest.raises(DataError, match="'price' is not a finite number"):
-        exported.score([{**valid[0], "price": float("nan")}])
+    for nothing in (None, float("nan"), ""):
+        with pytest.raises(DataError, match="row 1, column 'price': there is no number, and the log had no rule"):
+            exported.score([valid[0], {**valid[0], "price": nothing}])
+    for wrong in (float("inf"), "cheap", [3.0], 1e300, 10**400):
+        with pytest.raises(DataError, match="row 0, column 'price': expected a finite number, found"):
+            exported.score([{**valid[0], "price": wrong}])
 
 
 def _prepared(tmp_path: Path, raw: list[dict[str, Any]]) -> ClickLog:
@@ -145,9 +147,9 @@ def test_what_cannot_be_exported_or_opened_is_a_sentence(tmp_path: Path) -> None
         load_exported(tmp_path / "log")
     exported = load_exported(tmp_path / "out")
     sample = _raw_samples(log, "valid")[0]
-    with pytest.raises(DataError, match="'x' is no id of this table; give a whole number from 0 to 49"):
+    with pytest.raises(DataError, match="row 0, column 'user': 'x' is no id of table 'user'; give a whole .* 0 to 49"):
         exported.score([{**sample, "user": "x"}])
-    with pytest.raises(DataError, match="50 is no id of this table"):
+    with pytest.raises(DataError, match="'50' is no id of table 'user'"):
         exported.score([{**sample, "user": 50}])
     description = json.loads((tmp_path / "out" / "export.json").read_text())
     (tmp_path / "out" / "export.json").write_text(json.dumps({**description, "version": 99}))

@@ -1,15 +1,16 @@
 """Scores raw samples with an exported model.
 
     model = load_exported("export")
-    model.score([{"user": "u17", "film": "f4", "genres": ["drama", "comedy"], "age": 31}])
+    model.score([{"user": "u17", "film": "f4", "genres": "drama|comedy", "age": 31}])
 
-In: dicts of raw values, as the raw log had them. Out: probabilities. Values become ids and numbers as they did when the
-log was prepared: unknown values go to the unknown row. Tables are mapped, not loaded.
+In: raw samples as the raw log had them: records, a dict of columns, a data frame, Arrow. Out: probabilities. Values
+become ids and numbers as they did when the log was prepared: values it has not seen go to the unknown row, and what
+cannot be right is refused with its column and row. Tables are mapped, not loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -35,13 +36,15 @@ from foresee.data.schema import (
     vocabularies_from,
 )
 from foresee.data.statistics import transform
-from foresee.data.vocabulary import HashVocabulary
+from foresee.data.vocabulary import GivenIds, HashVocabulary
 from foresee.engine.checkpoint import load_model
-from foresee.engine.evaluation import judging, look_up
+from foresee.engine.evaluation import EVALUATION_BATCH_SIZE, judging, look_up
 from foresee.engine.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION, READABLE_VERSIONS
 from foresee.engine.exported_tables import ExportedRows, ExportedTable, exported_table
 from foresee.engine.metrics import sigmoid
 from foresee.engine.model_loading import build
+from foresee.engine.raw_reading import check_ids, read_numbers, read_values
+from foresee.engine.raw_table import RawTable, raw_table
 from foresee.engine.work import Pooling
 from foresee.errors import ConfigError, DataError
 from foresee.models import MODELS, LogShape
@@ -49,7 +52,7 @@ from foresee.store.layouts import SEED_MAX, WIDTH_MAX
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
-Encode = Callable[[list[Any]], Int32]
+Encode = Callable[[pa.Array], Int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,33 +110,45 @@ class Exported:
         self._encode = {name: _encoder(folder, it, sizes[name]) for name, it in self._vocabularies.items()}
         self._pooling = Pooling.of(feature.pooling == "mean" for feature in self.features)
 
-    def score(self, samples: Sequence[Mapping[str, Any]]) -> Float32:  # [samples]
-        """Probabilities of a click."""
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that raw samples must have; others are not looked at."""
+        return tuple(dict.fromkeys(it.name for it in (*self.dense, *self.features)))
+
+    def score(self, samples: Any) -> Float32:  # [samples]
+        """Probabilities of a click, for raw samples in any of the forms of `raw_table`."""
         return sigmoid(self.logits(samples)).astype(np.float32)
 
-    def logits(self, samples: Sequence[Mapping[str, Any]]) -> Float32:  # [samples]
+    def logits(self, samples: Any) -> Float32:  # [samples]
         """What the model says before the sigmoid."""
-        if not samples:
+        table = raw_table(samples)
+        if not table.num_rows:
             return np.empty(0, np.float32)
-        offsets = [self._offsets[feature.table] for feature in self.features]
-        batch = cut([(assemble(self._samples(samples), offsets, None), 0, len(samples))], 0)
+        group = assemble(self._samples(table), [self._offsets[feature.table] for feature in self.features], None)
+        out = np.empty(table.num_rows, np.float32)
         with judging(self.model):
-            logits = self.model(torch.from_numpy(batch.dense), look_up(self._rows, batch, self._pooling))
-        return np.asarray(logits.numpy(), np.float32)
+            # In the batches of `evaluate`, so that sums inside the model come out to the last digit as they do there.
+            for begin in range(0, table.num_rows, EVALUATION_BATCH_SIZE):
+                batch = cut([(group, begin, min(begin + EVALUATION_BATCH_SIZE, table.num_rows))], 0)
+                embeddings = look_up(self._rows, batch, self._pooling)
+                out[begin : begin + batch.num_samples] = self.model(torch.from_numpy(batch.dense), embeddings).numpy()
+        return out
 
-    def _samples(self, samples: Sequence[Mapping[str, Any]]) -> Samples:
-        dense = tuple(transform(_numbers(samples, feature), feature) for feature in self.dense)
-        ids = tuple(self._ids(samples, feature) for feature in self.features)
-        return Samples(np.zeros(len(samples), np.float32), dense, ids)
+    def _samples(self, table: RawTable) -> Samples:
+        dense = tuple(transform(read_numbers(table, feature), feature) for feature in self.dense)
+        ids = tuple(self._ids(table, feature) for feature in self.features)
+        return Samples(np.zeros(table.num_rows, np.float32), dense, ids)
 
-    def _ids(self, samples: Sequence[Mapping[str, Any]], feature: Feature) -> Ids:
-        encode, cells = self._encode[feature.table], _cells(samples, feature.name)
+    def _ids(self, table: RawTable, feature: Feature) -> Ids:
+        encode, given = self._encode[feature.table], self._vocabularies[feature.table].kind == "none"
+        values = read_values(table, feature, given_ids=given)
+        if given:
+            check_ids(values, table, feature)
         if not feature.multi_valued:
-            return Ids(encode(cells))
-        bags = [[] if bag is None else list(bag) for bag in cells]
-        lengths = np.array([len(bag) for bag in bags], np.int64)
-        ids = Ids(encode([value for bag in bags for value in bag]), offsets_of(lengths))
-        return ids if self._vocabularies[feature.table].kind == "none" else fill_empty(ids, 0)
+            return Ids(encode(values))
+        lengths = np.diff(values.offsets.to_numpy()).astype(np.int64)
+        ids = Ids(encode(values.values), offsets_of(lengths))
+        return ids if given else fill_empty(ids, 0)
 
 
 def _description(folder: Path) -> ExportDescription:
@@ -181,9 +196,9 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
 def _encoder(folder: Path, vocabulary: Vocabulary, num_rows: int) -> Encode:
     """From raw values to local ids, as the log was prepared."""
     if vocabulary.kind == "none":
-        return lambda values: _given(values, num_rows)
+        return GivenIds(num_rows).ids
     if vocabulary.kind == "hash":
-        return lambda values: HashVocabulary(vocabulary.num_buckets).ids(_strings(values))
+        return HashVocabulary(vocabulary.num_buckets).ids
     if vocabulary.file is None:
         raise ValueError("a vocabulary by frequency has no file")
     try:
@@ -196,33 +211,4 @@ def _encoder(folder: Path, vocabulary: Vocabulary, num_rows: int) -> Encode:
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{folder / vocabulary.file}: this is no vocabulary ({reason}); export again") from None
-    return lambda values: id_map.ids(_strings(values))
-
-
-def _strings(values: list[Any]) -> Any:
-    return pa.array(["" if value is None else str(value) for value in values], pa.large_string())
-
-
-def _given(values: list[Any], num_rows: int) -> Int32:
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < num_rows:
-            raise DataError(f"{value!r} is no id of this table; give a whole number from 0 to {num_rows - 1}")
-    return np.array(values, np.int32)
-
-
-def _cells(samples: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    for index, sample in enumerate(samples):
-        if name not in sample:
-            raise DataError(f"sample {index} has no {name!r}; give it, or None where the value is not known")
-    return [sample[name] for sample in samples]
-
-
-def _numbers(samples: Sequence[Mapping[str, Any]], feature: DenseFeature) -> NDArray[np.float64]:
-    cells = _cells(samples, feature.name)
-    for index, cell in enumerate(cells):
-        if cell is None and feature.missing is None:
-            raise DataError(f"sample {index}: {feature.name!r} must be a number; the log had no rule for missing ones")
-    numbers = np.array([feature.missing if cell is None else cell for cell in cells], np.float64)
-    if not np.isfinite(numbers).all():
-        raise DataError(f"sample {int(np.argmin(np.isfinite(numbers)))}: {feature.name!r} is not a finite number")
-    return numbers
+    return id_map.ids
