@@ -125,7 +125,7 @@ class _Work:
         values = values_of(cells, column)
         if column.num_rows is not None:
             self.reject(
-                ids_outside(values, column.num_rows),
+                _outside(values, column.num_rows),
                 column.name,
                 f"an id from 0 to {column.num_rows - 1}",
                 "correct the line, raise num_rows",
@@ -135,7 +135,7 @@ class _Work:
     def _bag(self, cells: pa.Array, column: Categorical) -> pa.Array:
         bags = values_of(cells, column)
         if column.num_rows is not None:
-            outside = ids_outside(bags.values, column.num_rows)
+            outside = _outside(bags.values, column.num_rows)
             owner = np.repeat(np.arange(len(bags)), np.diff(bags.offsets.to_numpy()))
             bad = np.bincount(owner[outside], minlength=len(bags)) > 0
             self.reject(bad, column.name, f"ids from 0 to {column.num_rows - 1}", "correct the line, raise num_rows")
@@ -171,8 +171,7 @@ def _stamp(cell: str) -> object:
         return None
 
 
-def ids_outside(values: pa.Array, num_rows: int) -> Mask:
-    """Which texts are no row ids of a table of so many rows."""
+def _outside(values: pa.Array, num_rows: int) -> Mask:
     digits = to_mask(pc.match_substring_regex(values, r"^[0-9]{1,10}$"))
     ids = to_numpy(pc.if_else(pa.array(digits), values, "0").cast(pa.int64()))
     return ~digits | (ids >= num_rows)

@@ -17,14 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foresee.data.cells import Float64, is_list, numbers_of, raw_cells, to_mask, to_numpy, values_of
-from foresee.data.convert import ids_outside
 from foresee.data.schema import DenseFeature, Feature, RawType
 from foresee.engine.raw_table import Cells, RawTable
 from foresee.errors import DataError
 
 EXACT_FLOAT_MAX = 1 << 53
 """Above this a float has lost the last digits of a whole number."""
-_WHOLE = r"^-?[0-9]+$"
+_WHOLE = r"^(-?[0-9]+)$"
 _WHOLE_WITH_POINT = r"^(-?[0-9]+)\.0+$"
 _ANY_NUMBER = r"^-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 
@@ -68,7 +67,8 @@ def check_ids(values: pa.Array, table: RawTable, feature: Feature) -> None:
     """Refuses what is no row id of the feature's table."""
     bags = values if is_list(values.type) else None
     texts = values if bags is None else bags.values
-    outside = ids_outside(texts, feature.num_rows)
+    ids = to_mask(pc.match_substring_regex(texts, r"^[0-9]{1,10}$"))
+    outside = ~ids | (to_numpy(pc.if_else(pa.array(ids), texts, "0").cast(pa.int64())) >= feature.num_rows)
     if outside.any():
         place = int(np.argmax(outside))
         reason = f"{texts[place].as_py()!r:.60} is no id of table {feature.table!r}"
@@ -219,10 +219,7 @@ def _checked_text(values: pa.Array, table: RawTable, feature: Feature, raw_type:
     bags = values if is_list(values.type) else None
     texts = values if bags is None else bags.values
     if raw_type == "digits.0":
-        texts = pc.if_else(
-            pc.match_substring_regex(texts, _WHOLE), pc.binary_join_element_wise(texts, ".0", ""), texts
-        )
-        allowed = _WHOLE_WITH_POINT
+        texts, allowed = pc.replace_substring_regex(texts, _WHOLE, r"\1.0"), _WHOLE_WITH_POINT
     else:
         texts, allowed = pc.replace_substring_regex(texts, _WHOLE_WITH_POINT, r"\1"), _WHOLE
     wrong = to_mask(
