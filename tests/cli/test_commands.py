@@ -18,9 +18,10 @@ import typer
 from command_line import foresee
 from foresee.cli import app, main
 from foresee.data import ClickLog, tiny
+from foresee.engine.exported import load_exported
 
 GOLDEN = Path(__file__).with_name("commands.golden.txt")
-OURS = ("demo", "train", "evaluate", "export")
+OURS = ("demo", "train", "evaluate", "export", "score")
 
 
 @pytest.fixture
@@ -50,6 +51,36 @@ def test_train_evaluate_export(
     assert foresee("export", run, "--out", out, monkeypatch=monkeypatch) == 0
     assert "4 tables with 189 rows" in capsys.readouterr().out.replace("\n", " ")
     assert (out / "README.md").is_file()
+
+
+def test_score_says_which_line_and_column_cannot_be_right(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, raw, scores = (run_file.parent / name for name in ("out", "raw.csv", "scores.csv"))
+    assert foresee("train", run_file, "--stop-after", 5, monkeypatch=monkeypatch) == 0
+    assert foresee("export", run_file.parent / "run", "--out", out, monkeypatch=monkeypatch) == 0
+    names = load_exported(out).columns
+    good = ",".join("0" for _ in names)
+    outside = ",".join("9999" if name == "user" else "0" for name in names)
+    capsys.readouterr()
+    for last, sentence in (
+        (outside, "raw.csv:3, column 'user': '9999' is no id of table 'user'"),
+        (good + ",0", "raw.csv:3: expected"),
+    ):
+        raw.write_text("\n".join([",".join(names), good, last]))
+        assert foresee("score", out, raw, "--out", scores, monkeypatch=monkeypatch) == 2
+        captured = capsys.readouterr()
+        assert sentence in captured.err
+        assert captured.out == ""
+        assert not list(run_file.parent.glob("*scores*"))
+    raw.write_text("\n".join([good, good]))
+    columns = ",".join(names)
+    assert foresee("score", out, raw, "--no-header", "--column-names", columns, monkeypatch=monkeypatch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "probability"
+    assert lines[1] == lines[2]
+    assert foresee("score", out, run_file.parent / "none.csv", monkeypatch=monkeypatch) == 2
+    assert "none.csv: there is no such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def labels_of(case: Case, num: int) -> np.ndarray[Any, Any]:
     """The labels of the last rows, from the raw file."""
     file = case.source.files[0]
     if file.suffix == ".parquet":
-        return pq.read_table(file).column(case.label).to_numpy()[-num:].astype(np.float32)
+        return np.asarray(pq.read_table(file).column(case.label).to_numpy()[-num:], np.float32)
     with (gzip.open if file.suffix == ".gz" else open)(file, "rt", newline="", encoding="utf-8") as stream:
         return np.array([row[case.label] for row in csv.DictReader(stream)][-num:], np.float32)
 

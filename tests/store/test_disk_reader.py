@@ -7,6 +7,7 @@ import os
 import shutil
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,15 +147,22 @@ def test_a_reader_writes_nothing_and_says_what_is_damaged(tmp_path: Path, monkey
     store.write(*rows_of_step(3))
     store.prepare(3)
     store.close()
-    opened, flags_of = os.open, []
-    monkeypatch.setattr(os, "open", lambda path, flags, *rest: flags_of.append(flags) or opened(path, flags, *rest))
+    opened, flags_of = os.open, list[int]()
+
+    def watched(path: Any, flags: int, *rest: Any) -> int:
+        flags_of.append(flags)
+        return opened(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", watched)
     reader = DiskReader.open(folder)
     assert flags_of
     assert all(flags & os.O_ACCMODE == os.O_RDONLY for flags in flags_of)
     rows, source = rows_of_step(4)
-    for refused in (lambda: reader.write(rows, source), lambda: reader.commit(4), lambda: reader.prepare(4)):
+    with pytest.raises(UsageError, match="were opened for reading"):
+        reader.write(rows, source)
+    for refused in (reader.commit, reader.prepare, reader.settle):
         with pytest.raises(UsageError, match="were opened for reading"):
-            refused()
+            refused(4)
     reader.close()
     undo = bytearray((folder / "undo.bin").read_bytes())
     undo[100] ^= 8

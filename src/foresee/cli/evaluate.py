@@ -22,6 +22,8 @@ def evaluate(
 ) -> None:
     """AUC, log loss, normalised entropy and calibration of a run, as of its last commit.
 
+    Only reads the run: it may be on a disk that cannot be written.
+
     [bold]Examples[/]
 
       foresee evaluate runs/first

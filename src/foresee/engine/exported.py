@@ -113,7 +113,8 @@ class Exported:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that raw samples must have; others are not looked at."""
-        return tuple(dict.fromkeys(it.name for it in (*self.dense, *self.features)))
+        names = [*(it.name for it in self.dense), *(it.name for it in self.features)]
+        return tuple(dict.fromkeys(names))
 
     def score(self, samples: Any) -> Float32:  # [samples]
         """Probabilities of a click, for raw samples in any of the forms of `raw_table`."""

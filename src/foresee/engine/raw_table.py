@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from foresee.errors import DataError
 
-Cells = pa.Array | list[Any]
+Cells: TypeAlias = Any
+"""A pyarrow.Array, or a list of Python values."""
 FORMS = "a list of records, a dict of columns, a data frame, or an Arrow table or record batch"
 
 

@@ -46,6 +46,11 @@ class DiskReader:
         self._record_words = HEADER_WORDS + manifest.layout.row_bytes // 4
         self._parallel = ParallelCopy()
         self._closed = False
+        self._ids: Int64
+        """Rows whose records are read instead of the base, ascending."""
+        self._unwritten: Int64
+        """Rows that have their initial values whatever the base says, ascending."""
+        self._records: Float32
         with ExitStack() as undo:
             self._base = Base(folder, manifest.layout, Files(), writable=False)
             undo.callback(self._base.close)
@@ -214,9 +219,9 @@ class DiskReader:
 
     def _forget_records(self) -> None:
         self._index = RowIndex()
-        self._records: Float32 = read_only(np.zeros((0, self._record_words), np.float32))
-        self._ids: Int64 = np.empty(0, np.int64)
-        self._unwritten: Int64 = np.empty(0, np.int64)
+        self._records = read_only(np.zeros((0, self._record_words), np.float32))
+        self._ids = np.empty(0, np.int64)
+        self._unwritten = np.empty(0, np.int64)
 
     def _refuse(self) -> NoReturn:
         raise UsageError(f"the tables in {self._folder} were opened for reading; open them with DiskStore to write")
