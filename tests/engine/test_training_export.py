@@ -163,7 +163,10 @@ def test_what_cannot_be_exported_or_opened_is_a_sentence(tmp_path: Path) -> None
         load_exported(tmp_path / "out")
 
 
-def test_rows_that_were_never_written_are_left_out_and_score_the_same(tmp_path: Path) -> None:
+def test_rows_that_were_never_written_are_left_out_and_score_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_module, "ROWS_AT_ONCE", 130)  # many pieces, most of them without a row
     constant = {"age": "30", "price": "2", "tags": ""}
     raw = [
         {"click": int(index % 3 == 0), **constant, "city": f"c{index % 7}", "site": f"s{index % 50}"}

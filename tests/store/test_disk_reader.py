@@ -20,9 +20,11 @@ from test_disk_two_phases import (
     store_at,
 )
 
+from foresee.engine.launcher.local_shards import LocalShards, shard_folder
 from foresee.errors import StoreError, UsageError
 from foresee.store.disk import DiskReader, DiskStore
-from foresee.store.server.shard import Share, disk_shard, read_shard
+from foresee.store.part_store import prepare_part
+from foresee.store.server.shard import Share, disk_shard
 from foresee.testing.fake_disk import FakeDisk, PowerCut
 from foresee.testing.store_suite import assert_same, read_rows
 
@@ -109,19 +111,23 @@ def test_a_power_cut_at_every_call_of_going_back(tmp_path: Path) -> None:
             return
 
 
-def test_shards_read_what_their_servers_wrote(tmp_path: Path) -> None:
+def test_shards_are_read_at_a_commit_that_all_have(tmp_path: Path) -> None:
     for number in range(3):
-        share = Share(number, 3)
-        rows, source = rows_of_step(1)
-        mine = np.flatnonzero(rows % 3 == number)
-        shard = disk_shard(tmp_path / str(number), LAYOUT, share)
-        shard.write(rows[mine], source.part(mine))  # type: ignore[arg-type] # an array of positions does as well
-        shard.commit(1)
-        shard.close()
-        reader = read_shard(tmp_path / str(number), LAYOUT, share)
-        assert_same(read_rows(reader, ALL_ROWS[number::3]), expected_after(1).part(slice(number, None, 3)))
-        own = np.sort(rows[mine])
-        np.testing.assert_array_equal(reader.written(10, 99), own[(own >= 10) & (own < 99)])
+        disk_shard(shard_folder(tmp_path, number), LAYOUT, Share(number, 3)).close()
+    shards = LocalShards.open(tmp_path, LAYOUT)
+    for step in (1, 2):
+        shards.write(*rows_of_step(step))
+        shards.commit(step)
+    shards.write(*rows_of_step(3))
+    prepare_part(shards._shards[1], 3)  # the run ended before the others had prepared it
+    shards.close()
+    for step in (1, 2):
+        reader = LocalShards.open(tmp_path, LAYOUT, for_reading=True)
+        reader.open_at(step)
+        assert reader.committed_step == step
+        assert_same(read_rows(reader, ALL_ROWS), expected_after(step))
+        rows = np.unique(np.concatenate([rows_of_step(k)[0] for k in range(1, step + 1)]))
+        np.testing.assert_array_equal(reader.written(10, 99), rows[(rows >= 10) & (rows < 99)])
         reader.close()
 
 

@@ -164,8 +164,11 @@ def table_pieces(store: TrainedStore) -> list[TablePiece]:
 
 
 def _written(store: TrainedStore, offset: int, num_rows: int) -> Iterator[Int64]:
+    """The rows of a table that somebody has written, in pieces; ranges without any are passed over."""
     for begin in range(offset, offset + num_rows, ROWS_AT_ONCE):
-        yield store.written(begin, min(begin + ROWS_AT_ONCE, offset + num_rows))
+        rows = store.written(begin, min(begin + ROWS_AT_ONCE, offset + num_rows))
+        if len(rows):
+            yield rows
 
 
 def _every(offset: int, num_rows: int) -> Iterator[Int64]:
