@@ -22,11 +22,12 @@ from foresee import __version__
 from foresee.cli import main
 from foresee.cli.commands import COMMANDS, load
 from foresee.data import ClickLog, tiny
+from foresee.engine.exported import load_exported
 from foresee.errors import InputError
 from foresee.report.page import write_page
 
 GOLDEN = Path(__file__).with_name("commands.golden.txt")
-OURS = ("demo", "init", "train", "evaluate", "export")
+OURS = ("demo", "init", "train", "evaluate", "export", "score")
 
 
 @pytest.fixture
@@ -84,6 +85,36 @@ def test_the_best_and_a_model_beside_the_run_file(
     assert foresee("check", run, monkeypatch=monkeypatch) == 0
     assert "best/tables/" in capsys.readouterr().out.replace("\n", "")
     assert foresee("verify", run_file, *options, "--set", "run=unused", "--steps", 12, monkeypatch=monkeypatch) == 0
+
+
+def test_score_says_which_line_and_column_cannot_be_right(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, raw, scores = (run_file.parent / name for name in ("out", "raw.csv", "scores.csv"))
+    assert foresee("train", run_file, "--stop-after", 5, monkeypatch=monkeypatch) == 0
+    assert foresee("export", run_file.parent / "run", "--out", out, monkeypatch=monkeypatch) == 0
+    names = load_exported(out).columns
+    good = ",".join("0" for _ in names)
+    outside = ",".join("9999" if name == "user" else "0" for name in names)
+    capsys.readouterr()
+    for last, sentence in (
+        (outside, "raw.csv:3, column 'user': '9999' is no id of table 'user'"),
+        (good + ",0", "raw.csv:3: expected"),
+    ):
+        raw.write_text("\n".join([",".join(names), good, last]))
+        assert foresee("score", out, raw, "--out", scores, monkeypatch=monkeypatch) == 2
+        captured = capsys.readouterr()
+        assert sentence in captured.err
+        assert captured.out == ""
+        assert not list(run_file.parent.glob("*scores*"))
+    raw.write_text("\n".join([good, good]))
+    columns = ",".join(names)
+    assert foresee("score", out, raw, "--no-header", "--column-names", columns, monkeypatch=monkeypatch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "probability"
+    assert lines[1] == lines[2]
+    assert foresee("score", out, run_file.parent / "none.csv", monkeypatch=monkeypatch) == 2
+    assert "none.csv: there is no such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

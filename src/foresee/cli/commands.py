@@ -30,6 +30,7 @@ COMMANDS = {
     "explain": "Why a row was fetched, kept, moved and written back, or what a step did and waited for.",
     "report": "Make one HTML page of a run, or of a comparison, with everything in it.",
     "export": "Write a trained model and its tables for serving: safetensors, the vocabularies as Parquet, one JSON.",
+    "score": "Score raw samples with an exported model: one probability a line, in the order of the file.",
     "layout": "Describe the tables of a run for its embedding servers, which are started with `foresee serve --layout`.",
     "serve": "Serve one shard of the embedding rows, in memory or on disk, until SIGTERM or Ctrl-C.",
     "plan-server": "Read the log, plan for all workers, and give each its own records, until SIGTERM or Ctrl-C.",

@@ -22,12 +22,14 @@ def export(
 ) -> None:
     """Write a trained model and its tables for serving: safetensors, the vocabularies as Parquet, one JSON.
 
-    Needs no more memory than training did, however large the tables are.
+    Needs no more memory than training did, however large the tables are, and no right to write to the run. Rows that
+    were never written are left out where that halves a table: they follow from the seed. Refuses to begin if the disk
+    has no room.
 
     [bold]Examples[/]
 
       foresee export runs/first --out export
-      python -c "from foresee.engine.exported import load_exported; print(load_exported('export').features)"
+      foresee score export tomorrow.csv
     """
     from foresee.engine.export import export as export_run
 
@@ -38,9 +40,11 @@ def export(
             run, out, lambda done, total: progress.update(task, completed=done, total=total), best=best
         )
     tables = description["tables"]
+    num_rows, num_written, num_bytes = (
+        sum(table[key] for table in tables) for key in ("num_rows", "num_written", "num_bytes")
+    )
     show(
         console,
-        f"{out}: {description['model']['name']} after step {description['step']:,}, "
-        f"{counted(len(tables), 'table')} with {sum(table['num_rows'] for table in tables):,} rows; "
-        f"see {out / 'README.md'}",
+        f"{out}: {description['model']['name']} after step {description['step']:,}, {counted(len(tables), 'table')} "
+        f"with {num_rows:,} rows, {num_written:,} of them in {num_bytes:,} bytes of files; see {out / 'README.md'}",
     )

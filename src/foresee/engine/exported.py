@@ -1,16 +1,16 @@
 """Scores raw samples with an exported model.
 
     model = load_exported("export")
-    model.score([{"user": "u17", "film": "f4", "genres": ["drama", "comedy"], "age": 31}])
+    model.score([{"user": "u17", "film": "f4", "genres": "drama|comedy", "age": 31}])
 
-In: dicts of raw values, as the raw log had them. Out: probabilities. Values become ids and numbers as they did when the
-log was prepared: unknown values go to the unknown row. Tables are mapped, not loaded.
+In: raw samples as the raw log had them: records, a dict of columns, a data frame, Arrow. Out: probabilities. Values
+become ids and numbers as they did when the log was prepared: values it has not seen go to the unknown row, and what
+cannot be right is refused with its column and row. Tables are mapped, not loaded.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -36,32 +36,23 @@ from foresee.data.schema import (
     vocabularies_from,
 )
 from foresee.data.statistics import transform
-from foresee.data.vocabulary import HashVocabulary
+from foresee.data.vocabulary import GivenIds, HashVocabulary
 from foresee.engine.checkpoint import load_model
-from foresee.engine.evaluation import judging, look_up
-from foresee.engine.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION
+from foresee.engine.evaluation import EVALUATION_BATCH_SIZE, judging, look_up
+from foresee.engine.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION, READABLE_VERSIONS
+from foresee.engine.exported_tables import ExportedRows, ExportedTable, exported_table
 from foresee.engine.metrics import sigmoid
 from foresee.engine.model_loading import build
+from foresee.engine.raw_reading import check_ids, read_numbers, read_values
+from foresee.engine.raw_table import RawTable, raw_table
 from foresee.engine.work import Pooling
-from foresee.errors import ConfigError, DataError, UsageError
+from foresee.errors import ConfigError, DataError
 from foresee.models import MODELS, LogShape
-from foresee.store.contract import Int64, Layout, Rows, Table
-from foresee.store.layouts import WIDTH_MAX
+from foresee.store.layouts import SEED_MAX, WIDTH_MAX
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
-Encode = Callable[[list[Any]], Int32]
-HEADER_BYTES_MAX = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedTable:
-    """One table file."""
-
-    name: str
-    file: str
-    num_rows: int
-    width: int
+Encode = Callable[[pa.Array], Int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +67,9 @@ class ExportDescription:
     dense: tuple[DenseFeature, ...]
     tables: tuple[ExportedTable, ...]
     vocabularies: dict[str, Vocabulary]
+    seed: int
+    init_scale: float
+    """Of which the values of rows that were never written follow."""
 
 
 def load_exported(path: str | Path, *, import_model: bool = False) -> Exported:
@@ -107,89 +101,55 @@ class Exported:
         shape = LogShape(num_dense=len(self.dense), num_features=len(self.features))
         self.model: nn.Module = build(description.model, shape, description.dim, **description.options)
         load_model(folder, self.model)
-        self._rows = ExportedRows(folder, description.tables)
+        self._rows = ExportedRows(
+            folder, description.tables, seed=description.seed, init_scale=description.init_scale
+        )
         sizes = {table.name: table.num_rows for table in description.tables}
         self._offsets = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
         self._vocabularies = description.vocabularies
         self._encode = {name: _encoder(folder, it, sizes[name]) for name, it in self._vocabularies.items()}
         self._pooling = Pooling.of(feature.pooling == "mean" for feature in self.features)
 
-    def score(self, samples: Sequence[Mapping[str, Any]]) -> Float32:  # [samples]
-        """Probabilities of a click."""
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that raw samples must have; others are not looked at."""
+        names = [*(it.name for it in self.dense), *(it.name for it in self.features)]
+        return tuple(dict.fromkeys(names))
+
+    def score(self, samples: Any) -> Float32:  # [samples]
+        """Probabilities of a click, for raw samples in any of the forms of `raw_table`."""
         return sigmoid(self.logits(samples)).astype(np.float32)
 
-    def logits(self, samples: Sequence[Mapping[str, Any]]) -> Float32:  # [samples]
+    def logits(self, samples: Any) -> Float32:  # [samples]
         """What the model says before the sigmoid."""
-        if not samples:
+        table = raw_table(samples)
+        if not table.num_rows:
             return np.empty(0, np.float32)
-        offsets = [self._offsets[feature.table] for feature in self.features]
-        batch = cut([(assemble(self._samples(samples), offsets, None), 0, len(samples))], 0)
+        group = assemble(self._samples(table), [self._offsets[feature.table] for feature in self.features], None)
+        out = np.empty(table.num_rows, np.float32)
         with judging(self.model):
-            logits = self.model(torch.from_numpy(batch.dense), look_up(self._rows, batch, self._pooling))
-        return np.asarray(logits.numpy(), np.float32)
+            # In the batches of `evaluate`, so that sums inside the model come out to the last digit as they do there.
+            for begin in range(0, table.num_rows, EVALUATION_BATCH_SIZE):
+                batch = cut([(group, begin, min(begin + EVALUATION_BATCH_SIZE, table.num_rows))], 0)
+                embeddings = look_up(self._rows, batch, self._pooling)
+                out[begin : begin + batch.num_samples] = self.model(torch.from_numpy(batch.dense), embeddings).numpy()
+        return out
 
-    def _samples(self, samples: Sequence[Mapping[str, Any]]) -> Samples:
-        dense = tuple(transform(_numbers(samples, feature), feature) for feature in self.dense)
-        ids = tuple(self._ids(samples, feature) for feature in self.features)
-        return Samples(np.zeros(len(samples), np.float32), dense, ids)
+    def _samples(self, table: RawTable) -> Samples:
+        dense = tuple(transform(read_numbers(table, feature), feature) for feature in self.dense)
+        ids = tuple(self._ids(table, feature) for feature in self.features)
+        return Samples(np.zeros(table.num_rows, np.float32), dense, ids)
 
-    def _ids(self, samples: Sequence[Mapping[str, Any]], feature: Feature) -> Ids:
-        encode, cells = self._encode[feature.table], _cells(samples, feature.name)
+    def _ids(self, table: RawTable, feature: Feature) -> Ids:
+        encode, given = self._encode[feature.table], self._vocabularies[feature.table].kind == "none"
+        values = read_values(table, feature, given_ids=given)
+        if given:
+            check_ids(values, table, feature)
         if not feature.multi_valued:
-            return Ids(encode(cells))
-        bags = [[] if bag is None else list(bag) for bag in cells]
-        lengths = np.array([len(bag) for bag in bags], np.int64)
-        ids = Ids(encode([value for bag in bags for value in bag]), offsets_of(lengths))
-        return ids if self._vocabularies[feature.table].kind == "none" else fill_empty(ids, 0)
-
-
-class ExportedRows:
-    """The exported tables as a store that can only be read."""
-
-    def __init__(self, folder: Path, tables: tuple[ExportedTable, ...]) -> None:
-        self._maps = [map_table(folder / table.file, (table.num_rows, table.width)) for table in tables]
-        self._starts = np.array(list(accumulate((len(values) for values in self._maps), initial=0)))
-        self.layout = Layout(
-            tables=tuple(Table(table.name, table.num_rows) for table in tables),
-            width=tables[0].width,
-            state_width=0,
-            optimizer="sgd",
-        )
-        self.committed_step = 0
-
-    def read(self, rows: Int64, out: Rows) -> None:
-        """Rows by global id, which ascend."""
-        bounds = np.searchsorted(rows, self._starts)
-        for values, start, begin, end in zip(self._maps, self._starts[:-1], bounds[:-1], bounds[1:], strict=True):
-            out.values[begin:end] = values[rows[begin:end] - start]
-
-    def write(self, rows: Int64, source: Rows) -> None:
-        raise UsageError("exported tables can only be read; train the run they came from instead")
-
-    def commit(self, step: int) -> None:
-        raise UsageError("exported tables can only be read; train the run they came from instead")
-
-    def close(self) -> None:
-        self._maps = []
-
-
-def map_table(path: Path, shape: tuple[int, int]) -> Float32:  # [rows, width]
-    """The values of a table file, mapped, if they are of this shape and all there."""
-    try:
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > HEADER_BYTES_MAX:
-                raise ValueError(f"a header of {length:,} bytes")
-            entry = documents.object_of(documents.parse_object(file.read(length)), "values")
-            num_bytes = os.fstat(file.fileno()).st_size
-        if (entry.get("dtype"), entry.get("shape")) != ("F32", list(shape)):
-            raise ValueError(f"it does not hold {shape[0]:,} rows of width {shape[1]}")
-        if num_bytes != 8 + length + 4 * shape[0] * shape[1]:
-            raise ValueError(f"it has {num_bytes:,} bytes where {8 + length + 4 * shape[0] * shape[1]:,} are expected")
-        values: Float32 = np.memmap(path, "<f4", "r", 8 + length, shape) if shape[0] else np.empty(shape, np.float32)
-    except (OSError, ValueError, MemoryError) as error:
-        raise DataError(f"{path}: this is not an exported table, or it is damaged ({error}); export again") from None
-    return values
+            return Ids(encode(values))
+        lengths = np.diff(values.offsets.to_numpy()).astype(np.int64)
+        ids = Ids(encode(values.values), offsets_of(lengths))
+        return ids if given else fill_empty(ids, 0)
 
 
 def _description(folder: Path) -> ExportDescription:
@@ -201,7 +161,7 @@ def _description(folder: Path) -> ExportDescription:
     except ValueError as error:
         raise DataError(f"{file}: this is not JSON ({error}); export again") from None
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
-    if found != (FORMAT_NAME, FORMAT_VERSION):
+    if found not in [(FORMAT_NAME, version) for version in READABLE_VERSIONS]:
         raise DataError(f"{file}: this release reads {FORMAT_NAME} {FORMAT_VERSION}, the file is another; export again")
     try:
         return _parsed(content)
@@ -211,6 +171,7 @@ def _description(folder: Path) -> ExportDescription:
 
 def _parsed(content: dict[str, Any]) -> ExportDescription:
     model = documents.object_of(content, "model")
+    initial = documents.object_of({"initial": {"seed": 0, "init_scale": 0.0}, **content}, "initial")
     description = ExportDescription(
         content=content,
         model=documents.text_of(model, "name"),
@@ -218,8 +179,10 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
         options=documents.object_of(model, "options"),
         features=tuple(feature_from(entry) for entry in documents.objects(content, "features")),
         dense=tuple(dense_from(entry) for entry in documents.objects(content, "dense")),
-        tables=tuple(_table(entry) for entry in documents.objects(content, "tables")),
+        tables=tuple(exported_table(entry) for entry in documents.objects(content, "tables")),
         vocabularies=vocabularies_from(content),
+        seed=documents.whole(initial, "seed", -SEED_MAX, SEED_MAX),
+        init_scale=documents.number(initial, "init_scale", -1e30, 1e30),
     )
     tables = {table.name for table in description.tables}
     if not tables or len({table.width for table in description.tables}) > 1:
@@ -231,21 +194,12 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
     return description
 
 
-def _table(content: dict[str, Any]) -> ExportedTable:
-    return ExportedTable(
-        name=documents.text_of(content, "name"),
-        file=documents.file_name(content, "file"),
-        num_rows=documents.whole(content, "num_rows", 0, documents.LARGE_MAX),
-        width=documents.whole(content, "width", 1, WIDTH_MAX),
-    )
-
-
 def _encoder(folder: Path, vocabulary: Vocabulary, num_rows: int) -> Encode:
     """From raw values to local ids, as the log was prepared."""
     if vocabulary.kind == "none":
-        return lambda values: _given(values, num_rows)
+        return GivenIds(num_rows).ids
     if vocabulary.kind == "hash":
-        return lambda values: HashVocabulary(vocabulary.num_buckets).ids(_strings(values))
+        return HashVocabulary(vocabulary.num_buckets).ids
     if vocabulary.file is None:
         raise ValueError("a vocabulary by frequency has no file")
     try:
@@ -258,33 +212,4 @@ def _encoder(folder: Path, vocabulary: Vocabulary, num_rows: int) -> Encode:
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{folder / vocabulary.file}: this is no vocabulary ({reason}); export again") from None
-    return lambda values: id_map.ids(_strings(values))
-
-
-def _strings(values: list[Any]) -> Any:
-    return pa.array(["" if value is None else str(value) for value in values], pa.large_string())
-
-
-def _given(values: list[Any], num_rows: int) -> Int32:
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < num_rows:
-            raise DataError(f"{value!r} is no id of this table; give a whole number from 0 to {num_rows - 1}")
-    return np.array(values, np.int32)
-
-
-def _cells(samples: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    for index, sample in enumerate(samples):
-        if name not in sample:
-            raise DataError(f"sample {index} has no {name!r}; give it, or None where the value is not known")
-    return [sample[name] for sample in samples]
-
-
-def _numbers(samples: Sequence[Mapping[str, Any]], feature: DenseFeature) -> NDArray[np.float64]:
-    cells = _cells(samples, feature.name)
-    for index, cell in enumerate(cells):
-        if cell is None and feature.missing is None:
-            raise DataError(f"sample {index}: {feature.name!r} must be a number; the log had no rule for missing ones")
-    numbers = np.array([feature.missing if cell is None else cell for cell in cells], np.float64)
-    if not np.isfinite(numbers).all():
-        raise DataError(f"sample {int(np.argmin(np.isfinite(numbers)))}: {feature.name!r} is not a finite number")
-    return numbers
+    return id_map.ids

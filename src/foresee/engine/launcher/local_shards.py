@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from foresee.store.commits import Part
 from foresee.store.contract import Int64, Layout, Rows
 from foresee.store.part_store import open_part, prepare_part, settle_part
 from foresee.store.remote.shards import scatter, split
-from foresee.store.server.shard import Shard, Share, disk_shard
+from foresee.store.server.shard import Shard, Share, disk_shard, read_shard
 
 
 def shard_folders(folder: Path) -> list[Path]:
@@ -33,13 +35,14 @@ class LocalShards:
         self._shards = shards
 
     @classmethod
-    def open(cls, folder: Path, layout: Layout) -> LocalShards:
+    def open(cls, folder: Path, layout: Layout, *, for_reading: bool = False) -> LocalShards:
         """All shards as they are; where a commit was interrupted between them, `open_at` brings them to one step."""
+        open_shard = read_shard if for_reading else disk_shard
         num_shards = len(shard_folders(folder))
         shards: list[Shard] = []
         try:
             for shard in range(num_shards):
-                shards.append(disk_shard(shard_folder(folder, shard), layout, Share(shard, num_shards)))
+                shards.append(open_shard(shard_folder(folder, shard), layout, Share(shard, num_shards)))
         except BaseException:
             for opened in shards:
                 opened.close()
@@ -87,6 +90,10 @@ class LocalShards:
     def open_at(self, step: int) -> None:
         for shard in self._shards:
             open_part(shard, step)
+
+    def written(self, begin: int, end: int) -> Int64:
+        """The rows from `begin` to `end` that somebody has written, ascending; for shards opened for reading."""
+        return np.sort(np.concatenate([shard.written(begin, end) for shard in self._shards]))
 
     def close(self) -> None:
         for shard in self._shards:

@@ -98,23 +98,25 @@ def _fill_block(begin: int, width: int, base: Float32, written: Bits, key: np.ui
 class Base:
     """The committed rows of a table folder."""
 
-    def __init__(self, folder: Path, layout: Layout, files: Files) -> None:
+    def __init__(self, folder: Path, layout: Layout, files: Files, *, writable: bool = True) -> None:
         self._files, self._layout = files, layout
+        flags = os.O_RDWR if writable else os.O_RDONLY
         self._rows_descriptor, self._rows_offset = open_array(
-            folder / ROWS_FILE, row_dtype(layout), layout.num_rows, os.O_RDWR
+            folder / ROWS_FILE, row_dtype(layout), layout.num_rows, flags
         )
         try:
             self._bits_descriptor, bits_offset = open_array(
-                folder / WRITTEN_FILE, np.dtype("u1"), (layout.num_rows + 7) // 8, os.O_RDWR
+                folder / WRITTEN_FILE, np.dtype("u1"), (layout.num_rows + 7) // 8, flags
             )
-        except StoreError:
+        except (StoreError, OSError):
             os.close(self._rows_descriptor)
             raise
         self._rows_map = mmap.mmap(self._rows_descriptor, 0, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_RANDOM"):
             # Rows are read at random: reading ahead would fetch thirty pages for each one that is wanted.
             self._rows_map.madvise(mmap.MADV_RANDOM)
-        self._bits_map = mmap.mmap(self._bits_descriptor, 0)
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._bits_map = mmap.mmap(self._bits_descriptor, 0, access=access)
         words = np.frombuffer(self._rows_map, np.float32, offset=self._rows_offset)
         self.words: Float32 = words.reshape(layout.num_rows, -1)  # [rows, words of a row], for reading only
         self._bits: Bits = np.frombuffer(self._bits_map, np.uint8, offset=bits_offset)

@@ -80,5 +80,10 @@ def lock_folder(folder: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        raise StoreError(f"{folder} is in use by another process; wait for it to end or stop it") from None
+        raise in_use(folder) from None
     return descriptor
+
+
+def in_use(folder: Path) -> StoreError:
+    """The sentence for a folder whose lock somebody else has."""
+    return StoreError(f"{folder} is in use by another process; wait for it to end or stop it")

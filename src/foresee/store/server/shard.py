@@ -20,7 +20,7 @@ from foresee import documents
 from foresee.errors import StoreError
 from foresee.store.commits import Instruction, Part
 from foresee.store.contract import Float32, Int32, Int64, Layout, Rows, Table
-from foresee.store.disk import DiskStore
+from foresee.store.disk import DiskReader, DiskStore
 from foresee.store.disk.files import Files
 from foresee.store.initial import fill_initial_row, initial_key, initial_unit
 from foresee.store.layouts import layout_from_dict, layout_to_dict
@@ -48,7 +48,7 @@ class Share:
 class Shard:
     """The contract of a store for the rows of one share; other rows are refused."""
 
-    def __init__(self, store: DiskStore | MemoryStore, layout: Layout, share: Share) -> None:
+    def __init__(self, store: DiskStore | MemoryStore | DiskReader, layout: Layout, share: Share) -> None:
         self._store, self._layout, self.share = store, layout, share
         self._key, self._unit = initial_key(layout), initial_unit(layout)
 
@@ -92,6 +92,13 @@ class Shard:
 
     def carry_out(self, instruction: Instruction) -> None:
         self._store.carry_out(instruction)
+
+    def written(self, begin: int, end: int) -> Int64:
+        """The global ids of this shard's rows in a range that somebody has written, ascending; for who only reads."""
+        assert isinstance(self._store, DiskReader), "opened with `read_shard`"
+        shard, num_shards = self.share.shard, self.share.num_shards
+        first, last = ((bound - shard + num_shards - 1) // num_shards for bound in (begin, end))
+        return self._store.written(first, last) * num_shards + shard
 
     def close(self) -> None:
         self._store.close()
@@ -159,6 +166,11 @@ def disk_shard(folder: Path, layout: Layout | None, share: Share) -> Shard:
         content = {"shard": share.shard, "num_shards": share.num_shards, "layout": layout_to_dict(described)}
         Files().publish(folder / SHARD_FILE, (json.dumps(content, indent=2) + "\n").encode())
     return Shard(store, described, share)
+
+
+def read_shard(folder: Path, layout: Layout, share: Share) -> Shard:
+    """A shard in a folder, for reading only."""
+    return Shard(DiskReader.open(folder, _inner_layout(layout, share)), layout, share)
 
 
 def _inner_layout(layout: Layout, share: Share) -> Layout:
