@@ -23,6 +23,7 @@ from foresee.engine.tables import ROWS_AT_ONCE
 from foresee.errors import StoreError
 from foresee.store.contract import Layout, Rows, Store
 from foresee.store.disk import DiskStore
+from foresee.store.disk.reader import DiskReader
 
 
 class BestFolder:
@@ -58,14 +59,14 @@ class BestFolder:
             best.close()
 
 
-def open_best(folder: RunFolder, layout: Layout) -> DiskStore:
-    """The best rows, at the newest step of which rows and weights are there."""
+def open_best(folder: RunFolder, layout: Layout) -> DiskReader:
+    """The best rows for reading, at the newest step of which rows and weights are there."""
     if not folder.best_tables.is_dir():
         raise StoreError(
             f"{folder.path} keeps no best: none was evaluated yet, or train.best.metric was not given; "
             "leave --best out for the last commit"
         )
-    best = DiskStore.open(folder.best_tables, layout)
+    best = DiskReader.open(folder.best_tables, layout)
     try:
         checkpoint.open_newest(best, folder.best_checkpoints)
     except BaseException:
