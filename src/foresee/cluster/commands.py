@@ -39,7 +39,10 @@ from foresee.errors import InputError
 app = typer.Typer(help="Plan a shared GPU cluster: who runs when, who is hurt, what if.", no_args_is_help=True)
 
 File = Annotated[
-    Path, typer.Argument(help="Jobs: CSV, JSON, a Shockwave trace, Philly table, sacct -P, Kueue or Volcano export.")
+    Path,
+    typer.Argument(
+        help="Jobs: CSV, JSON, a Shockwave, Philly, Helios, PAI or Gavel trace, sacct -P, Kueue or Volcano export."
+    ),
 ]
 Gpus = Annotated[int | None, typer.Option(help="GPUs of the cluster; a Shockwave trace brings its own.")]
 Format = Annotated[str | None, typer.Option(help=f"Format of the file, if it is not recognised: {', '.join(READERS)}.")]

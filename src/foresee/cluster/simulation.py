@@ -18,9 +18,9 @@ from foresee.cluster.placement import Placement, place, speed_of
 from foresee.errors import ConsistencyError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: one is made per job and round, and that takes three times as long
 class Live:
-    """What a policy may know of a job that has arrived and not finished."""
+    """What a policy may know of a job that has arrived and not finished; it reads and never writes."""
 
     job: Job
     remaining_seconds: float
@@ -34,6 +34,8 @@ class Live:
     """Time since arrival in which it did not run."""
     steps_per_second: float = 1.0
     """Speed as the job itself counts it; only policies that add up throughputs look at it."""
+    first_estimate_seconds: float = 0.0
+    """Run time left as it was estimated on arrival."""
     estimate_error: float = 0.0
     """Spread of log(true / estimated run time) over the jobs finished so far: the same for all live jobs."""
 
@@ -212,6 +214,7 @@ class Simulator:
             running=entry.job.id in self._previous,
             waited_seconds=self.now - entry.job.arrival_seconds - entry.elapsed_seconds,
             steps_per_second=entry.execution.steps_per_second,
+            first_estimate_seconds=entry.first_estimate_seconds,
             estimate_error=estimate_error,
         )
 
