@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from foresee.cluster.commands import app
+from foresee.cluster.durations import in_words
 from foresee.errors import DataError, InputError, PlanError
 
 JOBS = "id,gpus,seconds,arrival,user\n1,2,3600,0,ann\n2,4,7200,0,bob\n3,1,600,300,ann\n"
@@ -70,6 +71,28 @@ def test_simulate_compare_and_frontier(jobs: Path) -> None:
     trade = run("frontier", jobs, "--gpus", 4, "--policies", "")
     assert "guarded, slack by error" in trade
     assert " *" in trade
+
+
+def test_plan_and_compare_give_the_same_figures(tmp_path: Path) -> None:
+    """Both know the same of the jobs unless told otherwise."""
+    path = tmp_path / "many.csv"
+    rows = [f"{i},{1 + i % 3},,{5 + i}x{60 + 7 * i};{9 - i % 4}x{30 + i},{i * 90}" for i in range(14)]
+    path.write_text("id,gpus,seconds,regimes,arrival\n" + "\n".join(rows))
+    out = tmp_path / "plan.json"
+    run("plan", path, "--gpus", 4, "--json", out)
+    metrics = json.loads(out.read_text())["metrics"]
+    compared = run("compare", path, "--gpus", 4, "--policies", "guarded")
+    cells = [cell.strip() for cell in re.search(r"guarded.*", compared)[0].split("│")]  # type: ignore[index]
+    assert cells[3] == in_words(metrics["jct_mean_seconds"])
+    assert cells[5:7] == [f"{metrics['worst_rho']:.2f}", f"{metrics['unfair_share']:.1%}"]
+    assert "estimates regimes" in compared
+
+
+def test_one_is_not_plural(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("id,gpus,seconds\na,1,60\n")
+    assert "Plan of 1 job on 1 GPU, policy guarded" in run("plan", path, "--gpus", 1, "--explain", "a")
+    assert "1 job on 1 GPU" in run("compare", path, "--gpus", 1, "--policies", "fifo")
 
 
 def test_analyse(jobs: Path, tmp_path: Path) -> None:

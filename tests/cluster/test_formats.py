@@ -111,7 +111,7 @@ def test_sacct(tmp_path: Path) -> None:
     )
     assert read.now_seconds == 4800.0
     assert [job.id for job in read.jobs] == ["102", "103"]
-    assert read.notes == ("1 jobs without GPUs or run time were left out",)
+    assert read.notes == ("1 job without GPUs or run time was left out",)
     with pytest.raises(DataError, match=r"sacct.txt:2: elapsed is 'long'; expected a duration such as 1-02:30:00"):
         read_jobs(write(tmp_path, "sacct.txt", SACCT.replace("|01:00:00|1-00", "|long|1-00")))
 

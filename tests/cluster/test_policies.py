@@ -71,6 +71,15 @@ def test_guarded_puts_the_job_without_laxity_first() -> None:
     assert guarded(cluster, -math.inf)(0.0, queue) == ["short", "mid", "long"]
 
 
+@pytest.mark.parametrize(("spare", "first"), [(119.0, "long"), (120.0, "long"), (121.0, "short"), (239.0, "short")])
+def test_a_job_becomes_urgent_one_round_before_its_last_chance(spare: float, first: str) -> None:
+    """`end` sets the goal at 10,000 s; the long job could wait `spare` seconds and still make it."""
+    queue = [live("long", 10_000 - spare), live("short", 100), live("end", 10_000)]
+    order = guarded(Cluster(gpus=2), 0.0)(0.0, queue)
+    assert order[0] == "end"
+    assert order[1] == first
+
+
 def test_guarded_does_not_take_turns_between_two_urgent_jobs() -> None:
     cluster = Cluster(gpus=1)
     here, other = live("here", 5000, running=True), live("other", 5100)

@@ -57,5 +57,5 @@ def test_a_schedule_that_cannot_be_carried_out_names_its_round() -> None:
         replay(jobs, cluster, [["a", "b"]])
     with pytest.raises(PlanError, match=r"round 1 .* runs job 'a', not live then"):
         replay(jobs, cluster, [["a"], ["a"]])
-    with pytest.raises(PlanError, match=r"1 jobs unfinished, the first 'b'"):
+    with pytest.raises(PlanError, match=r"1 job unfinished, the first 'b'"):
         replay(jobs, cluster, [["a"]])

@@ -21,7 +21,8 @@ from rich.text import Text
 
 from foresee.cluster import tables
 from foresee.cluster.analysis import analyse as analyse_records
-from foresee.cluster.estimators import estimator_named, with_error
+from foresee.cluster.durations import counted
+from foresee.cluster.estimators import DEFAULT_ESTIMATOR, assumed_error, estimator_named, with_error
 from foresee.cluster.explanation import explain
 from foresee.cluster.exports import export
 from foresee.cluster.formats import READERS, JobFile, read_jobs
@@ -40,7 +41,10 @@ from foresee.words import counted
 app = typer.Typer(help="Plan a shared GPU cluster: who runs when, who is hurt, what if.", no_args_is_help=True)
 
 File = Annotated[
-    Path, typer.Argument(help="Jobs: CSV, JSON, a Shockwave trace, Philly table, sacct -P, Kueue or Volcano export.")
+    Path,
+    typer.Argument(
+        help="Jobs: CSV, JSON, a Shockwave, Philly, Helios, PAI or Gavel trace, sacct -P, Kueue or Volcano export."
+    ),
 ]
 Gpus = Annotated[int | None, typer.Option(help="GPUs of the cluster; a Shockwave trace brings its own.")]
 Format = Annotated[str | None, typer.Option(help=f"Format of the file, if it is not recognised: {', '.join(READERS)}.")]
@@ -99,7 +103,7 @@ def plan(
     file: File,
     gpus: Gpus = None,
     policy: Policy = DEFAULT_POLICY,
-    estimator: Estimator = "oracle",
+    estimator: Estimator = DEFAULT_ESTIMATOR,
     format: Format = None,
     round_seconds: RoundSeconds = 120.0,
     restart_seconds: RestartSeconds = 20.0,
@@ -143,13 +147,13 @@ def plan(
     if json_file is not None:
         json_file.write_text(json.dumps(_plan_content(made), indent=1) + "\n")
     if page_file is not None:
-        _write_page(page_file, f"Plan of {file.name} on {cluster.gpus} GPUs", {policy: made.run})
+        _write_page(page_file, f"Plan of {file.name} on {counted(cluster.gpus, 'GPU')}", {policy: made.run})
 
 
 def _summary(made: Plan) -> str:
     metrics = made.metrics
     return (
-        f"{len(made.rounds)} rounds; ends at {metrics.makespan_seconds:,.0f} s, and no plan can end before "
+        f"{counted(len(made.rounds), 'round')}; ends at {metrics.makespan_seconds:,.0f} s, and no plan can end before "
         f"{metrics.bound_seconds:,.0f} s (gap {metrics.gap:.1%}). Mean JCT {metrics.jct_mean_seconds:,.0f} s, worst ρ "
         f"{metrics.worst_rho:.2f}, unfair {metrics.unfair_share:.1%}, GPUs used {metrics.utilisation:.1%}."
     )
@@ -157,7 +161,8 @@ def _summary(made: Plan) -> str:
 
 def _show_answer(title: str, answer: Answer, rows: int) -> None:
     _show(tables.metrics_table(title, {"as planned": answer.before.metrics, "what if": answer.after.metrics}))
-    _show(f"More than a round sooner: {counted(len(answer.helped()), 'job')}; later: {len(answer.hurt())}.")
+    helped, hurt = counted(len(answer.helped()), "job"), counted(len(answer.hurt()), "job")
+    _show(f"Ending more than a round sooner: {helped}; later: {hurt}.")
     if answer.shifts():
         _show(tables.shift_table("Who is hurt and who is helped", answer, rows))
 
@@ -210,7 +215,7 @@ def simulate(
     file: File,
     gpus: Gpus = None,
     policy: Policy = DEFAULT_POLICY,
-    estimator: Estimator = "regimes",
+    estimator: Estimator = DEFAULT_ESTIMATOR,
     format: Format = None,
     round_seconds: RoundSeconds = 120.0,
     restart_seconds: RestartSeconds = 20.0,
@@ -226,13 +231,13 @@ def simulate(
     """Run a policy on a trace with estimates that can be wrong, and measure it, per user and per class."""
     read, cluster = _load(file, format, gpus, round_seconds, restart_seconds, server_gpus, penalty, jobs_max)
     run = _simulated(read, cluster, policy, estimator, error, seed)
-    _show(tables.metrics_table(f"{file.name} on {cluster.gpus} GPUs", {policy: measure(run)}))
+    _show(tables.metrics_table(f"{file.name} on {counted(cluster.gpus, 'GPU')}", {policy: measure(run)}))
     if any(job.user for job in read.jobs):
         _show(tables.group_table("Per user", measure_by(run, lambda job: job.user)))
     if any(job.kind for job in read.jobs):
         _show(tables.group_table("Per class", measure_by(run, lambda job: job.kind)))
     if page_file is not None:
-        _write_page(page_file, f"{file.name} on {cluster.gpus} GPUs", {policy: run})
+        _write_page(page_file, f"{file.name} on {counted(cluster.gpus, 'GPU')}", {policy: run})
 
 
 def _simulated(read: JobFile, cluster: Cluster, policy: str, estimator: str, error: float = 0.0, seed: int = 0) -> Run:
@@ -241,7 +246,13 @@ def _simulated(read: JobFile, cluster: Cluster, policy: str, estimator: str, err
     order = policy_named(policy)(cluster)
     with _progress(policy, len(read.jobs)) as on_round:
         return simulate_jobs(
-            read.jobs, cluster, order, estimator=estimate, start_seconds=read.now_seconds, on_round=on_round
+            read.jobs,
+            cluster,
+            order,
+            estimator=estimate,
+            start_seconds=read.now_seconds,
+            assumed_error=assumed_error(estimator),
+            on_round=on_round,
         )
 
 
@@ -250,7 +261,7 @@ def compare(
     file: File,
     gpus: Gpus = None,
     policies: Annotated[str, typer.Option(help="Names with commas between, or all (without shockwave_highs).")] = "all",
-    estimator: Estimator = "regimes",
+    estimator: Estimator = DEFAULT_ESTIMATOR,
     format: Format = None,
     round_seconds: RoundSeconds = 120.0,
     restart_seconds: RestartSeconds = 20.0,
@@ -264,7 +275,7 @@ def compare(
     quick = [name for name in POLICIES if name != "shockwave_highs"]
     names = quick if policies == "all" else [name.strip() for name in policies.split(",")]
     runs = {name: _simulated(read, cluster, name, estimator) for name in names}
-    title = f"{file.name}, {len(read.jobs)} jobs on {cluster.gpus} GPUs, estimates {estimator}"
+    title = f"{file.name}, {counted(len(read.jobs), 'job')} on {counted(cluster.gpus, 'GPU')}, estimates {estimator}"
     _show(tables.metrics_table(title, {name: measure(run) for name, run in runs.items()}))
     if page_file is not None:
         _write_page(page_file, title, runs)
@@ -277,7 +288,7 @@ def frontier(
     policies: Annotated[
         str, typer.Option(help="Policies to show beside the guarded ones, commas between.")
     ] = "shockwave",
-    estimator: Estimator = "regimes",
+    estimator: Estimator = DEFAULT_ESTIMATOR,
     format: Format = None,
     round_seconds: RoundSeconds = 120.0,
     restart_seconds: RestartSeconds = 20.0,
@@ -315,8 +326,8 @@ def analyse(
     records = read.records if jobs_max is None else read.records[:jobs_max]
     study = analyse_records(records)
     _show(
-        f"{study.num_jobs:,} jobs over {study.span_seconds / 86400:.1f} days, {study.gpu_seconds / 3600:,.0f} GPU "
-        f"hours; {study.mean_demand_gpus:,.0f} GPUs would be busy all the time."
+        f"{counted(study.num_jobs, 'job')} over {study.span_seconds / 86400:.1f} days, "
+        f"{study.gpu_seconds / 3600:,.0f} GPU hours; {study.mean_demand_gpus:,.0f} GPUs would be busy all the time."
     )
     for table in tables.analysis_tables(study):
         _show(table)
@@ -324,5 +335,5 @@ def analyse(
         run = _simulated(
             replace(read, records=records), Cluster(gpus=gpus, gpus_per_server=server_gpus), policy, "oracle"
         )
-        by_gang = measure_by(run, lambda job: f"{job.gpus} GPU{'s' * (job.gpus > 1)}")
+        by_gang = measure_by(run, lambda job: counted(job.gpus, "GPU"))
         _show(tables.group_table(f"Queueing by size of gang on {gpus} GPUs, simulated with {policy}", by_gang))

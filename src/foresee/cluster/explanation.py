@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from foresee.cluster.durations import in_words
+from foresee.cluster.durations import counted, in_words
 from foresee.cluster.metrics import UNFAIR_ABOVE
 from foresee.cluster.plan import Fate, Plan
 
@@ -23,14 +23,19 @@ def explain(plan: Plan, id: str) -> str:
 
 def _timing(fate: Fate) -> str:
     job = fate.job
+    needs = f"Job {job.id} needs {counted(job.gpus, 'GPU')} for {in_words(job.left_seconds)}."
+    if fate.is_running:
+        since, end = in_words(fate.start_seconds), in_words(fate.finish_seconds)
+        return f"{needs} It has been running since {since} and ends at {end}."
     return (
-        f"Job {job.id} needs {job.gpus} GPU{'s' * (job.gpus > 1)} for {in_words(job.left_seconds)}. It arrives at "
-        f"{in_words(job.arrival_seconds)}, starts at {in_words(fate.start_seconds)} and ends at "
+        f"{needs} It arrives at {in_words(job.arrival_seconds)}, starts at {in_words(fate.start_seconds)} and ends at "
         f"{in_words(fate.finish_seconds)}."
     )
 
 
 def _waiting(plan: Plan, fate: Fate) -> str:
+    if fate.is_running:
+        return f"It waited {in_words(fate.wait_seconds)} and keeps its GPUs."
     waited = [
         round
         for round in plan.run.rounds
@@ -44,7 +49,8 @@ def _waiting(plan: Plan, fate: Fate) -> str:
     weight = {id: rounds * plan.fates[id].job.gpus for id, rounds in ahead.items()}
     named = sorted(weight, key=lambda id: -weight[id])[:NAMED_MAX]
     return (
-        f"It waits {len(waited)} round{'s' * (len(waited) > 1)} while {len(ahead)} other jobs hold the GPUs: {shorter} "
+        f"It waits {counted(len(waited), 'round')} while {counted(len(ahead), 'other job')} "
+        f"{'holds' if len(ahead) == 1 else 'hold'} the GPUs: {shorter} "
         f"with less work than it, {len(ahead) - shorter} with more; {len(sooner)} of them end before it. "
         f"Most of that GPU time goes to {', '.join(named)}."
     )
@@ -53,7 +59,7 @@ def _waiting(plan: Plan, fate: Fate) -> str:
 def _pieces(fate: Fate) -> str:
     if fate.num_pieces == 1:
         return "It goes on to its end." if fate.job.done_seconds else "Once started it runs to its end."
-    return f"It is set aside {fate.num_pieces - 1} times and pays for {fate.num_starts} starts."
+    return f"It is set aside {counted(fate.num_pieces - 1, 'time')} and pays for {counted(fate.num_starts, 'start')}."
 
 
 def _fairness(plan: Plan, fate: Fate) -> str:

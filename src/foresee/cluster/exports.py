@@ -1,7 +1,8 @@
 """A plan's order, in the words of the scheduler that will carry it out.
 
 In: a plan. Out: text: `scontrol` lines for Slurm, manifests for Kueue and Volcano, a submission order for Ray.
-The first job to start gets the highest priority. Gangs, checkpoints and starting stay with the cluster.
+The first job to start gets the highest priority; one that runs already is left out. Gangs, checkpoints and starting
+stay with the cluster.
 Never: run a command or reach a cluster.
 """
 
@@ -11,7 +12,8 @@ import json
 import re
 from collections.abc import Callable
 
-from foresee.cluster.plan import Plan
+from foresee.cluster.durations import counted
+from foresee.cluster.plan import Fate, Plan
 from foresee.errors import PlanError
 
 PRIORITY_STEP = 10
@@ -20,8 +22,9 @@ PRIORITY_STEP = 10
 
 def slurm(plan: Plan) -> str:
     """Lines for an operator's shell."""
-    lines = [f"# order of {len(plan.fates)} jobs, policy {plan.policy}; needs operator rights"]
-    for priority, id in _ranked(plan):
+    ranked = _ranked(plan)
+    lines = [f"# order of {counted(len(ranked), 'job')}, policy {plan.policy}; needs operator rights"]
+    for priority, id in ranked:
         if not re.fullmatch(r"[0-9]+(_[0-9]+)?", id):
             raise PlanError(f"job {id!r} is no Slurm job id: plan from sacct output to get ids that scontrol knows")
         lines.append(f"scontrol update JobId={id} Priority={priority}")
@@ -71,7 +74,7 @@ def ray(plan: Plan) -> str:
                 "not_before_seconds": round(fate.start_seconds - start, 3),
             }
         )
-        for fate in plan.in_order()
+        for fate in _waiting(plan)
     ]
     return "\n".join(lines) + "\n"
 
@@ -87,5 +90,9 @@ def export(plan: Plan, format: str) -> str:
 
 def _ranked(plan: Plan) -> list[tuple[int, str]]:
     """(priority, id), first to start first."""
-    order = plan.in_order()
+    order = _waiting(plan)
     return [((len(order) - rank) * PRIORITY_STEP, fate.job.id) for rank, fate in enumerate(order)]
+
+
+def _waiting(plan: Plan) -> list[Fate]:
+    return [fate for fate in plan.in_order() if not fate.is_running]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from foresee.cluster.estimators import estimator_named
+from foresee.cluster.estimators import DEFAULT_ESTIMATOR, assumed_error, estimator_named
 from foresee.cluster.job import Cluster, Job
 from foresee.cluster.metrics import Metrics, measure
 from foresee.cluster.policies import policy_named
@@ -35,7 +35,7 @@ def frontier(
     *,
     policies: Sequence[str] = (),
     slacks: Sequence[float] = SLACKS,
-    estimator: str = "oracle",
+    estimator: str = DEFAULT_ESTIMATOR,
     start_seconds: float = 0.0,
     on_point: Callable[[str], None] | None = None,
 ) -> list[Point]:
@@ -47,7 +47,14 @@ def frontier(
     for name, order in orders.items():
         if on_point:
             on_point(name)
-        run = simulate(jobs, cluster, order, estimator=estimator_named(estimator), start_seconds=start_seconds)
+        run = simulate(
+            jobs,
+            cluster,
+            order,
+            estimator=estimator_named(estimator),
+            start_seconds=start_seconds,
+            assumed_error=assumed_error(estimator),
+        )
         points.append(Point(name=name, metrics=measure(run)))
     return [Point(name=p.name, metrics=p.metrics, undominated=not _beaten(p, points)) for p in points]
 

@@ -42,6 +42,8 @@ class Job:
     arrival_seconds: float = 0.0
     done_seconds: float = 0.0
     """Run time already behind it when the plan begins; part of its work."""
+    started_seconds: float | None = None
+    """When it started, if it is running as the plan begins: it then keeps its GPUs to its end."""
     weight: float = 1.0
     """How much of the cluster the job is entitled to, relative to the others."""
     user: str = ""
@@ -125,6 +127,12 @@ def check_jobs(jobs: Iterable[Job], cluster: Cluster) -> tuple[Job, ...]:
         if reason:
             raise PlanError(f"job {job.id!r} cannot be planned: {reason}")
         seen.add(job.id)
+    held = sum(job.gpus for job in checked if job.started_seconds is not None)
+    if held > cluster.gpus:
+        raise PlanError(
+            f"the jobs that are running hold {held} GPUs and the cluster has {cluster.gpus}: "
+            f"give gpus of at least {held}"
+        )
     return tuple(checked)
 
 
@@ -139,6 +147,8 @@ def _fault(job: Job, cluster: Cluster) -> str:
         return (
             f"{job.done_seconds:g} s of its {job.exclusive_seconds:g} s are done, expected less than all, and steps new"
         )
+    if job.started_seconds is not None and not job.arrival_seconds <= job.started_seconds < math.inf:
+        return f"it started at {job.started_seconds:g} s, expected no earlier than it arrived"
     if not (math.isfinite(job.arrival_seconds) and job.arrival_seconds >= 0):
         return f"it arrives at {job.arrival_seconds:g} s, expected zero or later"
     if not (math.isfinite(job.weight) and job.weight > 0):

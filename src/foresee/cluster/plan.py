@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from foresee.cluster.estimators import ASSUMED_ERROR, estimator_named
+from foresee.cluster.estimators import DEFAULT_ESTIMATOR, assumed_error, estimator_named
 from foresee.cluster.job import Cluster, Job
 from foresee.cluster.metrics import Metrics, measure, rho_static, rho_themis
 from foresee.cluster.policies import DEFAULT_POLICY, policy_named
 from foresee.cluster.simulation import Run, simulate
 from foresee.errors import PlanError
-
-DEFAULT_ESTIMATOR = "oracle"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +35,12 @@ class Fate:
     @property
     def num_pieces(self) -> int:
         """Stretches in which it runs; a job with progress was running when the plan began and pays no first start."""
-        return self.num_starts + bool(self.job.done_seconds)
+        return self.num_starts + bool(self.job.done_seconds or self.is_running)
+
+    @property
+    def is_running(self) -> bool:
+        """It runs as the plan begins and keeps its GPUs."""
+        return self.job.started_seconds is not None
 
     @property
     def wait_seconds(self) -> float:
@@ -92,8 +95,7 @@ def make_plan(
         policy_named(policy)(cluster),
         estimator=estimator_named(estimator),
         start_seconds=start_seconds,
-        # The plan takes the descriptions as the truth, so who reads them makes no error.
-        assumed_error=0.0 if estimator == "oracle" else ASSUMED_ERROR,
+        assumed_error=assumed_error(estimator),
         on_round=on_round,
     )
     if not run.outcomes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from foresee.cluster.durations import counted
 from foresee.cluster.estimators import reactive
 from foresee.cluster.job import Cluster, Job, check_jobs
 from foresee.cluster.simulation import Run, Simulator, fill
@@ -27,5 +28,7 @@ def replay(jobs: Iterable[Job], cluster: Cluster, schedule: Iterable[Sequence[st
         simulator.run_round(ids)
     if simulator.advance_to_work():
         left = [entry.id for entry in simulator.live()]
-        raise PlanError(f"the schedule ends with {len(left)} jobs unfinished, the first {left[0]!r}: not its jobs?")
+        raise PlanError(
+            f"the schedule ends with {counted(len(left), 'job')} unfinished, the first {left[0]!r}: not its jobs?"
+        )
     return simulator.result()

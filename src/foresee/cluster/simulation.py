@@ -18,9 +18,9 @@ from foresee.cluster.placement import Placement, place, speed_of
 from foresee.errors import ConsistencyError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: one is made per job and round, and that takes three times as long
 class Live:
-    """What a policy may know of a job that has arrived and not finished."""
+    """What a policy may know of a job that has arrived and not finished; it reads and never writes."""
 
     job: Job
     remaining_seconds: float
@@ -34,6 +34,8 @@ class Live:
     """Time since arrival in which it did not run."""
     steps_per_second: float = 1.0
     """Speed as the job itself counts it; only policies that add up throughputs look at it."""
+    first_estimate_seconds: float = 0.0
+    """Run time left as it was estimated on arrival."""
     estimate_error: float = 0.0
     """Spread of log(true / estimated run time) over the jobs finished so far: the same for all live jobs."""
 
@@ -125,6 +127,7 @@ def simulate(
 ) -> Run:
     """Run all jobs to their end; nothing runs before `start_seconds`, though jobs may have arrived by then.
 
+    Jobs that are running as the plan begins (`started_seconds`) keep their GPUs to their end, whatever the order says.
     `assumed_error` is the spread of log errors policies are told of until jobs have shown theirs;
     `on_round(now, finished)` is called once a round, for progress bars.
     """
@@ -135,7 +138,8 @@ def simulate(
         gpus_of = {entry.id: entry.gpus for entry in live}
         if unknown := [id for id in ids if id not in gpus_of]:
             raise ConsistencyError(f"the order at {simulator.now:g} s names job {unknown[0]!r}, which is not live")
-        simulator.run_round(fill(dict.fromkeys(ids), gpus_of, cluster.gpus))
+        keeping = [entry.id for entry in live if entry.job.started_seconds is not None]
+        simulator.run_round(fill(dict.fromkeys([*keeping, *ids]), gpus_of, cluster.gpus))
         if on_round is not None:
             on_round(simulator.now, len(simulator.outcomes))
     return simulator.result()
@@ -171,7 +175,7 @@ class Simulator:
         self._entries: dict[str, _Entry] = {}
         self._rounds: list[Round] = []
         # Whoever has made progress before the first round is running as it begins; where, nobody said.
-        self._previous: Placement = {job.id: () for job in jobs if job.done_seconds}
+        self._previous: Placement = {job.id: () for job in jobs if job.done_seconds or job.started_seconds is not None}
         self._busy_gpu_seconds = 0.0
         self._errors = ErrorRecord(assumed_error)
 
@@ -188,7 +192,11 @@ class Simulator:
         execution = start_execution(job)
         estimate = self._estimator(job, _progress(execution))
         self._entries[job.id] = _Entry(
-            job=job, execution=execution, first_round=len(self._rounds), first_estimate_seconds=estimate
+            job=job,
+            execution=execution,
+            first_round=len(self._rounds),
+            first_estimate_seconds=estimate,
+            start_seconds=job.started_seconds,
         )
 
     def live(self) -> list[Live]:
@@ -206,6 +214,7 @@ class Simulator:
             running=entry.job.id in self._previous,
             waited_seconds=self.now - entry.job.arrival_seconds - entry.elapsed_seconds,
             steps_per_second=entry.execution.steps_per_second,
+            first_estimate_seconds=entry.first_estimate_seconds,
             estimate_error=estimate_error,
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 
 from foresee.cluster.analysis import Analysis, Slice
-from foresee.cluster.durations import in_words
+from foresee.cluster.durations import counted, in_words
 from foresee.cluster.frontier import Point
 from foresee.cluster.metrics import GroupMetrics, Metrics
 from foresee.cluster.plan import Fate, Plan
@@ -55,7 +55,10 @@ def _metric_cells(metrics: Metrics) -> list[str]:
 def plan_table(plan: Plan, rows_max: int) -> Table:
     fates = plan.in_order()
     shown = fates if rows_max <= 0 else fates[:rows_max]
-    title = f"Plan of {len(fates)} jobs on {plan.cluster.gpus} GPUs, policy {plan.policy}"
+    title = (
+        f"Plan of {counted(len(fates), 'job')} on {counted(plan.cluster.gpus, 'GPU')}, policy {plan.policy}, "
+        f"estimates {plan.estimator}"
+    )
     if len(shown) < len(fates):
         title += f" (first {len(shown)} to start; --rows 0 shows all)"
     columns = ("job", "user", "GPUs", "work", "arrives", "starts", "ends", "waits", "pieces", "ρ", "ρ (Themis)")

@@ -12,7 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from foresee import documents
+from foresee.cluster.formats.gavel import read_gavel
+from foresee.cluster.formats.helios import read_helios
 from foresee.cluster.formats.kubernetes import read_kubernetes
+from foresee.cluster.formats.pai import read_pai
 from foresee.cluster.formats.philly import read_philly
 from foresee.cluster.formats.record import JobFile, JobRecord, read_text
 from foresee.cluster.formats.sacct import read_sacct
@@ -22,6 +25,14 @@ from foresee.errors import DataError
 
 __all__ = ["READERS", "JobFile", "JobRecord", "format_of", "read_jobs"]
 
+
+# Names in the header by which a table is recognised.
+COLUMNS_OF = {
+    "philly": ("timestamp", "num_gpus"),
+    "helios": ("gpu_num", "submit_time"),
+    "pai": ("inst_num", "plan_gpu"),
+}
+GAVEL_TABS = 9
 
 SHAPELESS = (csv.Error, TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, RecursionError)
 
@@ -36,6 +47,9 @@ READERS: dict[str, Callable[[Path], JobFile]] = {
     "json": read_json_jobs,
     "shockwave": _read_shockwave,
     "philly": read_philly,
+    "helios": read_helios,
+    "pai": read_pai,
+    "gavel": read_gavel,
     "sacct": read_sacct,
     "kueue": read_kubernetes,
     "volcano": read_kubernetes,
@@ -65,7 +79,11 @@ def format_of(path: Path) -> str:
     header = text.split("\n", 1)[0].lower()
     if "jobid" in header and "|" in header:
         return "sacct"
-    return "philly" if "timestamp" in header and "num_gpus" in header else "csv"
+    if header.count("\t") == GAVEL_TABS:
+        return "gavel"
+    if "num_inst" in header and "submit_time" in header:
+        return "pai"
+    return next((name for name, columns in COLUMNS_OF.items() if all(c in header for c in columns)), "csv")
 
 
 def _json_format(path: Path, text: str) -> str:

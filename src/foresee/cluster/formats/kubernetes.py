@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from foresee.cluster.formats.record import JobFile, JobRecord, Row
+from foresee.cluster.formats.record import JobFile, JobRecord, Row, left_out
 from foresee.cluster.formats.text import json_rows
 from foresee.cluster.job import Job, work_of_seconds
 
@@ -28,10 +28,9 @@ def read_kubernetes(path: Path) -> JobFile:
     moments = [moment for row in open_rows for moment in (_created(row), _running_since(row)) if moment]
     origin, now = min(moments, default=datetime.min), max(moments, default=datetime.min)
     records = [_record(row, origin, now) for row in open_rows]
-    notes = [f"{len(rows) - len(open_rows)} finished jobs were left out"] if len(open_rows) < len(rows) else []
+    notes = left_out(len(rows) - len(open_rows), "finished job")
     with_gpus = tuple(record for record in records if record.job.gpus)
-    if len(with_gpus) < len(records):
-        notes.append(f"{len(records) - len(with_gpus)} jobs without GPUs were left out")
+    notes += left_out(len(records) - len(with_gpus), "job", "without GPUs")
     return JobFile(records=with_gpus, now_seconds=(now - origin).total_seconds(), notes=tuple(notes))
 
 
@@ -47,6 +46,7 @@ def _record(row: Row, origin: datetime, now: datetime) -> JobRecord:
         regimes=work_of_seconds(seconds),
         arrival_seconds=(_created(row) - origin).total_seconds(),
         done_seconds=max(0.0, done),
+        started_seconds=(since - origin).total_seconds() if since else None,
         user=str(labels.get("user") or metadata.get("namespace") or ""),
         kind=str(spec.get("queueName") or spec.get("queue") or ""),
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from foresee.cluster.durations import counted
 from foresee.cluster.job import Cluster, Job
 from foresee.errors import DataError
 
@@ -100,6 +101,12 @@ class Row:
             raise self.complain(
                 f"{name} is {self.text(name)!r}; {name} must be a date and time such as 2017-10-09 07:01:55"
             ) from None
+
+
+def left_out(number: int, noun: str, reason: str = "") -> list[str]:
+    """The note on jobs a reader passed over; none if there were none."""
+    what = " ".join(filter(None, [counted(number, noun), reason]))
+    return [f"{what} {'was' if number == 1 else 'were'} left out"] if number else []
 
 
 def read_text(path: Path) -> str:

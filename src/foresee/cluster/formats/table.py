@@ -1,6 +1,7 @@
 """Jobs as people write them down: a CSV or JSON table.
 
-In: a file with id, gpus and either seconds or regimes; optionally arrival, done, weight, user, kind. Out: jobs.
+In: a file with id, gpus and either seconds or regimes; optionally arrival, done, started (it is running and
+keeps its GPUs), weight, user, kind. Out: jobs.
 Regimes are `units x seconds_per_unit` pieces: `11x62.9;10x43.8` in CSV, `[[11, 62.9], [10, 43.8]]` in JSON.
 Never: skip a bad row; each is an error that names the line and what was expected.
 """
@@ -31,6 +32,7 @@ def _job(row: Row) -> Job:
         regimes=_work(row),
         arrival_seconds=row.number("arrival", default=0.0, least=0.0),
         done_seconds=row.number("done", default=0.0, least=0.0),
+        started_seconds=row.number("started", least=0.0) if row.has("started") else None,
         weight=row.number("weight", default=1.0, above=0.0),
         user=row.text("user"),
         kind=row.text("kind"),

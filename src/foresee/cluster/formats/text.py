@@ -18,10 +18,12 @@ from foresee.cluster.formats.record import Row, read_text
 from foresee.errors import DataError
 
 
-def delimited_rows(path: Path, *, delimiter: str = ",", required: Sequence[str]) -> list[Row]:
-    """Rows of a table with a header, whose names are taken in lower case."""
+def delimited_rows(
+    path: Path, *, delimiter: str = ",", required: Sequence[str], header: Sequence[str] | None = None
+) -> list[Row]:
+    """Rows of a table with a header, whose names are taken in lower case; `header` is for tables without one."""
     reader = csv.reader(io.StringIO(read_text(path)), delimiter=delimiter)
-    header = [name.strip().lower() for name in next(reader, [])]
+    header = [name.strip().lower() for name in next(reader, [])] if header is None else header
     if missing := [name for name in required if name not in header]:
         raise DataError(
             f"{path}:1: the header has {', '.join(header)[:300] or 'nothing'} and lacks {', '.join(missing)}; "
