@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types check chaos bench-env bench clean
+.PHONY: demo test lint types check chaos newcomer bench-env bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,10 @@ check: lint types test
 # The long version of what `make test` samples: kills, crashes, schedules, hostile bytes. Prints one JSON object last.
 chaos: $(VENV)/.installed
 	$(BIN)/python tests/chaos/run.py
+
+# What README and docs tell people to type, typed: with the project installed into a new environment.
+newcomer: $(VENV)/.installed
+	$(BIN)/python tests/newcomer/walk.py --fresh
 
 # What only benchmarks need (peers and referees) lives in an environment of its own. Peers come without dependencies, so
 # that torch stays as it is; what they import is named. FuxiCTR 2.3.10 would need ray, which one machine has no use for.

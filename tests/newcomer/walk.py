@@ -66,7 +66,7 @@ def blocks(page: str) -> Iterator[Block]:
             skip, at = True, _after(lines, at, "-->")
         elif text.startswith("<!-- run first:"):
             at = _after(lines, at, "-->")
-            yield Block(begin + 1, "\n".join(lines[begin + 1 : at - 1]))
+            yield Block(begin + 1, _script(lines[begin + 1 : at - 1]))
         elif text.startswith("```"):
             at = _after(lines, at + 1, "```")
             if text.strip() in ("```sh", "```bash", "```console") and not skip:
