@@ -111,7 +111,9 @@ def test_a_file_that_was_cut_is_damage(kind: str, name: str, tmp_path: Path) -> 
     path = MAKERS[kind](tmp_path / "it.arrow")
     file = path / name if name else path
     content = file.read_bytes()
-    file.write_bytes(content[: len(content) * 2 // 3])
+    # YAML that ends between two keys is whole as far as anyone can see, so this one is cut inside a key.
+    end = content.index(b"shuffle_samples") + 4 if name == "config.yaml" else len(content) * 2 // 3
+    file.write_bytes(content[:end])
     before = everything(path)
     found = check(path)
     assert not found.is_whole

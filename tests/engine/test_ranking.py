@@ -56,7 +56,7 @@ def test_a_model_that_says_the_same_of_all_gains_nothing_by_a_sorted_log() -> No
     accumulator = RankingAccumulator("user", [1])
     accumulator.add(np.zeros(10, np.int64), np.zeros(10, np.float32), np.array([1.0] * 2 + [0.0] * 8, np.float32))
     found = accumulator.result()
-    assert (found.gauc, found.ndcg[1], found.recall[1]) == (0.5, pytest.approx(0.2), pytest.approx(0.1))
+    assert (found.gauc, found.ndcg[1], found.recall[1]) == pytest.approx((0.5, 0.2, 0.1))
 
 
 def test_beyond_the_bound_whole_groups_are_given_up() -> None:

@@ -135,7 +135,7 @@ class _Ties:
 
     def recall(self, k: int) -> float | None:
         ranks = np.arange(min(k, int(self._group_size.max(initial=0))) + 1, dtype=np.float64)
-        return self._mean_over_groups(ranks, self._group_positives)
+        return self._mean_over_groups(ranks, self._group_positives.astype(np.float64))
 
     def _mean_over_groups(self, gains: Float64, best: Float64) -> float | None:
         """gains: of n ranks from the first, n = 0, 1, ...; after the last one there are no more."""

@@ -43,7 +43,10 @@ def dense_optimizer(config: DenseOptimizerConfig, model: nn.Module) -> torch.opt
         options["weight_decay"] = config.weight_decay
     elif config.weight_decay:
         raise ConfigError(f"{key}.weight_decay: {name} has none; leave the key out")
-    return _made(lambda: kinds[name](model.parameters(), lr=config.lr, **options), name, key)
+    made: torch.optim.Optimizer = _made(
+        lambda: kinds[name](model.parameters(), lr=config.lr, **options), name, key
+    )  # fmt: skip
+    return made
 
 
 class Schedule:
