@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from foresee.data import Categorical, ClickLog, Columns, Csv, Dense, Parquet, PrepareOptions, prepare
-from foresee.data.cells import numbers_of, raw_cells, values_of
+from foresee.data.cells import numbers_of, raw_cells, raw_type_of, values_of
 from foresee.data.schema import Feature, RawType
 
 ALL = PrepareOptions(valid_share=0)
@@ -70,6 +70,23 @@ def test_the_log_says_how_its_cells_were_read(tmp_path: Path) -> None:
     assert [it.separator for it in log.features] == [None, None, None, "|"]
     assert log.features[3].missing_markers == log.dense[0].missing_markers == ("NULL",)
     assert log.vocabulary("tags").column("value").to_pylist() == [None, "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "raw_type"),
+    [
+        (["0", "17", ""], "digits"),
+        (["-4", "17"], "digits"),
+        (["007", "17"], "text"),
+        (["-0"], "text"),
+        (["4.0", "-17.0"], "digits.0"),
+        (["4.0", "17"], "text"),
+        (["", ""], None),
+    ],
+)
+def test_text_is_told_apart_by_how_it_looks(texts: list[str], raw_type: RawType | None) -> None:
+    values = pa.array(texts, pa.large_string())
+    assert raw_type_of(values.type, values) == raw_type
 
 
 def test_typed_cells_are_recorded(tmp_path: Path) -> None:
