@@ -16,7 +16,7 @@ from foresee.testing.traces import touches_of
 
 AT_THE_BOUND = [touches_of([[0], [0]]), touches_of([[1, 2], [3]]), touches_of([[1], [0]])]
 """Two workers with room for two rows. Row 0 leaves worker 0 with one update, less than it would push by itself; worker
-1, who has not seen it, reads the row two steps later: with a bound of 1 it is just fresh enough, with a bound of 0 not."""
+1, who has not seen it, reads it two steps later: with a bound of 1 it is just fresh enough, with a bound of 0 not."""
 
 Sets = tuple[set[int], set[int], set[int]]
 

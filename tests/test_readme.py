@@ -33,7 +33,9 @@ def test_every_command_named_in_the_readme_exists() -> None:
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text()):
+    targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
+    assert targets
+    for target in targets:
         assert target.startswith("http") or (ROOT / target).exists(), target
 
 

@@ -80,7 +80,9 @@ def test_a_side_that_cannot_run_is_left_out_with_a_sentence(
     peers.run_side(argparse.Namespace(side="fuxictr", full=False, cache_share=0.5))
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     peers.serve_case("fuxictr", SMALL, log.path, 0.5)
-    for answer in map(json.loads, capsys.readouterr().out.splitlines()):
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(answers) == 2
+    for answer in answers:
         assert not peers.can_run("fuxictr", answer)
         assert "fuxictr is left out: it cannot run here (ModuleNotFoundError" in capsys.readouterr().out
     assert peers.can_run("fuxictr", {})

@@ -56,7 +56,8 @@ def test_csv_and_page_have_the_figures(
     assert all(line["why_missing"] for line in owner)
     ours = next(line for line in lines if line["policy"] == "lookahead" and line["trainers"] == "2")
     assert f"{float(ours['rows_per_step']):,.0f}" in text
-    assert all(float(line["step_ms"]) >= 10 for line in lines if line["step_ms"])
+    timed = [float(line["step_ms"]) for line in lines if line["step_ms"]]
+    assert min(timed) >= 10
     page = Path("out.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")
     assert f"{float(ours['rows_per_step']):,.0f}" in page

@@ -80,6 +80,7 @@ def test_steps_in_any_order_give_the_same_batches(tmp_path: Path) -> None:
     log = tiny(tmp_path / "log", num_samples=900)
     stream = log.batches(batch_size=17, shuffle_samples=64)
     whole = [samples_of(batch) for batch in log.batches(batch_size=17, shuffle_samples=64).batches()]
+    assert stream.num_steps == len(whole) > 20
     for step in np.random.default_rng(0).permutation(stream.num_steps):
         assert samples_of(stream.batch(int(step))) == whole[step]
 

@@ -41,10 +41,13 @@ def test_a_log_ten_times_as_long_takes_no_more_memory(tmp_path: Path, monkeypatc
 def test_two_threads_can_share_a_stream(tmp_path: Path) -> None:
     stream = tiny(tmp_path / "log", num_samples=3000).batches(batch_size=20, shuffle_samples=64)
     expected = [batch.rows.tolist() for batch in stream.batches()]
+    seen: dict[int, list[int]] = {}
     failures: list[int] = []
 
     def follow(first_step: int) -> None:
+        seen[first_step] = []
         for batch in stream.batches(first_step):
+            seen[first_step].append(batch.step)
             if batch.rows.tolist() != expected[batch.step]:
                 failures.append(batch.step)
 
@@ -54,6 +57,8 @@ def test_two_threads_can_share_a_stream(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+    assert seen == {first: list(range(first, len(expected))) for first in (0, 7, 60)}
+    assert len(expected) > 60
 
 
 bag_lists = st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=12)

@@ -68,6 +68,7 @@ def test_shape(log: ClickLog) -> None:
 
 
 def test_best_auc_is_that_of_the_truth(log: ClickLog) -> None:
+    assert set(log.best_auc) == {"train", "valid"}
     for split, best in log.best_auc.items():
         got = columns(log, split, "label", "true_probability")
         positive = got["true_probability"][got["label"] == 1]

@@ -67,13 +67,17 @@ def test_a_row_is_used_where_the_batches_use_it(log_folder: Path, run: str) -> N
     config = config_of(log_folder, run)
     log = open_log(config)
     touched = [set(batch.rows.tolist()) for batch in train_stream(config, log).batches()]
-    for life in lives_of(config, range(0, log.num_rows, 9)):
+    lives = lives_of(config, range(0, log.num_rows, 9))
+    assert any(life.uses for life in lives)
+    for life in lives:
         assert life.uses == [step for step, rows in enumerate(touched) if life.row in rows], life.name
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_life_has_no_gaps(log_folder: Path, run: str) -> None:
-    for life in lives_of(config_of(log_folder, run), range(0, 189, 9)):
+    lives = lives_of(config_of(log_folder, run), range(0, 189, 9))
+    assert any(life.stays for life in lives)
+    for life in lives:
         version = 0
         for number, stay in enumerate(life.stays):
             assert stay.version == version, "it is read as it was written"

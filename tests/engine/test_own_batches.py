@@ -146,6 +146,7 @@ def test_it_trains_as_plain_pytorch_does(configs: list[EmbeddingBagConfig], tmp_
         losses = train(run, bags, head, torch.optim.Adam(head.parameters()))
         after = bags.state_dict(tables, prefix="bags.")
     assert losses == pytest.approx(plain.train_on(batches), abs=1e-5)
+    assert set(after) == {f"bags.{config.name}.weight" for config in configs}
     for name, weight in after.items():
         assert torch.allclose(weight, plain.state_dict()[name], atol=1e-5)
         assert not torch.equal(weight, first[name]), "something was learned"

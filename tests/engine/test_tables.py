@@ -21,6 +21,7 @@ def test_memory_and_disk_start_with_the_same_values(tmp_path: Path) -> None:
     log = tiny(tmp_path / "log", seed=1, num_samples=100)
     memory = Tables.in_memory(log, dim=4, optimizer=OPTIMIZER, seed=7)
     with Tables.on_disk(tmp_path / "tables", log, dim=4, optimizer=OPTIMIZER, seed=7) as disk:
+        assert log.tables
         for table in log.tables:
             assert np.array_equal(memory.values(table.name), disk.values(table.name))
             assert memory.values(table.name).shape == (table.num_rows, 4)

@@ -103,7 +103,9 @@ def test_a_thread_does_no_more_than_the_time_allows(log: ClickLog, tmp_path: Pat
     """Its laps end before the point that counts them, so at any point their sum is at most the time since the start."""
     train_quietly(small_run(log, tmp_path / "run"))
     done, seconds = 0.0, 0.0
-    for point in of_kind(tmp_path / "run", "series"):
+    points = of_kind(tmp_path / "run", "series")
+    assert points
+    for point in points:
         done, seconds = done + sum(point["lanes"]["train"].values()), seconds + point["seconds"]
         assert 0 < done <= seconds + 1e-4
 

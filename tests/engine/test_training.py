@@ -289,7 +289,10 @@ def test_a_diverging_run_stops_with_the_step_and_keeps_nothing_after(log: ClickL
         step = tables.store.committed_step
         assert step >= 1
         weights = trained_model(kept, log, tables).state_dict()
+        values = [tables.values(table.name) for table in log.tables]
+    assert weights
     assert all(bool(torch.isfinite(tensor).all()) for tensor in weights.values())
+    assert all(bool(torch.from_numpy(rows).isfinite().all()) for rows in values)
     assert [line["step"] for line in _metrics(kept, "commit")][-1] == step
 
 

@@ -56,6 +56,7 @@ def test_a_commit_right_after_an_update_contains_it(log: ClickLog) -> None:
         _train(step)
         run.commit()
         assert tables.store.committed_step == step.index + 1
+    assert tables.store.committed_step > 1
 
 
 def test_a_break_before_the_update_leaves_the_step_out(log: ClickLog) -> None:

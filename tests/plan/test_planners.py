@@ -149,10 +149,9 @@ def test_a_window_of_bytes_is_the_window_of_the_steps_they_hold(num_workers: int
         )
         header = replace(by_bytes, num_workers=num_workers)
         found = list(plan(make_planner(header, lambda steps: []), trace))
-        versions = {"remember_versions": True, "window_bytes": None}
-        expected: Planner = Lookahead(header, window_steps=window, **versions)
+        expected: Planner = Lookahead(header, window_steps=window, window_bytes=None)
         if num_workers > 1:
-            expected = Ownership(header, PLACEMENTS["location_aware"], window_steps=window, **versions)
+            expected = Ownership(header, PLACEMENTS["location_aware"], window_steps=window, window_bytes=None)
         wanted = list(plan(expected, trace))
         assert [record.evict.row.tolist() for record in found] == [record.evict.row.tolist() for record in wanted]
 

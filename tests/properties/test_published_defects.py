@@ -150,6 +150,7 @@ def test_a_lost_write_back_that_nobody_reads_again_is_seen_by_the_audit(stream: 
     """No read can notice it: only the versions at the end do."""
     final = true_versions(stream)
     last = [(row, version) for row, version in write_backs(stream) if version == final[row]]
+    assert len(last) > 5
     for lost in last[::5]:
         store = LosesOneRow(store_for(stream), lost)
         outcome = trained(stream, store)
