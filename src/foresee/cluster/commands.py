@@ -21,7 +21,6 @@ from rich.text import Text
 
 from foresee.cluster import tables
 from foresee.cluster.analysis import analyse as analyse_records
-from foresee.cluster.durations import counted
 from foresee.cluster.estimators import DEFAULT_ESTIMATOR, assumed_error, estimator_named, with_error
 from foresee.cluster.explanation import explain
 from foresee.cluster.exports import export
