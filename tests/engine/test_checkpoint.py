@@ -60,7 +60,7 @@ def test_learning_rate_and_weight_decay_come_back(tmp_path: Path) -> None:
     assert isinstance(loaded.param_groups[0]["betas"], tuple)
 
 
-SCHEDULES = {
+SCHEDULES: dict[str, Any] = {
     "cosine": lambda it: lr_scheduler.CosineAnnealingLR(it, T_max=30),
     "restarts": lambda it: lr_scheduler.CosineAnnealingWarmRestarts(it, T_0=3),
     "milestones": lambda it: lr_scheduler.MultiStepLR(it, [3, 7]),

@@ -27,7 +27,7 @@ def _model() -> nn.Module:
 @pytest.mark.parametrize("name", USABLE)
 def test_every_usable_optimiser_is_torchs_own(name: str) -> None:
     ours, theirs = _model(), _model()
-    decay = {} if name == "Rprop" else {"weight_decay": 0.1}
+    decay: dict[str, Any] = {} if name == "Rprop" else {"weight_decay": 0.1}
     optimizer = dense_optimizer(DenseOptimizerConfig(name=name.lower(), lr=0.02, **decay), ours)
     plain = getattr(torch.optim, name)(theirs.parameters(), lr=0.02, **decay)
     for _ in range(3):

@@ -31,7 +31,7 @@ COMMANDS = {
     "report": "Make one HTML page of a run, or of a comparison, with everything in it.",
     "export": "Write a trained model and its tables for serving: safetensors, the vocabularies as Parquet, one JSON.",
     "score": "Score raw samples with an exported model: one probability a line, in the order of the file.",
-    "layout": "Describe the tables of a run for its embedding servers, which are started with `foresee serve --layout`.",
+    "layout": "Describe the tables of a run for its embedding servers: `foresee serve --layout`.",
     "serve": "Serve one shard of the embedding rows, in memory or on disk, until SIGTERM or Ctrl-C.",
     "plan-server": "Read the log, plan for all workers, and give each its own records, until SIGTERM or Ctrl-C.",
     "worker": "Train a share of every batch, together with the other workers.",

@@ -34,8 +34,8 @@ def evaluate(
 ) -> None:
     """AUC, log loss, normalised entropy and calibration of a run, as of its last commit.
 
-    Figures within groups are those of the run file (train.ranking), or of --group and --at. Only reads the run: it may be
-    on a disk that cannot be written.
+    Figures within groups are those of the run file (train.ranking), or of --group and --at. Only reads the run: it may
+    be on a disk that cannot be written.
 
     [bold]Examples[/]
 

@@ -15,7 +15,7 @@ def layout(
     overrides: Set = None,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where it goes.")] = Path("layout.json"),
 ) -> None:
-    """Describe the tables of a run for its embedding servers, which are started with `foresee serve --layout`.
+    """Describe the tables of a run for its embedding servers: `foresee serve --layout`.
 
     The log says how many rows each table has, the model how wide they are, the
     optimiser how much state belongs to each row. Servers with other tables than

@@ -29,6 +29,7 @@ class Meter:
         self._samples = samples_before
         self._warm = False
         """The first step is done."""
+        self._loss, self._num_steps, self._num_samples = 0.0, 0, 0
         self._forget()
 
     def add(self, loss: float, num_samples: int) -> None:
