@@ -41,7 +41,7 @@ import torch
 
 from emulated.protocols import Course, Trained, train
 from foresee.data import Avazu, Categorical, ClickLog, Columns, Csv, Libfm, PrepareOptions, prepare, synthetic
-from foresee.engine.model_loading import build, row_width
+from foresee.run.by_name import build, row_width
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("FORESEE_DATA", ROOT.parent / "shared" / "data"))

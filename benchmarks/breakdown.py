@@ -38,7 +38,7 @@ from foresee.engine.kernels import Threads, update_rows
 from foresee.engine.loop import Run, make_header
 from foresee.engine.tables import Tables, layout_for
 from foresee.store.disk import DiskStore
-from foresee.testing.streams import MemoryStream
+from foresee.testing.traces import MemoryStream
 from step import (
     BATCH_SIZE,
     COLD_FROM_STEP,
@@ -68,7 +68,7 @@ class Laps:
     def begin(self) -> None:
         self._last = time.perf_counter()
 
-    def lap(self, what: str) -> None:
+    def span(self, what: str) -> None:
         now = time.perf_counter()
         self._seconds[what] += now - self._last
         self._last = now
@@ -83,11 +83,11 @@ class Laps:
 def learn(trainee: Trainee, laps: Laps, dense: Tensor, embeddings: Tensor, labels: Tensor) -> None:
     """Forward and backward, each with its lap."""
     loss = trainee.loss(trainee.model(dense, embeddings), labels)
-    laps.lap("forward")
+    laps.span("forward")
     loss.backward()
     trainee.optimizer.step()
     trainee.optimizer.zero_grad()
-    laps.lap("backward")
+    laps.span("backward")
 
 
 def cold_parts(
@@ -118,10 +118,10 @@ def _timed(run: Run, bench: Bench, store: DiskStore) -> Parts:
     laps.begin()
     for number in range(last):
         step = next(steps)
-        laps.lap("rows")
+        laps.span("rows")
         learn(trainee, laps, step.dense, step.embeddings, step.labels)
         step.update()
-        laps.lap("update")
+        laps.span("update")
         if number >= COLD_FROM_STEP:
             store.forget_pages()
         if number == COLD_FROM_STEP + 1:
@@ -143,12 +143,12 @@ def ideal_parts(ideal: Ideal) -> Parts:
             laps.begin()
             pool(ideal.rows.values, unique, inverse, batch, bench.pooling, out.numpy(), threads)
             embeddings = out.view(BATCH_SIZE, -1, DIM).detach().requires_grad_()
-            laps.lap("rows")
+            laps.span("rows")
             learn(trainee, laps, torch.from_numpy(batch.dense), embeddings, torch.from_numpy(batch.labels))
             assert embeddings.grad is not None
             gradients = embeddings.grad.view(-1, DIM).numpy()
             update_rows(OPTIMIZER, ideal.rows, unique, gradients, order, version=batch.step + 1, threads=threads)
-            laps.lap("update")
+            laps.span("update")
     return laps.means(bench.timed_steps)
 
 

@@ -32,15 +32,15 @@ from pathlib import Path
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from foresee.config import RunConfig, make_run
 from foresee.data import ClickLog, synthetic
-from foresee.engine.dense_half import DenseHalf
-from foresee.engine.duties import KeepState
-from foresee.engine.pace import COST_SHARE, SECONDS_MIN
-from foresee.engine.parts import build_model, open_log, open_tables, train_stream
-from foresee.engine.parts import make_run as make_steps
-from foresee.engine.run_folder import RunFolder
 from foresee.engine.step import Step
+from foresee.run.build import build_model, open_log, open_tables, train_stream
+from foresee.run.build import make_run as make_steps
+from foresee.run.callbacks import SaveCheckpoint
+from foresee.run.checkpoint_interval import COST_SHARE, SECONDS_MIN
+from foresee.run.config import RunConfig, make_run
+from foresee.run.dense_half import DenseHalf
+from foresee.run.run_folder import RunFolder
 
 WAIT_SECONDS = 240.0
 """A bound for what fails; nothing waits for it."""
@@ -81,7 +81,7 @@ class Trainer:
         half = DenseHalf.of(self.config, model, stream.num_steps)
         with open_tables(self.config, self.log) as tables:
             run = make_steps(self.config, self.log, stream, tables, num_threads=torch.get_num_threads())
-            keep = KeepState(self.config, run, half, RunFolder(self.config.run), [self._note])
+            keep = SaveCheckpoint(self.config, run, half, RunFolder(self.config.run), [self._note])
             steps = iter(run)
             try:
                 while True:
@@ -100,7 +100,7 @@ class Turn:
     steps: Iterator[Step]
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    keep: KeepState
+    keep: SaveCheckpoint
 
     def train(self, num_steps: int, *, commit: bool) -> float:
         begun = time.perf_counter()

@@ -162,7 +162,7 @@ class Side:
 
         from foresee import ClickLog, Tables, models
         from foresee.engine.loop import Run, make_header
-        from foresee.engine.work import Pooling
+        from foresee.engine.planned_step import Pooling
 
         torch.set_num_threads(THREADS)
         torch.manual_seed(0)

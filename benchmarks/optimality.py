@@ -113,14 +113,14 @@ def compare(trace: Trace, folder: Path, *, full: bool) -> Iterator[dict[str, flo
 def num_fetched(policy: str, trace: Trace, capacity_rows: int) -> int:
     from foresee.plan import make_planner, plan
     from foresee.plan.count import count
-    from foresee.plan.record import Header, Touches
+    from foresee.plan.record import Accesses, Header
 
     header = Header(
         planner=policy, parameters={}, num_workers=1, capacity_rows=capacity_rows, num_rows=trace.num_rows,
         first_step=0, num_steps=len(trace.batches), fetch_ahead_steps=8, stream_digest=trace.name,
     )  # fmt: skip
-    touches = [Touches(rows, np.array([0, len(rows)], np.int32)) for rows in trace.batches]
-    return count(plan(make_planner(header, lambda num_steps: touches[:num_steps]), touches)).num_fetched
+    accesses = [Accesses(rows, np.array([0, len(rows)], np.int32)) for rows in trace.batches]
+    return count(plan(make_planner(header, lambda num_steps: accesses[:num_steps]), accesses)).num_fetched
 
 
 def ask_referee(requests: Sequence[NDArray[np.int64]], capacities: Sequence[int], folder: Path) -> list[int]:

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from foresee.data import criteo_table_sizes, synthetic_rows
 from foresee.plan.count import Counting, rows_moved
 from foresee.plan.lookahead import Lookahead
-from foresee.plan.record import Header, Touches
+from foresee.plan.record import Accesses, Header
 from foresee.plan.workers.ownership import Ownership
 from foresee.plan.workers.placement import LocationAware, Placement, Scene, contiguous
 from foresee.plan.workers.positions import affordable, rank_positions
@@ -82,8 +82,8 @@ def batches(tables: str, num_batches: int, first: int = 0) -> Iterator[NDArray[n
         yield rows.reshape(-1) * (STRETCH if tables == "large" else 1)
 
 
-def touches_of(rows: NDArray[np.int64]) -> Touches:
-    return Touches(rows, np.arange(0, len(rows) + 1, NUM_TABLES, dtype=np.int32))
+def accesses_of(rows: NDArray[np.int64]) -> Accesses:
+    return Accesses(rows, np.arange(0, len(rows) + 1, NUM_TABLES, dtype=np.int32))
 
 
 def new_planner(capacity_rows: int) -> Lookahead:
@@ -101,34 +101,34 @@ class Side:
         self.planner = new_planner(capacity_rows)
         self.counting = Counting()
 
-    def __call__(self, touches: Touches) -> float:
+    def __call__(self, accesses: Accesses) -> float:
         begun = time.perf_counter()
-        records = self.planner.push(touches)
+        records = self.planner.push(accesses)
         seconds = time.perf_counter() - begun
         for record in records:
             self.counting.add(record)
         return seconds
 
 
-def sort(touches: Touches) -> float:
+def sort(accesses: Accesses) -> float:
     begun = time.perf_counter()
-    np.unique(touches.rows, return_inverse=True)
+    np.unique(accesses.rows, return_inverse=True)
     return time.perf_counter() - begun
 
 
 def time_ratios(num_timed: int) -> dict[str, float]:
     """Plans and sorts the same batches in turns; returns the ratios of the worse cache."""
     planners = [Side(capacity_rows) for capacity_rows in CACHE_ROWS]
-    sides: list[Callable[[Touches], float]] = [*planners, sort]
+    sides: list[Callable[[Accesses], float]] = [*planners, sort]
     seconds = np.zeros((num_timed, len(sides)))
     for step, rows in enumerate(batches("small", WARM_UP_STEPS + num_timed)):
-        touches = touches_of(rows)
+        accesses = accesses_of(rows)
         for turn in range(len(sides)):
             number = (turn + step) % len(sides)
             if step >= WARM_UP_STEPS:
-                seconds[step - WARM_UP_STEPS, number] = sides[number](touches)
+                seconds[step - WARM_UP_STEPS, number] = sides[number](accesses)
             elif sides[number] is not sort:
-                sides[number](touches)
+                sides[number](accesses)
     return show_times(seconds, planners)
 
 
@@ -174,13 +174,13 @@ def planner_memory(tables: str, num_steps: int) -> dict[str, float]:
     """The peak that planning adds to this process, in megabytes."""
     small = new_planner(MEMORY_CACHE_ROWS)
     for rows in batches(tables, 2):
-        small.push(touches_of(rows))
+        small.push(accesses_of(rows))
     small.finish()
     del small
     before = resident_mb()
     planner, counting, id_max = new_planner(MEMORY_CACHE_ROWS), Counting(), 0
     for rows in batches(tables, num_steps):
-        for record in planner.push(touches_of(rows)):
+        for record in planner.push(accesses_of(rows)):
             counting.add(record)
         id_max = max(id_max, int(rows.max()))
     counters = counting.counters
@@ -222,9 +222,9 @@ def many_workers(num_workers: int, num_timed: int) -> dict[str, float]:
     spent = np.zeros((num_timed, 3))
     warm_up = WINDOW_STEPS + 4
     for step, rows in enumerate(batches("small", warm_up + num_timed)):
-        touches = touches_of(rows)
+        accesses = accesses_of(rows)
         placed, begun, clock = placement.seconds, time.thread_time(), time.perf_counter()
-        planner.push(touches)
+        planner.push(accesses)
         if step >= warm_up:
             spent[step - warm_up] = (
                 time.thread_time() - begun, time.perf_counter() - clock, placement.seconds - placed
@@ -253,7 +253,7 @@ def compare_positions(num_workers: int, scenes: list[Scene]) -> None:
         placement = TimedPlacement(LocationAware(positions=positions) if positions else contiguous)
         counting, planner = Counting(), worker_planner(num_workers, placement, window_steps=4)
         for rows in batches("small", 14):
-            for record in planner.push(touches_of(rows)):
+            for record in planner.push(accesses_of(rows)):
                 counting.add(record)
         moved = rows_moved(counting.counters, num_workers)
         num_steps = counting.counters.num_steps

@@ -59,22 +59,22 @@ class Side:
                 return None
             loss = binary_cross_entropy_with_logits(self._model(step.dense, step.embeddings), step.labels)
             step.learned(loss.item())
-            step.lap("forward")
+            step.span("forward")
             loss.backward()  # type: ignore[no-untyped-call]
-            step.lap("backward")
+            step.span("backward")
             self._optimizer.step()
             self._optimizer.zero_grad()
-            step.lap("dense")
+            step.span("dense")
             step.update()
         return time.perf_counter() - begun
 
 
 def lap_microseconds(folder: Path) -> float:
     """One lap outside a window, as nearly all are."""
-    lane, num = Recording(folder).lane("train"), 200_000
+    track, num = Recording(folder).track("train"), 200_000
     begun = time.perf_counter()
     for _ in range(num):
-        lane.lap("forward", 0)
+        track.span("forward", 0)
     return 1e6 * (time.perf_counter() - begun) / num
 
 

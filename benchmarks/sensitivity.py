@@ -33,9 +33,9 @@ from foresee.engine.tables import layout_for
 from foresee.plan import make_planner, plan
 from foresee.plan.count import count
 from foresee.plan.lookahead import Lookahead
-from foresee.plan.record import Counters, Header, Planner, Touches
+from foresee.plan.record import Accesses, Counters, Header, Planner
 from foresee.store.disk import DiskStore
-from foresee.testing.streams import MemoryStream
+from foresee.testing.traces import MemoryStream
 from step import DIM, OPTIMIZER, THREADS, Bench, make_bench, written
 
 BATCH_SIZE, NUM_TABLES = 2048, 26
@@ -48,27 +48,27 @@ TIMED_CACHE_SHARES = (0.1, 0.2, 0.4, 0.8)
 TIMED_CACHE_SHARES_QUICK = (0.4,)
 
 
-def trace_of(num_steps: int, table_scale: float) -> tuple[list[Touches], int]:
+def trace_of(num_steps: int, table_scale: float) -> tuple[list[Accesses], int]:
     """(touches of every step, number of different rows)."""
     offsets = np.arange(0, BATCH_SIZE * NUM_TABLES + 1, NUM_TABLES, dtype=np.int32)
     batches = synthetic_rows(batch_size=BATCH_SIZE, num_batches=num_steps, table_scale=table_scale)
-    trace = [Touches(ids.reshape(-1), offsets) for ids in batches]
-    return trace, len(np.unique(np.concatenate([touches.rows for touches in trace])))
+    trace = [Accesses(ids.reshape(-1), offsets) for ids in batches]
+    return trace, len(np.unique(np.concatenate([accesses.rows for accesses in trace])))
 
 
-def header_of(trace: Sequence[Touches], planner: str, capacity_rows: int) -> Header:
-    num_rows = int(max(touches.rows.max() for touches in trace)) + 1
+def header_of(trace: Sequence[Accesses], planner: str, capacity_rows: int) -> Header:
+    num_rows = int(max(accesses.rows.max() for accesses in trace)) + 1
     return Header(
         planner=planner, parameters={}, num_workers=1, capacity_rows=capacity_rows, num_rows=num_rows, first_step=0,
         num_steps=len(trace), fetch_ahead_steps=8, stream_digest="synthetic",
     )  # fmt: skip
 
 
-def counted(planner: Planner, trace: Sequence[Touches]) -> Counters:
+def counted(planner: Planner, trace: Sequence[Accesses]) -> Counters:
     return count(plan(planner, trace))
 
 
-def over_lookahead(trace: Sequence[Touches], num_touched: int) -> dict[str, Any]:
+def over_lookahead(trace: Sequence[Accesses], num_touched: int) -> dict[str, Any]:
     """Rows fetched a step for each length of the window."""
     capacity = int(LAZY_CACHE_SHARE * num_touched)
     everything = header_of(trace, "lookahead", num_touched)
@@ -87,9 +87,9 @@ def over_lookahead(trace: Sequence[Touches], num_touched: int) -> dict[str, Any]
     }
 
 
-def over_cache(trace: Sequence[Touches], num_touched: int) -> dict[str, Any]:
+def over_cache(trace: Sequence[Accesses], num_touched: int) -> dict[str, Any]:
     """Rows fetched a step for each size of the cache."""
-    largest = max(len(np.unique(touches.rows)) for touches in trace)
+    largest = max(len(np.unique(accesses.rows)) for accesses in trace)
     sizes = [largest, *(size for size in (int(share * num_touched) for share in CACHE_SHARES) if size > largest)]
     fetched: dict[str, list[float]] = {}
     for name in ("lookahead", "lru", "belady"):
@@ -98,7 +98,7 @@ def over_cache(trace: Sequence[Touches], num_touched: int) -> dict[str, Any]:
     return {"cache_rows": sizes, "touched_rows": num_touched, **{f"{name}_fetched": at for name, at in fetched.items()}}
 
 
-def _per_step(number: int, trace: Sequence[Touches]) -> float:
+def _per_step(number: int, trace: Sequence[Accesses]) -> float:
     return round(number / len(trace), 1)
 
 

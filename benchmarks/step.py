@@ -38,13 +38,13 @@ from foresee.engine.cache import pool
 from foresee.engine.kernels import LookupOrder, Threads, order_lookups, update_rows
 from foresee.engine.loop import Run, make_header
 from foresee.engine.optimizers import RowwiseAdagrad
+from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import Tables, layout_for
-from foresee.engine.work import Pooling
 from foresee.models import DLRM, LogShape
 from foresee.store.contract import Rows, Store, Table
 from foresee.store.disk import DiskStore
 from foresee.store.memory import MemoryStore
-from foresee.testing.streams import MemoryStream
+from foresee.testing.traces import MemoryStream
 
 BATCH_SIZE = 2048
 DIM = 64

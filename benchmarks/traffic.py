@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from foresee.data import synthetic_rows
 from foresee.plan import plan
 from foresee.plan.count import RowsMoved, count, rows_moved
-from foresee.plan.record import Header, Record, Touches
+from foresee.plan.record import Accesses, Header, Record
 from foresee.plan.workers import WORKER_PLANNERS, check_plan
 from foresee.plan.workers.fae import group, hot_rows
 
@@ -64,7 +64,7 @@ class Trace:
     """Global batches of row ids."""
 
     name: str
-    steps: list[Touches]
+    steps: list[Accesses]
     num_rows: int
     num_unique: float
     """Distinct rows of a step, in the mean."""
@@ -117,7 +117,7 @@ def moved(name: str, trace: Trace) -> RowsMoved:
     return RowsMoved(rows.critical / len(steps), rows.total / len(steps))
 
 
-def planned(name: str, trace: Trace, num_steps: int) -> tuple[Header, list[Touches], list[Record]]:
+def planned(name: str, trace: Trace, num_steps: int) -> tuple[Header, list[Accesses], list[Record]]:
     """The plan of the first steps; FAE gets the same samples in the order it needs."""
     planner, _, staleness = name.partition(" ")
     header = Header(
@@ -173,7 +173,7 @@ def _trace(name: str, ids: NDArray[np.int64], samples_per_worker: int, num_steps
     two = max(len(np.union1d(first, second)) for first, second in pairwise(distinct))
     touched = np.unique(np.concatenate(distinct))
     return Trace(
-        name=name, steps=[Touches(part, offsets) for part in parts], num_rows=int(touched[-1]) + 1,
+        name=name, steps=[Accesses(part, offsets) for part in parts], num_rows=int(touched[-1]) + 1,
         num_unique=float(np.mean([len(rows) for rows in distinct])),
         capacity_rows=max(two, int(CACHE_SHARE * len(touched))),
     )  # fmt: skip

@@ -29,10 +29,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.store.contract import Int64, Layout, Rows, Store, Table
+from foresee.base.arrays import Int64
+from foresee.store.contract import Layout, Rows, Store, Table
+from foresee.store.layouts import write_layout
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
-from foresee.store.server.layout_file import write_layout
 
 LAYOUT = Layout(tables=(Table("rows", 500_000),), width=62, state_width=1, optimizer="rowwise_adagrad")
 NUM_ROWS = 50_000

@@ -16,10 +16,10 @@ import numpy as np
 from rich.console import Console
 
 import foresee
-from foresee.config import load_run
 from foresee.data import Categorical, Columns, Csv, Dense, prepare
-from foresee.engine.export import export
-from foresee.engine.training import train
+from foresee.run.config import load_run
+from foresee.run.serving.export import export
+from foresee.run.training import train
 
 RUN_FILE = """\
 log: log

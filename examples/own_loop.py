@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import foresee
 from foresee import checkpoint
 from foresee.data import synthetic
-from foresee.engine.evaluation import evaluate
+from foresee.run.evaluation import evaluate
 
 DIM, BATCH_SIZE, KEEP_EVERY_STEPS = 8, 512, 50
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from foresee.config import load_run
 from foresee.data import ClickLog, synthetic
-from foresee.engine.training import train
+from foresee.run.config import load_run
+from foresee.run.training import train
 
 RUN_FILE = """\
 log: log

@@ -11,24 +11,24 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, pairwise
 
-from foresee.plan.record import Touches
-from foresee.testing.traces import touches_of
+from foresee.plan.record import Accesses
+from foresee.testing.traces import accesses_of
 
-AT_THE_BOUND = [touches_of([[0], [0]]), touches_of([[1, 2], [3]]), touches_of([[1], [0]])]
+AT_THE_BOUND = [accesses_of([[0], [0]]), accesses_of([[1, 2], [3]]), accesses_of([[1], [0]])]
 """Two workers with room for two rows. Row 0 leaves worker 0 with one update, less than it would push by itself; worker
 1, who has not seen it, reads it two steps later: with a bound of 1 it is just fresh enough, with a bound of 0 not."""
 
 Sets = tuple[set[int], set[int], set[int]]
 
 
-def pulls_and_pushes(trace: Sequence[Touches], num_workers: int, bound: int) -> list[Sets]:
+def pulls_and_pushes(trace: Sequence[Accesses], num_workers: int, bound: int) -> list[Sets]:
     """(fetched, refreshed, pushed) of every step and worker, in that order."""
     stored: Counter[int] = Counter()
     known: dict[tuple[int, int], int] = {}
     own: Counter[tuple[int, int]] = Counter()
     found: list[Sets] = []
-    for touches in trace:
-        samples = [touches.rows[begin:end].tolist() for begin, end in pairwise(touches.sample_offsets)]
+    for accesses in trace:
+        samples = [accesses.rows[begin:end].tolist() for begin, end in pairwise(accesses.sample_offsets)]
         looked_up = [Counter(chain(*samples[worker::num_workers])) for worker in range(num_workers)]
         pulled: list[tuple[set[int], set[int]]] = []
         for worker, rows in enumerate(looked_up):

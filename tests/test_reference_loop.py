@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from foresee.data.batch import Batch
-from foresee.engine.metrics import measure
 from foresee.models import MODELS, LogShape
+from foresee.run.metrics import measure
 from reference_loop import Reference, RowOptimizer, auc_by_ranks, pooled, train_plainly
 
 NUM_ROWS, NUM_DENSE, NUM_FEATURES, WIDTH = 30, 2, 3, 4

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from foresee.terminal import fitted, show, terminal
-from foresee.words import counted
+from foresee.base.terminal import counted, fitted, show, terminal
 
 NAMES = ("lookahead (this run)", "location_aware", "belady")
 HEAD = ("policy", "hit rate", "fetched a step", "written back", "from peers", "critical", "MB a step", "cache", "by")

@@ -14,10 +14,10 @@ import numpy as np
 from foresee.data.batch import Batch
 from foresee.engine.loop import Run, make_header
 from foresee.engine.optimizers import Adagrad, Optimizer
+from foresee.engine.planned_step import Pooling, accesses_of
 from foresee.engine.tables import Tables
-from foresee.engine.work import Pooling, touches_of
 from foresee.plan import make_planner, plan
-from foresee.plan.record import Header, Record, Touches
+from foresee.plan.record import Accesses, Header, Record
 from foresee.store.contract import Layout, Store, Table
 from foresee.store.memory import MemoryStore
 
@@ -51,8 +51,8 @@ class TraceStream:
         return hashlib.sha256(b"".join(batch.rows.tobytes() for batch in self._batches)).hexdigest()
 
     @property
-    def touches(self) -> list[Touches]:
-        return [touches_of(batch) for batch in self._batches]
+    def accesses(self) -> list[Accesses]:
+        return [accesses_of(batch) for batch in self._batches]
 
     @property
     def largest_batch(self) -> int:
@@ -85,7 +85,7 @@ def header_of(
 
 def records_of(stream: TraceStream, header: Header) -> list[Record]:
     """The whole plan, made before training."""
-    trace = stream.touches[header.first_step :]
+    trace = stream.accesses[header.first_step :]
     return list(plan(make_planner(header, lambda num_steps: trace[:num_steps]), trace))
 
 

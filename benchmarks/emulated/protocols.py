@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from emulated.workers import EmulatedWorkers, Staleness
+from foresee.base.arrays import Int64
 from foresee.data.batch import Batch
-from foresee.engine.metrics import MetricsAccumulator
-from foresee.engine.work import touches_of
+from foresee.engine.planned_step import accesses_of
 from foresee.plan import plan
-from foresee.plan.record import Header, Int64, Record, Touches
+from foresee.plan.record import Accesses, Header, Record
 from foresee.plan.workers import WORKER_PLANNERS
 from foresee.plan.workers.fae import group, hot_rows
+from foresee.run.metrics import MetricsAccumulator
 
 PROFILE_SHARE = 0.05
 """Of the steps; what FAE looks at before it fixes its hot set."""
@@ -141,22 +142,22 @@ def hot_last(batches: Sequence[Batch], hot: Int64) -> tuple[list[Batch], int]:
         Batch(batch.step, dense[part], labels[part], rows[part].reshape(-1), None, width)
         for batch, part in zip(batches, parts, strict=True)
     ]
-    expected = group([touches_of(batch) for batch in batches], hot)
-    assert all(np.array_equal(batch.rows, touches.rows) for batch, touches in zip(ordered, expected, strict=True))
+    expected = group([accesses_of(batch) for batch in batches], hot)
+    assert all(np.array_equal(batch.rows, accesses.rows) for batch, accesses in zip(ordered, expected, strict=True))
     return ordered, int(np.count_nonzero(is_hot))
 
 
-def profile_of(batches: Sequence[Batch]) -> list[Touches]:
+def profile_of(batches: Sequence[Batch]) -> list[Accesses]:
     """The part of a run that a planner may look at first, as the log has it."""
-    return [touches_of(batch) for batch in batches[: max(1, int(PROFILE_SHARE * len(batches)))]]
+    return [accesses_of(batch) for batch in batches[: max(1, int(PROFILE_SHARE * len(batches)))]]
 
 
 def records_by_step(
-    header: Header, batches: Sequence[Batch], profile: Sequence[Touches]
+    header: Header, batches: Sequence[Batch], profile: Sequence[Accesses]
 ) -> Iterator[list[Record]]:
     """The records of all workers, step after step, as the planner decides them."""
     planner = WORKER_PLANNERS[header.planner](header, profile)
-    records = plan(planner, map(touches_of, batches))
+    records = plan(planner, map(accesses_of, batches))
     while together := list(islice(records, header.num_workers)):
         yield together
 

@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foresee.base.arrays import Int32, Int64
 from foresee.data.batch import Batch
-from foresee.plan.record import Header, Int32, Int64, Kind, Record
+from foresee.plan.record import Header, Kind, Record
 
 EMPTY = -1
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from foresee import Adagrad, ClickLog, Tables
-from foresee.engine.evaluation import evaluate
 from foresee.engine.loop import Run, make_header
-from foresee.engine.work import Pooling
-from foresee.testing.streams import MemoryStream
+from foresee.engine.planned_step import Pooling
+from foresee.run.evaluation import evaluate
+from foresee.testing.traces import MemoryStream
 from rivals.case import EPS, LEARNING_RATE, THREADS, Case
 from rivals.training import Trainer, known
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from foresee import SGD, ClickLog
 from foresee.data import Batch
-from foresee.engine.metrics import MetricsAccumulator
 from foresee.engine.tables import layout_for
 from foresee.models import DLRM, DeepFM
+from foresee.run.metrics import MetricsAccumulator
 from foresee.store.initial import initial_values
 from rivals.case import Case
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foresee.data import Batch, criteo_table_sizes, synthetic_rows
-from foresee.engine.workers.dense import Sums, shared
+from foresee.engine.exchange.dense import Sums, shared
 from foresee.models import DLRM, LogShape
 from foresee.models.contract import Embeddings
 

@@ -18,19 +18,19 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from foresee.engine.cache import pool
+from foresee.engine.exchange.mesh import TorchMesh
+from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.kernels import Threads, order_lookups, update_rows
 from foresee.engine.loop import Run, make_header
 from foresee.engine.optimizers import Adagrad
+from foresee.engine.planned_step import Pooling, accesses_of
 from foresee.engine.tables import Tables
-from foresee.engine.work import Pooling, touches_of
-from foresee.engine.workers.mesh import TorchMesh
-from foresee.engine.workers.peers import PeerExchange
-from foresee.engine.workers.worker import SWITCH_SECONDS
 from foresee.plan import make_planner, plan
 from foresee.plan.record import Header, Record
+from foresee.run.worker import SWITCH_SECONDS
 from foresee.store.contract import Rows
 from foresee.store.remote import RemoteStore
-from foresee.testing.streams import MemoryStream
+from foresee.testing.traces import MemoryStream
 from shaped.hosts import ADDRESSES
 from shaped.log import DIM, LEARNING_RATE, NUM_TRAINERS, Log, Trainee, own_share
 
@@ -137,8 +137,8 @@ def planned_side(
 
 
 def own_records(stream: MemoryStream, header: Header, rank: int) -> list[Record]:
-    touches = (touches_of(batch) for batch in stream.batches(header.first_step))
-    return [record for record in plan(make_planner(header, lambda _: iter(())), touches) if record.worker == rank]
+    accesses = (accesses_of(batch) for batch in stream.batches(header.first_step))
+    return [record for record in plan(make_planner(header, lambda _: iter(())), accesses) if record.worker == rank]
 
 
 def join(rank: int, port: int) -> None:

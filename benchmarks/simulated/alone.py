@@ -39,7 +39,7 @@ CORES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alone:
+class LocalExchange:
     """One configuration."""
 
     where: str
@@ -52,7 +52,7 @@ class Alone:
 
 
 CONFIGURATIONS = [
-    Alone(where=where, planner=planner, cache_share=share)
+    LocalExchange(where=where, planner=planner, cache_share=share)
     for where in ("memory", "disk")
     for planner, share in (("lookahead", 0.1), ("lookahead", 0.4), ("lru", 0.1), ("none", 0.1))
 ]

@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from foresee.engine.exchange.dense import Sums, shared
+from foresee.engine.exchange.mesh import Lane, TorchMesh
+from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.loop import Run
 from foresee.engine.tables import Tables
-from foresee.engine.workers.dense import Sums, shared
-from foresee.engine.workers.mesh import Lane, TorchMesh
-from foresee.engine.workers.peers import PeerExchange
-from foresee.engine.workers.worker import SWITCH_SECONDS
 from foresee.plan.cost import RowBytes, Speeds, predict
+from foresee.run.worker import SWITCH_SECONDS
 from foresee.store.contract import Rows, Store
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore

@@ -19,20 +19,20 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from foresee.analysis.planning import planned_records
 from foresee.data import Batch, criteo_table_sizes, synthetic_rows
 from foresee.engine.cache import SlotCache
 from foresee.engine.kernels import Threads
 from foresee.engine.loop import make_header
 from foresee.engine.optimizers import RowwiseAdagrad
-from foresee.engine.planning import planned_records
+from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import layout_for
-from foresee.engine.work import Pooling
 from foresee.models import DLRM, LogShape
 from foresee.models.contract import Embeddings
+from foresee.plan.count import Volumes, measure
 from foresee.plan.record import Evict, Fetch, Header, Record
-from foresee.plan.volumes import Volumes, measure
 from foresee.store.contract import Layout, Rows, Store, Table
-from foresee.testing.streams import MemoryStream
+from foresee.testing.traces import MemoryStream
 
 DIM, NUM_DENSE, HIDDEN = 64, 13, 64
 OPTIMIZER = RowwiseAdagrad(lr=0.05)

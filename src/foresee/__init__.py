@@ -23,16 +23,16 @@ from foresee.errors import ForeseeError
 
 if TYPE_CHECKING:
     from foresee import models
+    from foresee.analysis.planning import fetches_by_cache
+    from foresee.custom_data.bags import EmbeddingBagConfig, EmbeddingBags
+    from foresee.custom_data.batches import Batches
     from foresee.data import ClickLog
-    from foresee.engine import checkpoint
-    from foresee.engine.exported import load_exported
     from foresee.engine.loop import Run, lookahead
     from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, RowwiseAdagrad
-    from foresee.engine.own.bags import EmbeddingBagConfig, EmbeddingBags
-    from foresee.engine.own.cache_choice import fetches_by_cache
-    from foresee.engine.own.own_batches import Batches
     from foresee.engine.step import Step
     from foresee.engine.tables import Tables
+    from foresee.run import checkpoint
+    from foresee.run.serving.exported import load_exported
 
 __version__ = "0.1.0"
 
@@ -59,22 +59,22 @@ __all__ = [
 _HOMES = {
     "SGD": "foresee.engine.optimizers",
     "Adagrad": "foresee.engine.optimizers",
-    "Batches": "foresee.engine.own.own_batches",
+    "Batches": "foresee.custom_data.batches",
     "ClickLog": "foresee.data",
-    "EmbeddingBagConfig": "foresee.engine.own.bags",
-    "EmbeddingBags": "foresee.engine.own.bags",
+    "EmbeddingBagConfig": "foresee.custom_data.bags",
+    "EmbeddingBags": "foresee.custom_data.bags",
     "LazyAdam": "foresee.engine.optimizers",
     "RowwiseAdagrad": "foresee.engine.optimizers",
     "Run": "foresee.engine.loop",
     "Step": "foresee.engine.step",
     "Tables": "foresee.engine.tables",
-    "fetches_by_cache": "foresee.engine.own.cache_choice",
-    "load_exported": "foresee.engine.exported",
+    "fetches_by_cache": "foresee.analysis.planning",
+    "load_exported": "foresee.run.serving.exported",
     "lookahead": "foresee.engine.loop",
 }
 
 
-_MODULES = {"checkpoint": "foresee.engine.checkpoint", "models": "foresee.models"}
+_MODULES = {"checkpoint": "foresee.run.checkpoint", "models": "foresee.models"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from torch import Tensor
 from emulated.protocols import hot_last
 from emulated.workers import EmulatedWorkers
 from foresee.data.batch import Batch
-from foresee.engine.work import touches_of
+from foresee.engine.planned_step import accesses_of
 from foresee.plan import plan
 from foresee.plan.record import Fetch, Header, Push, Record
 from foresee.plan.workers import WORKER_PLANNERS, check_plan
@@ -66,7 +66,7 @@ def header_of(planner: str, num_workers: int, staleness: int = 0) -> Header:
 
 
 def planned(header: Header, batches: Sequence[Batch]) -> list[Record]:
-    trace = [touches_of(batch) for batch in batches]
+    trace = [accesses_of(batch) for batch in batches]
     return list(plan(WORKER_PLANNERS[header.planner](header, trace[:4]), trace))
 
 
@@ -82,7 +82,7 @@ def ordered(planner: str, batches: list[Batch]) -> list[Batch]:
     """FAE trains in an order of its own."""
     if planner != "fae":
         return batches
-    hot = hot_rows([touches_of(batch) for batch in batches[:4]], CAPACITY)
+    hot = hot_rows([accesses_of(batch) for batch in batches[:4]], CAPACITY)
     batches, num_hot = hot_last(batches, hot)
     assert num_hot > SAMPLES, "some steps are hot"
     return batches
@@ -117,7 +117,7 @@ def test_stale_reads_are_read_and_counted(staleness: int) -> None:
     header = header_of("het", 8, staleness)
     records = planned(header, batches)
     workers = emulated(header, batches, records)
-    verdict = check_plan(header, [touches_of(batch) for batch in batches], records, None)
+    verdict = check_plan(header, [accesses_of(batch) for batch in batches], records, None)
     verdict.require()
     assert verdict.stale_reads > 0
     found = workers.staleness

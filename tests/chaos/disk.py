@@ -26,13 +26,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from foresee.engine import checkpoint, run_folder
+from foresee.base.arrays import Int64
 from foresee.errors import ForeseeError
+from foresee.run import checkpoint, run_folder
 from foresee.store.commits import step_to_open
-from foresee.store.contract import Int64, Layout, Rows, Table
+from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore
 from foresee.store.disk.journal import CommitJournal
-from foresee.testing.crash_disk import CrashDisk, Image
+from foresee.testing.fake_disk import CrashDisk, Image
 from foresee.testing.store_suite import initial_rows, random_rows, read_rows
 
 LAYOUT = Layout(tables=(Table("a", 40), Table("b", 23)), width=5, state_width=1, optimizer="rowwise_adagrad", seed=3)

@@ -21,23 +21,22 @@ from hostile_mutations import Rng, mutate, mutate_json
 from rich.console import Console
 from torch import nn
 
+from foresee.analysis.fsck import check
+from foresee.analysis.planning import planned_records
 from foresee.cluster.formats import read_jobs
-from foresee.config import RunConfig, load_run, make_run
 from foresee.data import ClickLog, tiny
-from foresee.engine import checkpoint, run_folder
-from foresee.engine.checkup import check
-from foresee.engine.export import export
-from foresee.engine.exported import load_exported
 from foresee.engine.loop import make_header
 from foresee.engine.plan_columns import batch_of
 from foresee.engine.plan_file import PlanFile, write_plan
-from foresee.engine.planning import planned_records
-from foresee.engine.training import train
+from foresee.rpc.security import read_security, read_token
+from foresee.run import checkpoint, run_folder
+from foresee.run.config import RunConfig, load_run, make_run
+from foresee.run.serving.export import export
+from foresee.run.serving.exported import load_exported
+from foresee.run.training import train
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore, open_table
-from foresee.store.remote.access import read_token
-from foresee.store.server.layout_file import read_layout, write_layout
-from foresee.store.server.security import read_security
+from foresee.store.layouts import read_layout, write_layout
 from foresee.store.server.shard import Share, disk_shard
 
 Target = Callable[[Rng], None]

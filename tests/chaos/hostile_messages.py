@@ -14,23 +14,23 @@ import numpy as np
 import pyarrow as pa
 from hostile_mutations import VALUES, Rng, mutate, mutate_json
 
+from foresee.analysis.planning import planned_records
 from foresee.data.batch import Batch
 from foresee.engine.loop import make_header
 from foresee.engine.plan_columns import batch_of, record_of
-from foresee.engine.planner_service import protocol as planner_protocol
-from foresee.engine.planning import planned_records
 from foresee.errors import StoreError
 from foresee.plan.record import Header
+from foresee.planner_service import client as planner_protocol
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.layouts import layout_to_dict
 from foresee.store.remote import protocol
-from foresee.store.remote.agreement import check_agreement
+from foresee.store.remote.opening import check_agreement
 from foresee.store.server import requests
 from foresee.store.server.applied import Applied
-from foresee.store.server.counters import Counters
 from foresee.store.server.rows import Guard, RowService
 from foresee.store.server.shard import Share, memory_shard
-from foresee.testing.streams import MemoryStream
+from foresee.store.server.status import Counters
+from foresee.testing.traces import MemoryStream
 
 Target = Callable[[Rng], None]
 LAYOUT = Layout(tables=(Table("a", 60), Table("b", 41)), width=3, state_width=1, optimizer="x")

@@ -20,7 +20,7 @@ from remote_servers import Server, Servers
 
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.remote import RemoteStore, protocol
-from foresee.store.remote.status import ask_status
+from foresee.store.remote.opening import ask_status
 
 LAYOUT = Layout(tables=(Table("t", 500),), width=8, state_width=1, optimizer="x")
 GROUP = 100

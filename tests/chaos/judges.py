@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from disk import Enough, Tally, try_scenario
 
+from foresee.base.files import Files
 from foresee.engine import pipeline
+from foresee.engine.exchange import protocol
+from foresee.engine.exchange.schedule import Payload
 from foresee.engine.plan_columns import record_of
-from foresee.engine.planner_service.session import PlanSession, kept_steps
-from foresee.engine.workers import conversation
-from foresee.engine.workers.parcels import Contents
 from foresee.errors import ForeseeError, PlanViolation, StaleReadError
 from foresee.plan import make_planner, plan
 from foresee.plan.check import check
@@ -32,9 +32,9 @@ from foresee.plan.check_additive import check_additive
 from foresee.plan.record import Fetch, Header, Record
 from foresee.plan.workers.herald import herald
 from foresee.plan.workers.het import het
+from foresee.planner_service.server import PlanSession, kept_steps
 from foresee.store import commits
 from foresee.store.contract import Layout, Rows, Table
-from foresee.store.disk.files import Files
 from foresee.testing import simulation
 from foresee.testing.simulation import SCHEDULES_OF_A_CASE, simulate
 from foresee.testing.simulation.case import make_case
@@ -120,10 +120,10 @@ def sums() -> str | None:
     """Gradients whose sum depends on the order, at every owner."""
     gradients = np.array([[1.0], [1e8], [-1e8]], np.float32)
     layout = Layout(tables=(Table("rows", 1),), width=1, state_width=0, optimizer="sgd")
-    arrived = [Contents(it[None], it[None], Rows.empty(0, layout), np.empty(0, np.int64)) for it in gradients]
+    arrived = [Payload(it[None], it[None], Rows.empty(0, layout), np.empty(0, np.int64)) for it in gradients]
     for rank in range(3):
         own, places = torch.from_numpy(gradients[[rank]]), [np.zeros(1, np.int64)] * 3
-        if (found := conversation.sum_in_worker_order(rank, own, places, arrived).item()) != 0.0:
+        if (found := protocol.sum_in_worker_order(rank, own, places, arrived).item()) != 0.0:
             return f"owner {rank} adds up to {found}"
     return None
 

@@ -26,8 +26,8 @@ import warm_commands
 from run_results import rows_in_folders
 from warm_commands import Command, Commands, is_alive
 
+from foresee.base import failpoints
 from foresee.data import ClickLog, tiny
-from foresee.store import points
 
 __all__ = ["Commands", "Disturbed", "Setting", "is_alive", "leavings", "make_log", "wait_until"]
 
@@ -130,7 +130,7 @@ class Disturbed:
     def start(self) -> None:
         """The first time as a new run, then as one that goes on."""
         resume = ["--resume"] if (self.run / "config.yaml").exists() else []
-        environment = {points.FAULTS_VARIABLE: str(self.faults)}
+        environment = {failpoints.FAULTS_VARIABLE: str(self.faults)}
         self.command = self.commands.start("train", self.run_file, *resume, *self.options, environment=environment)
         self._lives += 1
 

@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from full_disks import fill_disks
 from killed_runs import Commands, Disturbed, Setting, is_alive, leavings, make_log, wait_until
 
+from foresee.base import failpoints
 from foresee.data import ClickLog
-from foresee.store import points
 
 SINGLE = Setting(name="single", epochs=4, commit_every_steps=4)
 LAUNCHED = Setting(name="launched", epochs=6, workers=2, servers=2)
@@ -38,9 +38,9 @@ PLACED = Setting(name="placed", epochs=6, workers=2, servers=2, placement="locat
 LAUNCHED_SETTINGS = (LAUNCHED, PLACED)
 ABANDONED = Setting(name="abandoned", epochs=4, workers=2, servers=2)
 
-OFTEN = {points.STEP_DONE, points.ROWS_APPLIED, points.RECORDS_SENT}
+OFTEN = {failpoints.STEP_DONE, failpoints.ROWS_APPLIED, failpoints.RECORDS_SENT}
 """Points that are reached with every step; the others once for each commit."""
-AT_START = {points.RESTORED, points.RUN_OPENED}
+AT_START = {failpoints.RESTORED, failpoints.RUN_OPENED}
 """Points that are reached while a run recovers: the fault needs another one before it."""
 PAUSE_SECONDS_MAX = 0.6
 PARTS = ("worker 0", "worker 1", "server 0", "server 1", "planner")
@@ -212,12 +212,12 @@ def _fault_at_point(disturbed: Disturbed, part: str, point: str) -> None:
 
 def _points_of(part: str) -> tuple[str, ...]:
     if part == "train":
-        return (*points.STORE_POINTS, *points.TRAINER_POINTS[:-1])
+        return (*failpoints.STORE_POINTS, *failpoints.TRAINER_POINTS[:-1])
     if part == "worker 0":
-        return points.TRAINER_POINTS
+        return failpoints.TRAINER_POINTS
     if part.startswith("worker"):
-        return (points.STEP_DONE, points.FLUSHED, points.RESTORED)
-    return points.PLANNER_POINTS if part == "planner" else points.SERVER_POINTS
+        return (failpoints.STEP_DONE, failpoints.FLUSHED, failpoints.RESTORED)
+    return failpoints.PLANNER_POINTS if part == "planner" else failpoints.SERVER_POINTS
 
 
 def _abandoned_runs(

@@ -20,7 +20,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-for _neighbour in ("chaos", "store", "engine"):
+for _neighbour in ("chaos", "store", "engine", "run"):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / _neighbour))
 
 import hostile_wire as wire  # noqa: E402
@@ -30,8 +30,8 @@ from rich.console import Console  # noqa: E402
 from training_runs import small_run  # noqa: E402
 
 from foresee.data import tiny  # noqa: E402
-from foresee.engine.training import train  # noqa: E402
 from foresee.errors import ForeseeError  # noqa: E402
+from foresee.run.training import train  # noqa: E402
 from foresee.store.contract import Layout, Rows, Table  # noqa: E402
 from foresee.store.remote import RemoteStore  # noqa: E402
 

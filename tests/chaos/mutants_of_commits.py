@@ -21,8 +21,7 @@ from foresee.store.commits import (
     Promote,
     Seal,
 )
-from foresee.store.memory import MemoryStore
-from foresee.store.pre_images import PreImages
+from foresee.store.memory import MemoryStore, PreImages
 from foresee.store.server.rows import RowService
 from foresee.testing.simulation import trainer
 

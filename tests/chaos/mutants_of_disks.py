@@ -11,13 +11,13 @@ from unittest import mock
 import judges
 from mutants import Mutant, Patch
 
-from foresee.engine import checkpoint
+from foresee.base.files import Files
+from foresee.run import checkpoint
 from foresee.store.disk.base import Base
-from foresee.store.disk.files import Files
 from foresee.store.disk.journal import CommitJournal
 from foresee.store.disk.manifest import Undo
 from foresee.store.disk.overlay import Overlay
-from foresee.testing.crash_disk import CrashDisk
+from foresee.testing.fake_disk import CrashDisk
 
 _sync, _recover, _fold = CrashDisk.sync, CommitJournal.recover, CommitJournal._fold
 

@@ -9,16 +9,16 @@ from unittest import mock
 import judges
 from mutants import Mutant
 
-from foresee.engine.planner_service import session
+from foresee.base.arrays import Int64
 from foresee.plan import row_table
 from foresee.plan.lookahead import Lookahead
-from foresee.plan.record import Int64
 from foresee.plan.workers import ownership_kernels
 from foresee.plan.workers.herald import OnDemand
 from foresee.plan.workers.het import BoundedStaleness
 from foresee.plan.workers.ownership import Ownership
+from foresee.planner_service import server
 
-_release, _depart_kernel, _evict = row_table.RowTable.release, ownership_kernels.depart, Ownership._evict
+_release, _depart_kernel, _evict = row_table.RowTable.release, ownership_kernels.send_rows, Ownership._evict
 _to_push = OnDemand.to_push
 _push, _finish = Lookahead.push, Lookahead.finish
 
@@ -62,7 +62,7 @@ def _het_pull_at_the_bound(self: BoundedStaleness, worker: int, rows: Int64) -> 
     return rows[self._stored[rows] - self._known[worker, rows] >= self._staleness]
 
 
-class _FromWhatIsAsked(session.PlanSession):
+class _FromWhatIsAsked(server.PlanSession):
     """Plans from the step that is asked for, instead of the run's first one."""
 
     def _begin(self, asked: int) -> None:
@@ -76,7 +76,7 @@ PLAN_MUTANTS = [
         name="guards one step too early", rule="A fetch waits for the step after which its rows were written back.",
         judge=judges.plans,
         patch=lambda: [
-            mock.patch.object(Lookahead, "push", lambda self, touches: _weaker(_push(self, touches))),
+            mock.patch.object(Lookahead, "push", lambda self, accesses: _weaker(_push(self, accesses))),
             mock.patch.object(Lookahead, "finish", lambda self: _weaker(_finish(self))),
         ],
     ),

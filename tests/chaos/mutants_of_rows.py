@@ -10,18 +10,19 @@ import judges
 import numpy as np
 from mutants import Mutant
 
+from foresee.base.arrays import Int32, Int64
 from foresee.engine import pipeline
 from foresee.engine.cache import SlotTable
-from foresee.engine.workers import conversation
-from foresee.engine.workers.conversation import Conversation, FinishBackground
+from foresee.engine.exchange import protocol
+from foresee.engine.exchange.protocol import ExchangeProtocol, FinishBackground
 from foresee.store import memory
-from foresee.store.contract import Int32, Int64, Rows
+from foresee.store.contract import Rows
 from foresee.store.kernels import set_bits
 from foresee.store.server import rows as server_rows
 from foresee.store.server.applied import Applied
 from foresee.testing.simulation import trainer
 
-_sum, _update, _deliver = conversation.sum_in_worker_order, Conversation.update, Conversation.deliver
+_sum, _update, _deliver = protocol.sum_in_worker_order, ExchangeProtocol.update, ExchangeProtocol.receive_rows
 
 
 def _all_ready(rows: Int64, expected: Int32, found: Int32, all_applied: bool) -> Any:
@@ -54,7 +55,7 @@ def _sum_reversed(rank: int, own: Any, added: Any, arrived: Any) -> Any:
     return _sum(len(added) - 1 - rank, own, added[::-1], arrived[::-1])
 
 
-def _update_at_once(self: Conversation, *arguments: Any) -> Iterator[Any]:
+def _update_at_once(self: ExchangeProtocol, *arguments: Any) -> Iterator[Any]:
     """Does not wait for the background exchange of the step before."""
     moments = _update(self, *arguments)
     answer = None
@@ -66,7 +67,7 @@ def _update_at_once(self: Conversation, *arguments: Any) -> Iterator[Any]:
         answer = None if isinstance(request, FinishBackground) else (yield request)
 
 
-def _deliver_early(self: Conversation, step: int, cache: Any) -> None:
+def _deliver_early(self: ExchangeProtocol, step: int, cache: Any) -> None:
     """Takes whatever has arrived, also what is for the step after."""
     for deadline in sorted(self._arrivals):
         _deliver(self, deadline, cache)
@@ -88,7 +89,7 @@ def _changed_once(self: SlotTable, versions: Int32) -> Int32:
     return slots
 
 
-def _no_rows_on_their_way(self: Conversation) -> list[tuple[Int64, Rows]]:
+def _no_rows_on_their_way(self: ExchangeProtocol) -> list[tuple[Int64, Rows]]:
     return []
 
 
@@ -127,19 +128,19 @@ ROW_MUTANTS = [
     ),
     Mutant(
         name="gradients in another order", rule="An owner adds gradients in the order of workers.",
-        judge=judges.schedules, patch=lambda: [mock.patch.object(conversation, "sum_in_worker_order", _sum_own_first)],
+        judge=judges.schedules, patch=lambda: [mock.patch.object(protocol, "sum_in_worker_order", _sum_own_first)],
     ),
     Mutant(
         name="gradients in reverse order", rule="An owner adds gradients from the first worker to the last.",
-        judge=judges.sums, patch=lambda: [mock.patch.object(conversation, "sum_in_worker_order", _sum_reversed)],
+        judge=judges.sums, patch=lambda: [mock.patch.object(protocol, "sum_in_worker_order", _sum_reversed)],
     ),
     Mutant(
         name="background not awaited", rule="Rows leave only after the background exchange of the step before.",
-        judge=judges.schedules, patch=lambda: [mock.patch.object(Conversation, "update", _update_at_once)],
+        judge=judges.schedules, patch=lambda: [mock.patch.object(ExchangeProtocol, "update", _update_at_once)],
     ),
     Mutant(
         name="rows arrive early", rule="A row takes its slot when its step begins, not when it arrives.",
-        judge=judges.schedules, patch=lambda: [mock.patch.object(Conversation, "deliver", _deliver_early)],
+        judge=judges.schedules, patch=lambda: [mock.patch.object(ExchangeProtocol, "deliver", _deliver_early)],
     ),
     Mutant(
         name="commit without a flush", rule="Rows in caches are at the servers before a commit.",
@@ -151,7 +152,7 @@ ROW_MUTANTS = [
     ),
     Mutant(
         name="rows on their way are not flushed", rule="A commit contains rows that are between two workers.",
-        judge=judges.schedules, patch=lambda: [mock.patch.object(Conversation, "waiting", _no_rows_on_their_way)],
+        judge=judges.schedules, patch=lambda: [mock.patch.object(ExchangeProtocol, "waiting", _no_rows_on_their_way)],
     ),
     Mutant(
         name="adopted rows count as stored", rule="A row that came from a peer is newer than the store's.",

@@ -22,9 +22,9 @@ from foresee import __version__
 from foresee.cli import main
 from foresee.cli.commands import COMMANDS, load
 from foresee.data import ClickLog, tiny
-from foresee.engine.exported import load_exported
 from foresee.errors import InputError
 from foresee.report.page import write_page
+from foresee.run.serving.exported import load_exported
 
 GOLDEN = Path(__file__).with_name("commands.golden.txt")
 OURS = ("demo", "init", "train", "evaluate", "export", "score")
@@ -157,7 +157,7 @@ def test_an_error_of_ours_keeps_its_traceback(run_file: Path, monkeypatch: pytes
     def broken(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("foresee.engine.training.open_log", broken)
+    monkeypatch.setattr("foresee.run.training.open_log", broken)
     monkeypatch.setattr(sys, "argv", ["foresee", "train", str(run_file)])
     with pytest.raises(ZeroDivisionError):
         main()
@@ -168,16 +168,16 @@ def test_an_error_of_ours_keeps_its_traceback(run_file: Path, monkeypatch: pytes
     [(errno.EROFS, "give a place that can be written"), (errno.ENOSPC, "free some space"), (errno.EIO, "the disk")],
 )
 def test_a_disk_that_cannot_be_used_is_one_sentence_and_leaves_no_run(
-    run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, remedy: str
+    run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, decide_restart: str
 ) -> None:
     def refused(*arguments: Any, **options: Any) -> None:
         raise OSError(number, os.strerror(number), "somewhere/on/a/disk")
 
-    monkeypatch.setattr("foresee.engine.training._restore", refused)
+    monkeypatch.setattr("foresee.run.training._restore", refused)
     assert foresee("train", run_file, monkeypatch=monkeypatch) == 2
     told = capsys.readouterr().err
     assert f"foresee: somewhere/on/a/disk cannot be used ({os.strerror(number)}); " in told
-    assert remedy in told
+    assert decide_restart in told
     assert not (run_file.parent / "run").exists()
     monkeypatch.setattr("foresee.cli.report._write_run", refused)
     assert foresee("report", run_file.parent, monkeypatch=monkeypatch) == 2
@@ -187,7 +187,7 @@ def test_a_disk_that_cannot_be_used_is_one_sentence_and_leaves_no_run(
 def test_what_a_full_disk_leaves_before_the_first_commit_is_not_to_be_resumed(
     run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("foresee.engine.run_folder.METRICS_FILE", "no/such/folder/metrics.jsonl")
+    monkeypatch.setattr("foresee.run.run_folder.METRICS_FILE", "no/such/folder/metrics.jsonl")
     assert foresee("train", run_file, monkeypatch=monkeypatch) == 2
     assert "nothing was committed yet: free some space, then start anew" in capsys.readouterr().err
     assert not (run_file.parent / "run").exists()
@@ -326,7 +326,7 @@ def test_a_signal_in_the_middle_of_an_import_ends_the_process_with_a_word(tmp_pa
 def test_a_signal_while_a_command_works_is_a_word_and_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("foresee.engine.checkup.check", lambda path: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("foresee.analysis.fsck.check", lambda path: os.kill(os.getpid(), signal.SIGINT))
     assert foresee("check", "somewhere", monkeypatch=monkeypatch) == 130
     assert capsys.readouterr().err == "foresee: interrupted\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

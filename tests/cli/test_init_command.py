@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from command_line import foresee
-from foresee.config import known_keys, load_run
 from foresee.data import ClickLog, tiny
+from foresee.run.config import known_keys, load_run
 
 
 @pytest.fixture(autouse=True)

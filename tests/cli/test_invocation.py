@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foresee.cli.invocation import invocation
+from foresee.cli.options import invocation
 
 
 @pytest.fixture(autouse=True)

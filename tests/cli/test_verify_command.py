@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from command_line import foresee
+from foresee.analysis import verification
+from foresee.analysis.verification import Verification
 from foresee.data import tiny
-from foresee.engine import verification
-from foresee.engine.verification import Verification
 
 RUN = "log: log\nrun: run\nmodel: {name: dlrm, dim: 4}\ncache: {rows: 150}\ntrain: {batch_size: 32, num_threads: 1}\n"
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from command_line import foresee
 from foresee.cli.watch import WatchDisplay
 from foresee.data import tiny
-from foresee.engine.progress import Display, Reading
+from foresee.run.progress import Display, Reading
 
 RUN_FILE = (
     "log: log\nrun: run\nmodel: {dim: 4, options: {bottom: [8], top: [8]}}\n"

@@ -8,7 +8,7 @@ import disk
 import numpy as np
 import pytest
 
-from foresee.testing.crash_disk import CrashDisk, mix_sectors
+from foresee.testing.fake_disk import CrashDisk, mix_sectors
 
 
 @pytest.mark.slow

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from foresee.base.arrays import Int64
 from foresee.data import Batch, ClickLog, LogStream, tiny
-from foresee.data.batch import BatchStream, Int64
+from foresee.data.batch import BatchStream
 from foresee.data.samples import Samples
 from foresee.errors import DataError, UsageError
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresee.data.batch import Int64
+from foresee.base.arrays import Int64
 from foresee.data.order import EpochOrder, epoch_order, key_of, permutation
 
 sizes_lists = st.lists(st.integers(1, 40), min_size=1, max_size=30)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foresee.base.arrays import Int64
 from foresee.data import ClickLog, row_groups, tiny
-from foresee.data.batch import Int64
+from foresee.data.order import Shares, TimeHistogram, split_at_random, split_by_order, split_by_time
 from foresee.data.samples import Ids, Samples, concatenate, fill_empty, offsets_of, select
-from foresee.data.split import Shares, TimeHistogram, split_at_random, split_by_order, split_by_time
 
 
 def peak_bytes(log: ClickLog) -> int:

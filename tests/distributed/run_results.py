@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from foresee.engine.parts import open_log, open_tables
-from foresee.engine.run_folder import open_run
+from foresee.run.build import open_log, open_tables
+from foresee.run.run_folder import open_run
 from foresee.store.contract import Rows, Store
 from foresee.store.remote import RemoteStore
 

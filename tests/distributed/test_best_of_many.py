@@ -12,9 +12,9 @@ from run_results import Bytes, dense_half, num_steps_done, rows_in_folders, rows
 from warm_commands import Commands, is_alive, wait_until
 
 from foresee.data import ClickLog
-from foresee.engine.evaluation import evaluate
-from foresee.engine.export import trained, trained_model
-from foresee.engine.run_folder import RunFolder, open_run
+from foresee.run.evaluation import evaluate
+from foresee.run.run_folder import RunFolder, open_run
+from foresee.run.serving.export import trained, trained_model
 from foresee.store.disk import DiskStore
 
 

@@ -14,10 +14,10 @@ import pytest
 from run_results import dense_half, num_steps_done, rows_in_folders, rows_on_servers
 from warm_commands import Command, Commands, wait_until
 
-from foresee.config import load_run
-from foresee.engine.parts import open_log, table_layout
-from foresee.engine.run_folder import open_run
-from foresee.store.server.layout_file import write_layout
+from foresee.run.build import open_log, table_layout
+from foresee.run.config import load_run
+from foresee.run.run_folder import open_run
+from foresee.store.layouts import write_layout
 
 NUM_STEPS = 25
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from foresee.data import ClickLog
+from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.loop import Run, make_header
 from foresee.engine.optimizers import RowwiseAdagrad
+from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import Tables, layout_for
-from foresee.engine.work import Pooling
-from foresee.engine.workers.peers import PeerExchange
 from foresee.store.contract import Rows
 from foresee.store.memory import MemoryStore
 from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh

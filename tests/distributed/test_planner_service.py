@@ -7,20 +7,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from foresee.analysis.planning import planned_records
 from foresee.data import ClickLog
 from foresee.data.stream import LogStream
 from foresee.engine.loop import make_header
 from foresee.engine.plan_columns import batch_of, record_of
-from foresee.engine.planner_service import session as sessions
-from foresee.engine.planner_service.client import PlannerClient
-from foresee.engine.planner_service.protocol import Beginning
-from foresee.engine.planner_service.server import PlannerServer
-from foresee.engine.planner_service.session import PlanSession, kept_steps
-from foresee.engine.planning import planned_records
 from foresee.errors import ConfigError, PlanError, StoreError
 from foresee.plan.record import Header, Record
-from foresee.store.remote.endpoint import Endpoint
-from foresee.store.server.security import Security
+from foresee.planner_service import server as sessions
+from foresee.planner_service.client import Beginning, PlannerClient
+from foresee.planner_service.server import PlannerServer, PlanSession, kept_steps
+from foresee.rpc.endpoint import Endpoint
+from foresee.rpc.security import Security
 
 NUM_WORKERS = 2
 
@@ -183,7 +181,7 @@ def test_other_settings_are_refused(source: Source, serve: Callable[..., Planner
 def test_a_planner_that_is_away_is_a_sentence(
     source: Source, serve: Callable[..., PlannerServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foresee.engine.planner_service.client.RECONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("foresee.planner_service.client.RECONNECT_SECONDS", 0.3)
     server = serve()
     lonely = client(server, source, 0)
     server.shutdown()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from foresee.engine.launcher.processes import Part, Processes, culprit, starting, wait
-from foresee.engine.launcher.restarts import LOST_ANOTHER_CODE
+from foresee.launch.processes import Part, Processes, culprit, starting, wait
+from foresee.launch.restarts import LOST_ANOTHER_CODE
 
 
 @dataclass

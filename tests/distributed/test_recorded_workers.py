@@ -8,7 +8,7 @@ from pathlib import Path
 from warm_commands import Commands
 
 from foresee.data import ClickLog
-from foresee.report.run_links import links_of
+from foresee.report.run_breakdown import links_of
 from foresee.report.run_page import run_sections
 from foresee.report.run_records import read_run
 

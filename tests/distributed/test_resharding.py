@@ -8,11 +8,9 @@ import pytest
 from run_results import dense_half, rows_in_folders, rows_of
 from warm_commands import Commands
 
-from foresee.engine import checkpoint
-from foresee.engine.launcher import resharding
-from foresee.engine.launcher.local_shards import LocalShards
-from foresee.engine.launcher.resharding import finish_switch, num_shards_in, reshard
 from foresee.errors import StoreError
+from foresee.run import checkpoint, shard_folders
+from foresee.run.shard_folders import LocalShards, finish_switch, num_shards_in, reshard
 from foresee.store.contract import Layout, Table
 from foresee.store.disk import DiskStore
 from foresee.testing.store_suite import random_rows
@@ -70,7 +68,7 @@ def test_a_move_that_is_interrupted_is_finished_or_begun_again(
 ) -> None:
     before, calls = bytes_in(tables), 0
 
-    class Cutting(resharding.Files):  # type: ignore[name-defined,misc]
+    class Cutting(shard_folders.Files):  # type: ignore[name-defined,misc]
         def _count(self) -> None:
             nonlocal calls
             calls += 1
@@ -87,7 +85,7 @@ def test_a_move_that_is_interrupted_is_finished_or_begun_again(
             super().sync_folder(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(resharding, "Files", Cutting)
+        patch.setattr(shard_folders, "Files", Cutting)
         try:
             move(tables, 2)
         except Cut:
@@ -107,7 +105,7 @@ def test_a_full_disk_is_a_sentence(tables: Path, monkeypatch: pytest.MonkeyPatch
 
     before = bytes_in(tables)
     with monkeypatch.context() as patch:
-        patch.setattr(resharding, "_copy", full)
+        patch.setattr(shard_folders, "_copy", full)
         with pytest.raises(StoreError, match=r"cannot be brought to 2 shards .* or resume with 0 servers"):
             move(tables, 2)
     assert bytes_in(tables) == before

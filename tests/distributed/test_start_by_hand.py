@@ -11,7 +11,7 @@ from run_results import dense_half
 from warm_commands import Command, Commands, wait_until
 
 from foresee.errors import StoreError
-from foresee.store.remote.endpoint import Endpoint
+from foresee.rpc.endpoint import Endpoint
 from foresee.store.remote.opening import await_servers
 
 TOKEN, OTHER_TOKEN = "a-token-of-some-length", "another-token-of-some-length"

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from foresee.engine.launcher.fork_server import become
+from foresee.launch.fork_server import become
 
 WAIT_SECONDS = 60.0
 
@@ -194,11 +194,11 @@ def _warm_up() -> None:
     import torch
 
     from foresee.data import tiny
+    from foresee.engine.exchange.peers import PeerExchange
     from foresee.engine.loop import Run, make_header
     from foresee.engine.optimizers import SGD, RowwiseAdagrad
+    from foresee.engine.planned_step import Pooling
     from foresee.engine.tables import Tables, layout_for
-    from foresee.engine.work import Pooling
-    from foresee.engine.workers.peers import PeerExchange
     from foresee.store.contract import Rows
     from foresee.store.memory import MemoryStore
     from foresee.store.remote.shards import scatter, split
@@ -248,10 +248,10 @@ def _warm_up() -> None:
 
 
 def main() -> None:
-    import foresee.engine.launcher.processes
+    import foresee.launch.processes
 
     _warm_up()
-    foresee.engine.launcher.processes.starting = forking
+    foresee.launch.processes.starting = forking
     running: dict[int, _Forked] = {}
     for line in sys.stdin:
         request = json.loads(line)

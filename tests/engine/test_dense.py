@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from foresee.engine.workers import dense
-from foresee.engine.workers.dense import SENDS_BUFFERS, Sums, shared
+from foresee.engine.exchange import dense
+from foresee.engine.exchange.dense import SENDS_BUFFERS, Sums, shared
 from foresee.models import DLRM, LogShape
 
 

@@ -12,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foresee.base.arrays import Int32, Int64
 from foresee.engine.pipeline import check_versions, joined, parted
 from foresee.errors import StaleReadError
-from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Int32, Int64, Record
+from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Record
 from foresee.store.contract import Rows
 from foresee.store.memory import MemoryStore
 from trace_stream import TraceStream, header_of, layout_of, run_of

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from foresee.base import prefetch as prefetch_module
 from foresee.engine import torch_kernels
 from foresee.engine.kernels import (
     ONE_THREAD,
@@ -28,7 +29,6 @@ from foresee.engine.kernels import (
     update_rows,
     zeroed_rows,
 )
-from foresee.engine.kernels import prefetch as prefetch_module
 from foresee.engine.kernels import threads as threads_module
 from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
 from foresee.errors import UsageError
@@ -489,4 +489,4 @@ def test_prefetching_is_left_out_where_it_cannot_be_built() -> None:
     class Signature:
         args = (None, None, None)
 
-    assert prefetch_module._emit_prefetch(OtherNumba(), None, Signature(), (None,) * 3, for_writing=0) == "nothing"
+    assert prefetch_module._emit_element(OtherNumba(), None, Signature(), (None,) * 2, write=0) == "nothing"

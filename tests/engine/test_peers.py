@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from foresee.data import ClickLog, tiny
+from foresee.engine.exchange.peers import PeerExchange
+from foresee.engine.exchange.protocol import sum_in_worker_order
+from foresee.engine.exchange.schedule import Payload
 from foresee.engine.loop import Run, make_header
 from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
+from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.torch_cache import TorchCache
-from foresee.engine.work import Pooling
-from foresee.engine.workers.conversation import sum_in_worker_order
-from foresee.engine.workers.parcels import Contents
-from foresee.engine.workers.peers import PeerExchange
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.memory import MemoryStore
 from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
@@ -47,7 +47,7 @@ def plain_log(tmp_path_factory: pytest.TempPathFactory) -> ClickLog:
 def test_gradients_are_added_in_the_order_of_workers_whoever_owns_the_row(rank: int) -> None:
     """Small, then two that cancel: from the first worker on the small one is lost, from the last on it alone stays."""
     gradients = np.array([[1.0], [1e8], [-1e8]], np.float32)
-    empty = Contents(np.empty((0, 1), np.float32), np.empty((0, 1), np.float32), *NOTHING_MOVED)
+    empty = Payload(np.empty((0, 1), np.float32), np.empty((0, 1), np.float32), *NOTHING_MOVED)
     arrived = [empty if worker == rank else replace(empty, gradients=gradients[[worker]]) for worker in range(3)]
     total = sum_in_worker_order(rank, torch.from_numpy(gradients[[rank]]), [np.zeros(1, np.int64)] * 3, arrived)
     assert total.tolist() == [[0.0]]

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from foresee.base.arrays import Int64
 from foresee.engine.cache import SlotCache
 from foresee.engine.loop import Run
 from foresee.engine.pipeline import Pipeline
+from foresee.engine.planned_step import PlannedStep, Pooling, planned
 from foresee.engine.step import Step
-from foresee.engine.work import Pooling, Work, planned
 from foresee.errors import PlanError, StoreError, UsageError
-from foresee.plan.record import Int64, Record
+from foresee.plan.record import Record
 from foresee.store.contract import Layout, Rows, Store
 from trace_stream import TraceStream, header_of, random_stream, records_of, run_of, store_for
 from whole_run import NO_DIFFERENCE, Dots, Outcome, all_rows, differing_bytes, outcome_of, train, train_step
@@ -265,7 +266,7 @@ def test_an_update_that_is_interrupted_is_never_committed(
     run, train_well = new_run(stream), trainer(Dots())
     update = SlotCache.update
 
-    def interrupted(cache: SlotCache, work: Work, gradient: torch.Tensor) -> None:
+    def interrupted(cache: SlotCache, work: PlannedStep, gradient: torch.Tensor) -> None:
         update(cache, work, gradient)
         if work.record.step == 3:
             raise KeyboardInterrupt

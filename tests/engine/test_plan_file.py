@@ -21,13 +21,13 @@ from foresee.engine.loop import Run, make_header
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.plan_columns import SCHEMA, batch_of
 from foresee.engine.plan_file import PlanFile, write_plan
+from foresee.engine.planned_step import Pooling, accesses_of
 from foresee.engine.tables import Tables
-from foresee.engine.work import Pooling, touches_of
 from foresee.errors import PlanError
 from foresee.plan import PLANNERS, make_planner, plan
 from foresee.plan.check import check
 from foresee.plan.count import count
-from foresee.plan.record import Header, Record, Touches, Transfers
+from foresee.plan.record import Accesses, Header, Record, Transfers
 from foresee.plan.workers import WORKER_PLANNERS
 from foresee.store.contract import Rows
 from foresee.testing.traces import header_for, largest_batch, skewed_trace, traces
@@ -35,7 +35,7 @@ from foresee.testing.traces import header_for, largest_batch, skewed_trace, trac
 SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def records_of(header: Header, trace: list[Touches]) -> list[Record]:
+def records_of(header: Header, trace: list[Accesses]) -> list[Record]:
     return list(plan(make_planner(header, lambda steps: trace[:steps]), trace))
 
 
@@ -67,7 +67,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
 @SAME_FOLDER
 @given(case=traces(), slack=st.integers(0, 6))
 def test_round_trip_of_every_planner(
-    name: str, case: tuple[int, list[Touches]], slack: int, tmp_path: Path
+    name: str, case: tuple[int, list[Accesses]], slack: int, tmp_path: Path
 ) -> None:
     num_rows, trace = case
     header = header_for(name, trace, capacity_rows=max(1, largest_batch(trace)) + slack, num_rows=num_rows)
@@ -82,7 +82,7 @@ def test_round_trip_of_every_planner(
 
 @SAME_FOLDER
 @given(case=traces(), slack=st.integers(0, 6))
-def test_a_kept_plan_is_proved_by_the_checker(case: tuple[int, list[Touches]], slack: int, tmp_path: Path) -> None:
+def test_a_kept_plan_is_proved_by_the_checker(case: tuple[int, list[Accesses]], slack: int, tmp_path: Path) -> None:
     num_rows, trace = case
     header = header_for("lookahead", trace, capacity_rows=max(1, largest_batch(trace)) + slack, num_rows=num_rows)
     write_plan(tmp_path / "plan.arrow", header, records_of(header, trace))
@@ -256,7 +256,7 @@ def test_a_run_with_a_kept_plan_ends_with_the_same_bytes(tmp_path: Path) -> None
     log = tiny(tmp_path / "log", num_samples=500)
     stream = log.batches(batch_size=32)
     header = make_header(stream, planner="lookahead", cache_rows=150)
-    trace = [touches_of(batch) for batch in stream.batches()]
+    trace = [accesses_of(batch) for batch in stream.batches()]
     write_plan(tmp_path / "plan.arrow", header, records_of(header, trace))
     kept = PlanFile.open(tmp_path / "plan.arrow")
     alone, replayed = train(log, new_run(log)), train(log, new_run(log, header=kept.header, kept=kept))

@@ -15,17 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_runs import everything, small_run, train_quietly
 
-from foresee.config import ReportConfig
 from foresee.data import ClickLog, tiny
+from foresee.engine.exchange.mesh import span_of, timed
+from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.loop import Run, lookahead, make_header
 from foresee.engine.optimizers import SGD
-from foresee.engine.recording.series import every_steps
+from foresee.engine.planned_step import Pooling
+from foresee.engine.recording.series import TimelineFile, every_steps
 from foresee.engine.recording.timeline import NOT_RECORDED, SPANS_PER_STEP_MAX, Recording, window_steps
-from foresee.engine.recording.timeline_file import TimelineFile
 from foresee.engine.tables import Tables
-from foresee.engine.work import Pooling
-from foresee.engine.workers.peers import PeerExchange
-from foresee.engine.workers.timed_mesh import lap_of, timed
+from foresee.run.config import ReportConfig
 from foresee.store.memory import MemoryStore
 from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
 from whole_run import Dots, train, train_step
@@ -163,7 +162,7 @@ def test_a_full_disk_costs_the_recording_and_not_the_run(
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("foresee.engine.recording.timeline_file.open", fail, raising=False)
+    monkeypatch.setattr("foresee.engine.recording.series.open", fail, raising=False)
     with pytest.warns(RuntimeWarning, match="No space left.*training goes on"):
         outcome, _ = train_quietly(small_run(log, tmp_path / "run"))
     assert outcome.finished
@@ -222,9 +221,9 @@ def test_the_recording_has_a_limit_on_spans(tmp_path: Path) -> None:
     recording._file = TimelineFile(tmp_path, 0)
     recording._file.forget_from(0)
     recording.spans_until = float("inf")
-    lane = recording.lane("train")
+    track = recording.track("train")
     for _ in range(3 * SPANS_PER_STEP_MAX):
-        lane.lap("other", 0)
+        track.span("other", 0)
     recording._write_spans()
     assert len(lines_of(tmp_path)) == SPANS_PER_STEP_MAX
 
@@ -270,7 +269,7 @@ def _train_two(log: ClickLog, folder: Path, during_backward: bool) -> list[int]:
             stream, planner="lookahead", cache_rows=120, num_workers=2, placement="contiguous", fetch_ahead_steps=3
         )
         timeline, tables = Recording(folder, timeline_steps=100), Tables(shared.for_worker(rank), SGD(lr=0.1))
-        exchange = PeerExchange(layout, timed(ThreadMesh(meeting, rank), timeline), lap_of(timeline))
+        exchange = PeerExchange(layout, timed(ThreadMesh(meeting, rank), timeline), span_of(timeline))
         run = Run(
             stream, tables, header, Pooling.of(log.mean_features), exchange=exchange, commit_at_end=False,
             timeline=timeline,

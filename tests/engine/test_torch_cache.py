@@ -14,9 +14,9 @@ from foresee.engine.cache import SlotCache
 from foresee.engine.kernels import ONE_THREAD
 from foresee.engine.loop import make_header
 from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
+from foresee.engine.planned_step import Pooling, planned
 from foresee.engine.tables import layout_for
 from foresee.engine.torch_cache import TorchCache
-from foresee.engine.work import Pooling, planned
 from foresee.store.contract import Rows
 from foresee.store.memory import MemoryStore
 

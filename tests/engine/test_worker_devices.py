@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foresee.engine.workers.dense import dense_group
-from foresee.engine.workers.device import check_device, worker_device
+from foresee.engine.exchange.dense import check_device, dense_group, worker_device
 from foresee.errors import ConfigError
 
 

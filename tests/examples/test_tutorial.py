@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from foresee.engine.own.cache_choice import fetches_by_cache
+from foresee.analysis.planning import fetches_by_cache
 from foresee.errors import DataError
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-for folder in ("store", "chaos", "engine"):
+for folder in ("store", "chaos", "engine", "run"):
     sys.path.insert(0, str(Path(__file__).parents[1] / folder))
 
 from remote_servers import Servers  # noqa: E402

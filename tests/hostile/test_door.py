@@ -8,14 +8,14 @@ from contextlib import closing
 
 import pytest
 
-from foresee.store.server.door import Rules, Visitor, broken_rule, too_many
-from foresee.store.server.sockets import PortSockets, peer_name, peer_of
+from foresee.rpc.connection_limiter import Connection, Rules, broken_rule, too_many
+from foresee.rpc.sockets import PortSockets, peer_name, peer_of
 
 RULES = Rules(connections_max=10, unread_bytes_max=1000, unread_total_bytes_max=3000, strangers_max=3)
 
 
-def visitor(**fields: float) -> Visitor:
-    made = Visitor("10.0.0.1:5", since=100.0)
+def visitor(**fields: float) -> Connection:
+    made = Connection("10.0.0.1:5", since=100.0)
     for name, value in fields.items():
         setattr(made, name, value)
     return made

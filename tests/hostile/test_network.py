@@ -24,11 +24,10 @@ from pyarrow import flight
 from remote_servers import Server, Servers, wait_until
 
 from foresee.errors import ForeseeError, StoreError
+from foresee.rpc.endpoint import Endpoint
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.remote import RemoteStore, protocol
-from foresee.store.remote.agreement import check_agreement
-from foresee.store.remote.endpoint import Endpoint
-from foresee.store.remote.status import ask_status
+from foresee.store.remote.opening import ask_status, check_agreement
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 LAYOUT = Layout(tables=(Table("t", 5000),), width=16, state_width=1, optimizer="x")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from foresee.models import DLRM, NCF, DCNv2, DeepFM, LogShape, WideAndDeep
 from foresee.models.dcn_v2 import CrossLayer
-from foresee.models.pairs import PairDots, sum_of_pair_products
+from foresee.models.layers import PairDots, sum_of_pair_products
 
 SHAPE = LogShape(num_dense=3, num_features=4)
 DIM = 5

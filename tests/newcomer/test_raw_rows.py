@@ -28,8 +28,8 @@ from foresee.data.formats.parquet import Parquet
 from foresee.data.options import PrepareOptions
 from foresee.data.prepare import prepare
 from foresee.data.source import Source
-from foresee.engine.exported import Exported, load_exported
-from foresee.engine.metrics import measure
+from foresee.run.metrics import measure
+from foresee.run.serving.exported import Exported, load_exported
 
 DATA = Path(os.environ.get("FORESEE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 MODELS = ("{name: dlrm, dim: 4, options: {bottom: [8], top: [8]}}", "{name: deepfm, dim: 4}")

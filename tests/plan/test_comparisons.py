@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from foresee.plan import plan
 from foresee.plan.check import Verdict
 from foresee.plan.count import count, rows_moved
-from foresee.plan.demand import BatchTooLargeError
-from foresee.plan.record import Fetch, Header, Push, Record, Reduce, Touches
+from foresee.plan.ranked_eviction import BatchTooLargeError
+from foresee.plan.record import Accesses, Fetch, Header, Push, Record, Reduce
 from foresee.plan.workers import WORKER_PLANNERS, check_plan
 from foresee.plan.workers.fae import group, hot_rows
-from foresee.testing.traces import skewed_trace, touches_of
+from foresee.testing.traces import accesses_of, skewed_trace
 from het_model import AT_THE_BOUND, pulls_and_pushes
 
 EXACT = sorted(WORKER_PLANNERS)
 
 
 def header_of(
-    planner: str, num_workers: int, capacity_rows: int, trace: Sequence[Touches], staleness: int = 0
+    planner: str, num_workers: int, capacity_rows: int, trace: Sequence[Accesses], staleness: int = 0
 ) -> Header:
     return Header(
         planner=planner, parameters={"staleness": staleness}, num_workers=num_workers, capacity_rows=capacity_rows,
@@ -34,31 +34,31 @@ def header_of(
     )  # fmt: skip
 
 
-def planned(header: Header, trace: Sequence[Touches]) -> list[Record]:
+def planned(header: Header, trace: Sequence[Accesses]) -> list[Record]:
     return list(plan(WORKER_PLANNERS[header.planner](header, trace[:2]), trace))
 
 
-def verdict_of(header: Header, trace: Sequence[Touches], records: Sequence[Record] | None = None) -> Verdict:
+def verdict_of(header: Header, trace: Sequence[Accesses], records: Sequence[Record] | None = None) -> Verdict:
     records = planned(header, trace) if records is None else records
     return check_plan(header, trace, records, count(records))
 
 
 @st.composite
-def balanced_traces(draw: st.DrawFn) -> tuple[int, list[Touches]]:
+def balanced_traces(draw: st.DrawFn) -> tuple[int, list[Accesses]]:
     num_workers, num_rows = draw(st.integers(1, 4)), draw(st.integers(1, 12))
     sample = st.lists(st.integers(0, num_rows - 1), max_size=3)
     batch = st.integers(1, 3).flatmap(lambda n: st.lists(sample, min_size=n * num_workers, max_size=n * num_workers))
-    return num_workers, [touches_of(samples) for samples in draw(st.lists(batch, min_size=1, max_size=12))]
+    return num_workers, [accesses_of(samples) for samples in draw(st.lists(batch, min_size=1, max_size=12))]
 
 
-def room_for_two_steps(trace: Sequence[Touches]) -> int:
+def room_for_two_steps(trace: Sequence[Accesses]) -> int:
     following = [*trace[1:], trace[-1]]
     return max(len(np.union1d(one.rows, two.rows)) for one, two in zip(trace, following, strict=True)) or 1
 
 
 @pytest.mark.parametrize("planner", EXACT)
 @given(case=balanced_traces(), slack=st.integers(0, 4))
-def test_exact_protocols_are_proved_exact(planner: str, case: tuple[int, list[Touches]], slack: int) -> None:
+def test_exact_protocols_are_proved_exact(planner: str, case: tuple[int, list[Accesses]], slack: int) -> None:
     num_workers, trace = case
     verdict = verdict_of(header_of(planner, num_workers, room_for_two_steps(trace) + slack, trace), trace)
     assert verdict.right, verdict.violations
@@ -67,7 +67,7 @@ def test_exact_protocols_are_proved_exact(planner: str, case: tuple[int, list[To
 
 @given(case=balanced_traces(), slack=st.integers(0, 4), staleness=st.integers(0, 5))
 def test_het_misses_at_most_workers_times_staleness_updates(
-    case: tuple[int, list[Touches]], slack: int, staleness: int
+    case: tuple[int, list[Accesses]], slack: int, staleness: int
 ) -> None:
     num_workers, trace = case
     header = header_of("het", num_workers, room_for_two_steps(trace) + slack, trace, staleness)
@@ -77,12 +77,12 @@ def test_het_misses_at_most_workers_times_staleness_updates(
 
 
 @pytest.fixture(scope="module")
-def trace() -> list[Touches]:
+def trace() -> list[Accesses]:
     return skewed_trace(seed=5, num_rows=2000, num_steps=30, num_samples=64, num_lookups=4)
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2, 7])
-def test_het_pulls_and_pushes_what_its_rule_says(staleness: int, trace: list[Touches]) -> None:
+def test_het_pulls_and_pushes_what_its_rule_says(staleness: int, trace: list[Accesses]) -> None:
     """Row by row, from the published rule: one update more or less at either bound would change the sets."""
     records = planned(header_of("het", 4, 2000, trace, staleness), trace)
     found = [(set(it.fetch.row.tolist()), set(it.refresh.row.tolist()), set(it.push.row.tolist())) for it in records]
@@ -96,7 +96,7 @@ def test_het_pulls_beyond_its_bound_and_not_at_it(staleness: int, refreshed: lis
     assert (records[-1].step, records[-1].worker, records[-1].refresh.row.tolist()) == (2, 1, refreshed)
 
 
-def test_het_trades_rows_for_stale_reads(trace: list[Touches]) -> None:
+def test_het_trades_rows_for_stale_reads(trace: list[Accesses]) -> None:
     verdicts = [verdict_of(header_of("het", 8, 300, trace, staleness), trace) for staleness in (0, 1, 10, 100)]
     moved = [rows_moved(verdict.counters, 8).total for verdict in verdicts]
     assert moved == sorted(moved, reverse=True)
@@ -107,7 +107,7 @@ def test_het_trades_rows_for_stale_reads(trace: list[Touches]) -> None:
 
 
 @pytest.mark.parametrize("planner", EXACT)
-def test_eight_workers_and_their_traffic(planner: str, trace: list[Touches]) -> None:
+def test_eight_workers_and_their_traffic(planner: str, trace: list[Accesses]) -> None:
     """Golden counts: rows per plan on the critical path, and all."""
     verdict = verdict_of(header_of(planner, 8, 300, trace), trace)
     assert verdict.right, verdict.violations
@@ -168,7 +168,7 @@ def versions_counted_without_a_push(records: Sequence[Record]) -> list[Record]:
 
 
 @pytest.mark.parametrize("mutant", [pushes_of_the_current_batch_only, versions_counted_without_a_push])
-def test_defects_of_the_published_run_time_are_caught(mutant: object, trace: list[Touches]) -> None:
+def test_defects_of_the_published_run_time_are_caught(mutant: object, trace: list[Accesses]) -> None:
     assert callable(mutant)
     header = header_of("herald", 8, 300, trace)
     records = planned(header, trace)
@@ -186,7 +186,7 @@ def store_entries(records: Sequence[Record]) -> int:
 
 def test_a_row_left_alone_for_a_step_is_pushed_when_another_worker_needs_it() -> None:
     """Row 0: trained by worker 0, then by nobody, then by worker 1."""
-    trace = [touches_of([[0], [1, 4]]), touches_of([[2], [3]]), touches_of([[0, 1, 4], [5]])]
+    trace = [accesses_of([[0], [1, 4]]), accesses_of([[2], [3]]), accesses_of([[0, 1, 4], [5]])]
     header = header_of("herald", 2, 6, trace)
     records = planned(header, trace)
     assert [record.fetch.row.tolist() for record in records if record.step == 2] == [[5], [0]]
@@ -200,7 +200,7 @@ def changed(records: Sequence[Record], number: int, **fields: object) -> list[Re
     return [replace(record, **fields) if k == number else record for k, record in enumerate(records)]  # type: ignore[arg-type]
 
 
-def test_additive_rules_have_mutants(trace: list[Touches]) -> None:
+def test_additive_rules_have_mutants(trace: list[Accesses]) -> None:
     header = header_of("herald", 4, 300, trace)
     records = planned(header, trace)
     number = next(k for k, record in enumerate(records) if len(record.push) and len(record.refresh))
@@ -227,7 +227,7 @@ def test_additive_rules_have_mutants(trace: list[Touches]) -> None:
         assert any(words in violation for violation in verdict.violations), (words, verdict.violations[:3])
 
 
-def test_replicated_sums_on_the_critical_path_what_the_next_step_uses(trace: list[Touches]) -> None:
+def test_replicated_sums_on_the_critical_path_what_the_next_step_uses(trace: list[Accesses]) -> None:
     header = header_of("replicated", 8, 400, trace)
     counters = count(planned(header, trace))
     shared = [len(np.intersect1d(one.rows, two.rows)) for one, two in pairwise(trace)]
@@ -235,7 +235,7 @@ def test_replicated_sums_on_the_critical_path_what_the_next_step_uses(trace: lis
     assert counters.num_reduced_critical == 8 * (sum(shared) + last)
 
 
-def test_a_sum_that_one_worker_leaves_out_is_caught(trace: list[Touches]) -> None:
+def test_a_sum_that_one_worker_leaves_out_is_caught(trace: list[Accesses]) -> None:
     header = header_of("replicated", 4, 400, trace)
     records = planned(header, trace)
     short = Reduce(records[6].reduce.slot[1:], records[6].reduce.deadline[1:])
@@ -245,7 +245,7 @@ def test_a_sum_that_one_worker_leaves_out_is_caught(trace: list[Touches]) -> Non
         assert any(words in violation for violation in verdict.violations)
 
 
-def test_a_sum_due_after_a_worker_reads_its_replica_is_caught(trace: list[Touches]) -> None:
+def test_a_sum_due_after_a_worker_reads_its_replica_is_caught(trace: list[Accesses]) -> None:
     """Every worker is equally late, so that all of them agree on the wrong value."""
     header = header_of("replicated", 4, 400, trace)
     records = planned(header, trace)
@@ -261,31 +261,31 @@ def test_a_sum_due_after_a_worker_reads_its_replica_is_caught(trace: list[Touche
 
 
 def test_replicas_need_room_for_two_steps() -> None:
-    trace = [touches_of([[0, 1]]), touches_of([[2, 3]]), touches_of([[0, 1]])]
+    trace = [accesses_of([[0, 1]]), accesses_of([[2, 3]]), accesses_of([[0, 1]])]
     with pytest.raises(BatchTooLargeError):
         planned(header_of("replicated", 1, 3, trace), trace)
     assert verdict_of(header_of("replicated", 1, 4, trace), trace).right
 
 
-def test_fae_groups_hot_samples_behind_cold_ones(trace: list[Touches]) -> None:
+def test_fae_groups_hot_samples_behind_cold_ones(trace: list[Accesses]) -> None:
     hot = hot_rows(trace, 300)
     grouped = group(trace, hot)
-    assert [touches.num_samples for touches in grouped] == [touches.num_samples for touches in trace]
+    assert [accesses.num_samples for accesses in grouped] == [accesses.num_samples for accesses in trace]
     assert Counter(samples_of(grouped)) == Counter(samples_of(trace))
     is_hot = [set(sample) <= set(hot.tolist()) for sample in samples_of(grouped)]
     assert is_hot == sorted(is_hot)
     assert len(set(is_hot)) == 2
 
 
-def samples_of(trace: Sequence[Touches]) -> list[tuple[int, ...]]:
+def samples_of(trace: Sequence[Accesses]) -> list[tuple[int, ...]]:
     return [
-        tuple(touches.rows[touches.sample_offsets[i] : touches.sample_offsets[i + 1]].tolist())
-        for touches in trace
-        for i in range(touches.num_samples)
+        tuple(accesses.rows[accesses.sample_offsets[i] : accesses.sample_offsets[i + 1]].tolist())
+        for accesses in trace
+        for i in range(accesses.num_samples)
     ]
 
 
-def test_fae_hot_steps_read_nothing_after_the_first(trace: list[Touches]) -> None:
+def test_fae_hot_steps_read_nothing_after_the_first(trace: list[Accesses]) -> None:
     grouped = group(trace, hot_rows(trace[:2], 300))
     header = header_of("fae", 8, 300, grouped)
     records = list(plan(WORKER_PLANNERS["fae"](header, trace[:2]), grouped))

@@ -27,8 +27,8 @@ from foresee.plan.cost import (
     Speeds,
     predict,
 )
+from foresee.plan.count import BACKGROUND, CRITICAL, RECEIVED, SENT, Volumes
 from foresee.plan.record import Kind
-from foresee.plan.volumes import BACKGROUND, CRITICAL, RECEIVED, SENT, Volumes
 
 ROW_BYTES = RowBytes(stored=100, value=80)
 NUM_STEPS = 40

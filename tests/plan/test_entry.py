@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from foresee.plan import make_planner, plan
 from foresee.plan.check import check
-from foresee.plan.record import Header, Record, Touches
-from foresee.testing.traces import skewed_trace, touches_of
+from foresee.plan.record import Accesses, Header, Record
+from foresee.testing.traces import accesses_of, skewed_trace
 
 
 def header_of(num_workers: int, capacity_rows: int, num_rows: int, num_steps: int) -> Header:
@@ -29,24 +29,24 @@ def entered_at(header: Header, step: int) -> Header:
     return replace(header, first_step=step, num_steps=header.num_steps - step, parameters=parameters)
 
 
-def records_of(header: Header, trace: list[Touches]) -> list[Record]:
+def records_of(header: Header, trace: list[Accesses]) -> list[Record]:
     return list(plan(make_planner(header, lambda _: iter(())), trace))
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Header, list[Touches], int]:
+def cases(draw: st.DrawFn) -> tuple[Header, list[Accesses], int]:
     num_workers = draw(st.integers(2, 4))
     num_rows = draw(st.integers(1, 14))
     sample = st.lists(st.integers(0, num_rows - 1), min_size=0, max_size=3)
     size = draw(st.integers(1, 3)) * num_workers
     batch = st.lists(sample, min_size=size, max_size=size)
-    trace = [touches_of(samples) for samples in draw(st.lists(batch, min_size=2, max_size=12))]
-    capacity = max(1, *(len(np.unique(touches.rows)) for touches in trace)) + draw(st.integers(0, 4))
+    trace = [accesses_of(samples) for samples in draw(st.lists(batch, min_size=2, max_size=12))]
+    capacity = max(1, *(len(np.unique(accesses.rows)) for accesses in trace)) + draw(st.integers(0, 4))
     return header_of(num_workers, capacity, num_rows, len(trace)), trace, draw(st.integers(1, len(trace) - 1))
 
 
 @given(case=cases())
-def test_an_entered_plan_is_right_and_goes_on_with_the_same_records(case: tuple[Header, list[Touches], int]) -> None:
+def test_an_entered_plan_is_right_and_goes_on_with_the_same_records(case: tuple[Header, list[Accesses], int]) -> None:
     header, trace, entry = case
     whole = [record for record in records_of(header, trace) if record.step >= entry]
     entered = records_of(entered_at(header, entry), trace)

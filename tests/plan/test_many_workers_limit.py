@@ -9,7 +9,7 @@ from foresee.errors import PlanError
 from foresee.plan import make_planner, plan
 from foresee.plan.check import check
 from foresee.plan.count import count
-from foresee.plan.record import Header, Touches
+from foresee.plan.record import Accesses, Header
 
 
 def header_for(num_workers: int, placement: str = "location_aware") -> Header:
@@ -19,14 +19,14 @@ def header_for(num_workers: int, placement: str = "location_aware") -> Header:
     )  # fmt: skip
 
 
-def trace(num_workers: int) -> list[Touches]:
+def trace(num_workers: int) -> list[Accesses]:
     rng, num_samples = np.random.default_rng(3), 2 * num_workers
     offsets = np.arange(0, 4 * num_samples + 1, 4, dtype=np.int32)
     steps = []
     for _ in range(6):
         rows = (400 * rng.random((num_samples, 4)) ** 3).astype(np.int64)
         rows[:, 0] = 0  # one row that every worker uses
-        steps.append(Touches(rows.reshape(-1), offsets))
+        steps.append(Accesses(rows.reshape(-1), offsets))
     return steps
 
 

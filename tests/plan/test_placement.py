@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foresee.plan import plan
-from foresee.plan.record import Header, Touches
+from foresee.plan.record import Accesses, Header
 from foresee.plan.workers.herald import herald
 from foresee.plan.workers.placement import NO_OWNER, PLACEMENTS, LocationAware, Scene, rounds_for
 from foresee.plan.workers.placement import herald as owner_greedy
@@ -58,7 +58,7 @@ def test_herald_is_the_published_scheduler_list_for_list(seed: int) -> None:
         planner="herald", parameters={}, num_workers=num_workers, capacity_rows=capacity, num_rows=num_rows,
         first_step=0, num_steps=25, fetch_ahead_steps=100, stream_digest="test",
     )  # fmt: skip
-    records = list(plan(herald(header), [Touches(step.reshape(-1), offsets) for step in ids]))
+    records = list(plan(herald(header), [Accesses(step.reshape(-1), offsets) for step in ids]))
     assert len(records) == 25 * num_workers
     for record in records:
         assert record.samples.tolist() == placed[record.step][record.worker]

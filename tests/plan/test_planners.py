@@ -15,17 +15,17 @@ from foresee.errors import PlanError
 from foresee.plan import PLANNERS, Lookahead, make_planner, plan
 from foresee.plan.check import check
 from foresee.plan.count import count
-from foresee.plan.record import UNKNOWN_VERSION, Planner, Record, Touches
+from foresee.plan.record import UNKNOWN_VERSION, Accesses, Planner, Record
 from foresee.plan.upcoming import bytes_in_window
 from foresee.plan.workers.ownership import Ownership
 from foresee.plan.workers.placement import PLACEMENTS
-from foresee.testing.traces import header_for, largest_batch, skewed_trace, touches_of, traces
+from foresee.testing.traces import accesses_of, header_for, largest_batch, skewed_trace, traces
 
 EXACT = sorted(PLANNERS)
 
 
 def records_of(
-    name: str, trace: Sequence[Touches], capacity_rows: int, num_rows: int, **parameters: int
+    name: str, trace: Sequence[Accesses], capacity_rows: int, num_rows: int, **parameters: int
 ) -> list[Record]:
     header = header_for(name, trace, capacity_rows=capacity_rows, num_rows=num_rows, **parameters)
     return list(plan(make_planner(header, lambda steps: trace[:steps]), trace))
@@ -33,7 +33,7 @@ def records_of(
 
 @pytest.mark.parametrize("name", EXACT)
 @given(case=traces(), slack=st.integers(0, 8))
-def test_every_planner_is_proved_right(name: str, case: tuple[int, list[Touches]], slack: int) -> None:
+def test_every_planner_is_proved_right(name: str, case: tuple[int, list[Accesses]], slack: int) -> None:
     num_rows, trace = case
     capacity = max(1, largest_batch(trace)) + slack
     header = header_for(name, trace, capacity_rows=capacity, num_rows=num_rows)
@@ -44,7 +44,7 @@ def test_every_planner_is_proved_right(name: str, case: tuple[int, list[Touches]
 
 @pytest.mark.parametrize("window", [0, 1, 2, 5])
 @given(case=traces(), ahead=st.integers(0, 4))
-def test_a_fixed_window_is_proved_right(window: int, case: tuple[int, list[Touches]], ahead: int) -> None:
+def test_a_fixed_window_is_proved_right(window: int, case: tuple[int, list[Accesses]], ahead: int) -> None:
     num_rows, trace = case
     header = header_for(
         "lookahead", trace, capacity_rows=num_rows, num_rows=num_rows, window_steps=window, fetch_ahead_steps=ahead
@@ -57,7 +57,7 @@ def test_a_fixed_window_is_proved_right(window: int, case: tuple[int, list[Touch
 @pytest.mark.parametrize("window", [0, 1, 3])
 @given(case=traces(), slack=st.integers(0, 6), ahead=st.integers(0, 4))
 def test_a_short_window_with_any_capacity_is_proved_right(
-    window: int, case: tuple[int, list[Touches]], slack: int, ahead: int
+    window: int, case: tuple[int, list[Accesses]], slack: int, ahead: int
 ) -> None:
     num_rows, trace = case
     header = header_for(
@@ -72,7 +72,7 @@ def test_a_short_window_with_any_capacity_is_proved_right(
 
 
 @given(case=traces(num_rows_max=40, samples_max=6), slack=st.integers(0, 20))
-def test_belady_is_a_lower_bound(case: tuple[int, list[Touches]], slack: int) -> None:
+def test_belady_is_a_lower_bound(case: tuple[int, list[Accesses]], slack: int) -> None:
     num_rows, trace = case
     capacity = max(1, largest_batch(trace)) + slack
     fetched = {name: count(records_of(name, trace, capacity, num_rows)).num_fetched for name in EXACT}
@@ -85,7 +85,7 @@ def test_fixed_window_by_brute_force() -> None:
     for seed in range(12):
         window = seed % 5
         trace = skewed_trace(seed=seed, num_rows=60, num_steps=40, num_samples=5, num_lookups=2)
-        sets = [set(touches.rows.tolist()) for touches in trace]
+        sets = [set(accesses.rows.tolist()) for accesses in trace]
         records = records_of("lookahead", trace, 60, 60, window_steps=window)
         for step, record in enumerate(records):
             ahead = set().union(*sets[step + 1 : step + 1 + window])
@@ -104,7 +104,7 @@ def test_with_the_whole_trace_known_lookahead_is_belady() -> None:
 
 def test_worked_example_of_the_lecture() -> None:
     """L = 2: batch 1 fetches 3 and 9 and keeps 3; batch 2 fetches 4 and extends 3; the last use of 3 lets it go."""
-    trace = [touches_of([[3], [9]]), touches_of([[3], [4]]), touches_of([[5], [6]]), touches_of([[3], [7]])]
+    trace = [accesses_of([[3], [9]]), accesses_of([[3], [4]]), accesses_of([[5], [6]]), accesses_of([[3], [7]])]
     records = records_of("lookahead", trace, 10, 10, window_steps=2)
     assert [set(r.fetch.row.tolist()) for r in records] == [{3, 9}, {4}, {5, 6}, {7}]
     assert [set(r.evict.row.tolist()) for r in records] == [{9}, {4}, {5, 6}, {3, 7}]
@@ -112,16 +112,16 @@ def test_worked_example_of_the_lecture() -> None:
 
 
 def test_a_batch_larger_than_the_cache_names_the_capacity_that_works() -> None:
-    trace = [touches_of([[1, 2]]), touches_of([[1, 2, 3], [4]])]
+    trace = [accesses_of([[1, 2]]), accesses_of([[1, 2, 3], [4]])]
     with pytest.raises(PlanError, match=r"step 1 touches 4 distinct rows, but the cache holds 3; .* 4 rows"):
         records_of("lookahead", trace, 3, 10)
     records_of("lookahead", trace, 4, 10)
 
 
 def test_a_fixed_window_that_does_not_fit_is_refused() -> None:
-    trace = [touches_of([[1, 2]]), touches_of([[3, 4]]), touches_of([[1, 2, 3, 4]])]
+    trace = [accesses_of([[1, 2]]), accesses_of([[3, 4]]), accesses_of([[1, 2, 3, 4]])]
     with pytest.raises(PlanError, match="step 1: a window of 2 steps needs 4 slots, but the cache holds 3"):
-        records_of("lookahead", [*trace[:2], touches_of([[1, 2, 3]])], 3, 10, window_steps=2)
+        records_of("lookahead", [*trace[:2], accesses_of([[1, 2, 3]])], 3, 10, window_steps=2)
     records_of("lookahead", trace, 4, 10, window_steps=2)
 
 
@@ -142,7 +142,7 @@ def test_a_window_of_bytes_is_the_window_of_the_steps_they_hold(num_workers: int
     """Batches of equal size, so that the steps can be counted; with several workers too."""
     rng = np.random.default_rng(1)
     rows = [rng.permutation(200)[:32] for _ in range(40)]
-    trace = [Touches(row.astype(np.int64), np.arange(0, 33, 4, dtype=np.int32)) for row in rows]
+    trace = [Accesses(row.astype(np.int64), np.arange(0, 33, 4, dtype=np.int32)) for row in rows]
     for window in (2, 5):
         by_bytes = header_for(
             "lookahead", trace, capacity_rows=60, num_rows=200, window_bytes=(window + 1) * bytes_in_window(32, 32) - 1
@@ -169,7 +169,7 @@ def test_a_fixed_window_holds_for_several_workers() -> None:
 
 def test_an_id_outside_the_tables_is_named() -> None:
     with pytest.raises(PlanError, match="step 1: lookup 1 names row 10, but the tables have rows 0 to 9"):
-        records_of("lookahead", [touches_of([[1]]), touches_of([[2, 10]])], 5, 10)
+        records_of("lookahead", [accesses_of([[1]]), accesses_of([[2, 10]])], 5, 10)
 
 
 GOLDEN = {"none": 19797, "static": 8943, "lru": 11360, "lfu": 10374, "lookahead": 8146, "belady": 8146}

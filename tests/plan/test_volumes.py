@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from foresee.plan import PLANNERS, make_planner, plan
-from foresee.plan.count import count
-from foresee.plan.record import Header, Kind, Record, Touches
-from foresee.plan.volumes import CRITICAL, RECEIVED, SENT, Volumes, measure
+from foresee.plan.count import CRITICAL, RECEIVED, SENT, Volumes, count, measure
+from foresee.plan.record import Accesses, Header, Kind, Record
 from foresee.plan.workers import WORKER_PLANNERS
 from foresee.testing.traces import skewed_trace
 
@@ -18,11 +17,11 @@ NUM_STEPS = 20
 
 
 @pytest.fixture(scope="module")
-def trace() -> list[Touches]:
+def trace() -> list[Accesses]:
     return skewed_trace(seed=5, num_rows=2000, num_steps=NUM_STEPS, num_samples=64, num_lookups=4)
 
 
-def records_of(planner: str, num_workers: int, trace: list[Touches]) -> list[Record]:
+def records_of(planner: str, num_workers: int, trace: list[Accesses]) -> list[Record]:
     header = Header(
         planner=planner, parameters={"staleness": 2}, num_workers=num_workers, capacity_rows=300, num_rows=2000,
         first_step=0, num_steps=len(trace), fetch_ahead_steps=5, stream_digest="test",
@@ -35,7 +34,7 @@ def records_of(planner: str, num_workers: int, trace: list[Touches]) -> list[Rec
 @pytest.mark.parametrize(
     ("planner", "num_workers"), [*((name, 1) for name in PLANNERS), *((name, 8) for name in WORKER_PLANNERS)]
 )
-def test_sums_are_the_counters(planner: str, num_workers: int, trace: list[Touches]) -> None:
+def test_sums_are_the_counters(planner: str, num_workers: int, trace: list[Accesses]) -> None:
     records = records_of(planner, num_workers, trace)
     counters, volumes = count(records), measure(records, num_workers)
     assert (volumes.num_steps, volumes.num_workers) == (counters.num_steps, num_workers)
@@ -56,7 +55,7 @@ def test_sums_are_the_counters(planner: str, num_workers: int, trace: list[Touch
     assert (volumes.missed <= volumes.unique).all()
 
 
-def test_rows_of_peers_are_no_hits(trace: list[Touches]) -> None:
+def test_rows_of_peers_are_no_hits(trace: list[Accesses]) -> None:
     records = records_of("owner", 8, trace)
     volumes = measure(records, 8)
     rows_of_peers = volumes.transfers[:, :, RECEIVED, [Kind.VALUE, Kind.MOVE]].sum()
@@ -64,7 +63,7 @@ def test_rows_of_peers_are_no_hits(trace: list[Touches]) -> None:
     assert volumes.missed.sum() == volumes.fetched.sum() + rows_of_peers
 
 
-def test_parts_of_a_plan(trace: list[Touches]) -> None:
+def test_parts_of_a_plan(trace: list[Accesses]) -> None:
     volumes = measure(records_of("lookahead", 8, trace), 8)
     late = volumes.from_step(12)
     assert late.num_steps == NUM_STEPS - 12
@@ -74,7 +73,7 @@ def test_parts_of_a_plan(trace: list[Touches]) -> None:
     assert volumes.until_step(3).num_steps == 3
 
 
-def test_plan_bytes_are_those_of_the_arrays(trace: list[Touches]) -> None:
+def test_plan_bytes_are_those_of_the_arrays(trace: list[Accesses]) -> None:
     (first, *_) = records = records_of("lookahead", 1, trace)
     arrays: list[np.ndarray[Any, Any]] = [first.samples, first.unique, first.inverse, first.apply]
     arrays += [first.fetch.row, first.fetch.slot, first.fetch.version]

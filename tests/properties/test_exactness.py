@@ -21,13 +21,13 @@ from foresee.data.batch import BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.data.tiny import tiny
 from foresee.engine.loop import Run, make_header
-from foresee.engine.model_loading import row_width
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
+from foresee.engine.planned_step import Pooling, planned
 from foresee.engine.tables import Tables
-from foresee.engine.work import Pooling, planned
 from foresee.models import MODELS
 from foresee.plan import PLANNERS
 from foresee.plan.record import Header
+from foresee.run.by_name import row_width
 from whole_run import NO_DIFFERENCE, Outcome, differing_bytes, train
 
 DIM = 4

@@ -20,7 +20,7 @@ from foresee.plan import Lookahead, make_planner, plan
 from foresee.plan.belady import Belady
 from foresee.plan.check import check
 from foresee.plan.count import count
-from foresee.plan.record import Counters, Evict, Fetch, Header, Record, Touches
+from foresee.plan.record import Accesses, Counters, Evict, Fetch, Header, Record
 from foresee.testing.traces import header_for, largest_batch, skewed_trace
 
 Records = list[Record]
@@ -30,17 +30,17 @@ NUM_ROWS = 60
 
 
 @pytest.fixture(scope="module")
-def trace() -> list[Touches]:
+def trace() -> list[Accesses]:
     return skewed_trace(seed=4, num_rows=NUM_ROWS, num_steps=24, num_samples=4, num_lookups=3)
 
 
 @pytest.fixture(scope="module")
-def header(trace: list[Touches]) -> Header:
+def header(trace: list[Accesses]) -> Header:
     return header_for("lookahead", trace, capacity_rows=largest_batch(trace) + 4, num_rows=NUM_ROWS)
 
 
 @pytest.fixture(scope="module")
-def records(trace: list[Touches], header: Header) -> Records:
+def records(trace: list[Accesses], header: Header) -> Records:
     return list(plan(make_planner(header, lambda steps: trace[:steps]), trace))
 
 
@@ -306,13 +306,13 @@ MUTANTS: list[tuple[Mutation, str]] = [
 ]
 
 
-def test_the_plan_itself_is_right(header: Header, trace: list[Touches], records: Records) -> None:
+def test_the_plan_itself_is_right(header: Header, trace: list[Accesses], records: Records) -> None:
     check(header, trace, records, count(records)).require()
 
 
 @pytest.mark.parametrize(("mutate", "sentence"), MUTANTS, ids=[mutate.__name__ for mutate, _ in MUTANTS])
 def test_the_checker_catches(
-    mutate: Mutation, sentence: str, header: Header, trace: list[Touches], records: Records
+    mutate: Mutation, sentence: str, header: Header, trace: list[Accesses], records: Records
 ) -> None:
     verdict = check(header, trace, mutate(records), None)
     assert any(re.search(sentence, violation) for violation in verdict.violations), verdict.violations
@@ -320,14 +320,14 @@ def test_the_checker_catches(
         verdict.require()
 
 
-def test_a_fetch_too_far_ahead_is_caught(trace: list[Touches], records: Records, header: Header) -> None:
+def test_a_fetch_too_far_ahead_is_caught(trace: list[Accesses], records: Records, header: Header) -> None:
     """`fetch_ahead_steps` bounds staging memory: a plan made for more is refused."""
     verdict = check(replace(header, fetch_ahead_steps=1), trace, records, None)
     assert any("too late, or too far ahead" in violation for violation in verdict.violations)
 
 
 def test_a_lost_write_back_makes_stale_reads_that_are_counted(
-    header: Header, trace: list[Touches], records: Records
+    header: Header, trace: list[Accesses], records: Records
 ) -> None:
     """The slot is freed, but the store keeps the old version: every later read of the row is one too old."""
     back, position = next(comes_back(records))
@@ -343,7 +343,7 @@ COUNTED = ("num_fetched", "num_evicted", "num_lookups", "num_unique", "num_steps
 
 
 @pytest.mark.parametrize("field", COUNTED)
-def test_wrong_counters_are_caught(field: str, header: Header, trace: list[Touches], records: Records) -> None:
+def test_wrong_counters_are_caught(field: str, header: Header, trace: list[Accesses], records: Records) -> None:
     counters: Counters = count(records)
     wrong = replace(counters, **{field: getattr(counters, field) + 1})
     verdict = check(header, trace, records, wrong)

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 import torch
 
+from foresee.base.arrays import Int64
 from foresee.data.batch import Batch
 from foresee.engine.cache import SlotCache
 from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
-from foresee.engine.work import Work
+from foresee.engine.planned_step import PlannedStep
 from foresee.errors import PlanError, StaleReadError, UsageError
 from foresee.plan.check import check
-from foresee.plan.record import Evict, Fetch, Int64, Record
+from foresee.plan.record import Evict, Fetch, Record
 from foresee.store.contract import Layout, Rows, Store
 from foresee.store.disk import DiskStore
 from foresee.testing.delays import ScheduledStore, early_reads
@@ -101,7 +102,7 @@ def test_a_cache_fill_that_does_nothing(stream: TraceStream, monkeypatch: pytest
 def test_gradients_of_rows_that_occur_once_are_dropped(stream: TraceStream, monkeypatch: pytest.MonkeyPatch) -> None:
     reference, update = uncached(stream), SlotCache.update
 
-    def dropping(cache: SlotCache, work: Work, gradient: torch.Tensor) -> None:
+    def dropping(cache: SlotCache, work: PlannedStep, gradient: torch.Tensor) -> None:
         once = np.bincount(work.record.inverse)[work.record.inverse] == 1
         kept = gradient.reshape(len(once), -1).clone()
         kept[torch.from_numpy(once)] = 0
@@ -229,10 +230,10 @@ def test_a_window_that_the_cleanup_interval_does_not_divide(lookahead: int) -> N
     stream = every(lookahead, 3 * lookahead)
     header = header_of(stream, cache_rows=stream.num_rows, window_steps=lookahead - 1)
     planned = records_of(stream, header)
-    assert check(header, stream.touches, planned, None).right
+    assert check(header, stream.accesses, planned, None).right
     records = overshooting(planned, lookahead)
     divides = lookahead % (lookahead // 4) == 0
-    assert check(header, stream.touches, records, None).right == divides
+    assert check(header, stream.accesses, records, None).right == divides
     store = ScheduledStore(store_for(stream), records, early_reads)
     run = run_of(stream, header, store, records)
     if divides:

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from foresee.config import make_run
 from foresee.data import ClickLog
-from foresee.engine.training import train
+from foresee.run.config import make_run
+from foresee.run.training import train
 
 
 def train_recorded(log: ClickLog, run: Path, **sections: dict[str, Any]) -> Path:

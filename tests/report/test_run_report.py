@@ -17,16 +17,14 @@ from rich.console import Console
 from foresee.cli import report as report_command
 from foresee.data import tiny
 from foresee.errors import InputError
-from foresee.report.comparison import Record, as_csv
-from foresee.report.comparison_file import read_comparison
+from foresee.report.comparison import Record, as_csv, read_comparison
 from foresee.report.page import Section
-from foresee.report.run_breakdown import IDEAL_PARTS, PARTS, breakdown
-from foresee.report.run_links import links_of, traffic_over_run
+from foresee.report.run_breakdown import IDEAL_PARTS, PARTS, breakdown, links_of, traffic_over_run
+from foresee.report.run_figures import skew_of
 from foresee.report.run_live import live_line, live_view, sparkline, stacked_bar
 from foresee.report.run_page import introduction_of, run_sections, title_of
 from foresee.report.run_records import read_run
 from foresee.report.run_timeline import windows
-from foresee.report.skew import skew_of
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ class Cluster:
         self.parts = [Part(incarnation="0") for _ in range(num_parts)]
         self.sent: list[tuple[int, Told]] = []
 
-    def deliver(self, number: int, message: Told) -> bool:
+    def receive_rows(self, number: int, message: Told) -> bool:
         self.sent.append((number, message))
         decision = decide(self.parts[number], message)
         self.parts[number] = decision.part
@@ -151,7 +151,7 @@ class Cluster:
         opening = [
             OpenAt(run=run, incarnation=part.incarnation, epoch=part.epoch, step=step) for part in self.parts
         ]
-        return all(self.deliver(number, message) for number, message in enumerate(opening))
+        return all(self.receive_rows(number, message) for number, message in enumerate(opening))
 
 
 @given(st.data())
@@ -165,15 +165,15 @@ def test_whatever_is_lost_doubled_or_dies_a_run_goes_on_from_one_commit(data: st
         for _ in range(data.draw(st.integers(0, 3))):
             commit = Commit(run=f"run {attempt}", step=step + 1, on=step, num_parts=3)
             for number, message in commit.outstanding().items():
-                if data.draw(st.booleans(), label="prepare arrives") and cluster.deliver(number, message):
+                if data.draw(st.booleans(), label="prepare arrives") and cluster.receive_rows(number, message):
                     commit = commit.consented(number, message)
             for number, old in data.draw(st.lists(st.sampled_from(cluster.sent), max_size=3), label="late messages"):
-                cluster.deliver(number, old)
+                cluster.receive_rows(number, old)
             if not commit.may_decide:
                 break
             manifests, step = {*sorted(manifests)[-1:], commit.step}, commit.step
             for number, message in commit.after_manifest().outstanding().items():
                 if data.draw(st.booleans(), label="settle arrives"):
-                    cluster.deliver(number, message)
+                    cluster.receive_rows(number, message)
         for number in data.draw(st.sets(st.integers(0, 2)), label="restarted"):
             cluster.parts[number] = cluster.parts[number].after_restart(f"{attempt + 1}")

@@ -20,10 +20,10 @@ from test_disk_two_phases import (
     store_at,
 )
 
-from foresee.engine.launcher.local_shards import LocalShards, shard_folder
 from foresee.errors import StoreError, UsageError
+from foresee.run.shard_folders import LocalShards, shard_folder
+from foresee.store.contract import prepare_part
 from foresee.store.disk import DiskReader, DiskStore
-from foresee.store.part_store import prepare_part
 from foresee.store.server.shard import Share, disk_shard
 from foresee.testing.fake_disk import FakeDisk, PowerCut
 from foresee.testing.store_suite import assert_same, read_rows

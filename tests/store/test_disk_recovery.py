@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from foresee.base.arrays import Float32, Int64
+from foresee.base.files import Files
 from foresee.errors import StoreError
-from foresee.store.contract import Float32, Int64, Layout, Rows, Table
+from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore, open_table
-from foresee.store.disk.files import Files
 from foresee.testing.fake_disk import FakeDisk, PowerCut
 from foresee.testing.store_suite import assert_same, ids, initial_rows, random_rows, read_rows
 

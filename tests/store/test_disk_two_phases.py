@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from foresee.base.arrays import Int64
 from foresee.errors import StoreError, UsageError
-from foresee.store.contract import Int64, Layout, Rows, Table
+from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore
 from foresee.testing.fake_disk import FakeDisk, PowerCut
 from foresee.testing.store_suite import assert_same, initial_rows, random_rows, read_rows

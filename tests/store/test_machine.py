@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from foresee.base.machine import available_bytes, used_bytes
 from foresee.errors import ConfigError
 from foresee.store.contract import Layout, Table
-from foresee.store.machine import available_bytes, used_bytes
 from foresee.store.server import Limits, Share, memory_shard
-from foresee.store.server.footprint import Footprint, check_footprint, footprint, in_words
+from foresee.store.server.status import Footprint, check_footprint, footprint, in_words
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 from remote_servers import Server, Servers
 
 from foresee.errors import StoreError, UsageError
+from foresee.rpc.endpoint import Endpoint
 from foresee.store.commits import Prepare, Settle
 from foresee.store.contract import Rows
 from foresee.store.remote import RemoteStore
-from foresee.store.remote.endpoint import Endpoint
 from foresee.store.remote.opening import open_run
 from foresee.testing.store_suite import SUITE_LAYOUT, assert_same, initial_rows, random_rows, read_rows
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from remote_servers import Server, Servers, wait_until
 
+from foresee.base.arrays import Int64
 from foresee.errors import LostWriteError, StaleReadError, StoreError, UsageError
 from foresee.plan.record import NOTHING_BEFORE, UNKNOWN_VERSION
-from foresee.store.contract import Int64, Rows
+from foresee.store.contract import Rows
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
-from foresee.store.remote.status import ask_status
+from foresee.store.remote.opening import ask_status
 from foresee.store.server import EmbeddingServer, Share
 from foresee.store.server.applied import not_ready
 from foresee.store.server.shard import Shard

@@ -22,16 +22,14 @@ import typer
 from remote_servers import Server, Servers, wait_until
 from typer.testing import CliRunner
 
-from foresee.cli.serve import serve
-from foresee.cli.status import status
+from foresee.cli.serve import serve, status
 from foresee.errors import ConfigError, ForeseeError, StoreError
+from foresee.rpc.endpoint import Endpoint
+from foresee.rpc.security import Security, check_address, read_token
 from foresee.store.contract import Rows, Table
+from foresee.store.layouts import read_layout, write_layout
 from foresee.store.remote import RemoteStore
-from foresee.store.remote.access import read_token
-from foresee.store.remote.endpoint import Endpoint
-from foresee.store.remote.status import ask_status
-from foresee.store.server.layout_file import read_layout, write_layout
-from foresee.store.server.security import Security, check_address
+from foresee.store.remote.opening import ask_status
 from foresee.testing.store_suite import SUITE_LAYOUT, assert_same, ids, initial_rows, random_rows, read_rows
 
 TOKEN = "0123456789abcdef0123456789abcdef"

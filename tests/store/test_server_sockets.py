@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from foresee.store.server import sockets
-from foresee.store.server.sockets import PortSockets, peer_name
+from foresee.rpc import sockets
+from foresee.rpc.sockets import PortSockets, peer_name
 
 pytestmark = pytest.mark.skipif(not os.path.isdir(sockets.DESCRIPTORS), reason="there is no /proc here")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from foresee.store.remote.watchdog import Watchdog
+from foresee.rpc.endpoint import Watchdog
 
 WAIT_SECONDS = 20.0
 

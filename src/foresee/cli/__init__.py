@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    from foresee.engine.launcher.lifeline import end_with_launcher
+    from foresee.launch.parent_death import end_with_launcher
 
     end_with_launcher()
     from foresee.cli.commands import app
@@ -48,7 +48,7 @@ def _run() -> None:
         print(f"foresee: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        from foresee.store.file_errors import file_sentence
+        from foresee.base.files import file_sentence
 
         if (sentence := file_sentence(error)) is None:
             raise

@@ -38,7 +38,14 @@ COMMANDS = {
     "status": "Show health and counters of embedding servers. Exits with 2 if one of them does not answer.",
     "cluster": "Plan a shared GPU cluster: who runs when, who is hurt, what if.",
 }
-_ELSEWHERE = {"cluster": "foresee.cluster.commands"}
+_ELSEWHERE = {
+    "verify": "foresee.cli.check",
+    "score": "foresee.cli.export",
+    "layout": "foresee.cli.serve",
+    "plan-server": "foresee.cli.serve",
+    "status": "foresee.cli.serve",
+    "cluster": "foresee.cluster.commands",
+}
 _LOOK: dict[str, Any] = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False, "add_completion": False}
 
 

@@ -14,14 +14,14 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from foresee.cli.invocation import invocation
-from foresee.config import load_run
+from foresee.base.terminal import show, terminal
+from foresee.cli.options import invocation
 from foresee.errors import DataError
-from foresee.terminal import show, terminal
+from foresee.run.config import load_run
 
 if TYPE_CHECKING:
     from foresee.data.click_log import ClickLog
-    from foresee.engine.training import Outcome
+    from foresee.run.training import Outcome
 
 VALID_SHARE = 0.05
 TABLE_SCALE = 0.01
@@ -78,8 +78,8 @@ def demo(
       foresee demo --samples 2000000
       foresee train demo/run.yaml --replace --set cache.planner=lru
     """
-    from foresee.engine.parts import open_tables
-    from foresee.engine.training import train
+    from foresee.run.build import open_tables
+    from foresee.run.training import train
 
     console = terminal()
     log = _log(folder / "log", samples, console)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from foresee.base.terminal import show, terminal
 from foresee.cli.options import RunFolder
-from foresee.terminal import show, terminal
 
 if TYPE_CHECKING:
-    from foresee.engine.metrics import Metrics
-    from foresee.engine.ranking import Ranking
+    from foresee.run.metrics import Metrics
+    from foresee.run.ranking import Ranking
 
 
 def evaluate(
@@ -43,10 +43,10 @@ def evaluate(
       foresee evaluate runs/first --split test --json
       foresee evaluate runs/first --best --group user --at 5 --at 10
     """
-    from foresee.engine.evaluation import evaluate as evaluate_model
-    from foresee.engine.export import trained, trained_model
-    from foresee.engine.parts import open_log, training_device
-    from foresee.engine.run_folder import open_run
+    from foresee.run.build import open_log, training_device
+    from foresee.run.evaluation import evaluate as evaluate_model
+    from foresee.run.run_folder import open_run
+    from foresee.run.serving.export import trained, trained_model
 
     config = open_run(run)
     log = open_log(config)

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from foresee.cli.bars import bar
-from foresee.cli.options import Set
-from foresee.config import RunConfig, load_run
+from foresee.base.terminal import show, terminal
+from foresee.cli.options import Set, bar
 from foresee.errors import ConfigError
-from foresee.terminal import show, terminal
+from foresee.run.config import RunConfig, load_run
 
 if TYPE_CHECKING:
-    from foresee.engine.explanation.measured import MeasuredStep
+    from foresee.analysis.explanation.step_account import MeasuredStep
 
 STRIP_WIDTH_MAX = 96
 
@@ -56,7 +55,7 @@ def explain(
 
 
 def _config_of(run: Path, overrides: Sequence[str]) -> RunConfig:
-    from foresee.engine.run_folder import CONFIG_FILE
+    from foresee.run.run_folder import CONFIG_FILE
 
     if not run.is_dir():
         return load_run(run, overrides)
@@ -66,9 +65,8 @@ def _config_of(run: Path, overrides: Sequence[str]) -> RunConfig:
 
 
 def _explain_row(config: RunConfig, name: str, console: Console, *, as_json: bool) -> None:
-    from foresee.engine.explanation import RunPlan, explain_row
-    from foresee.engine.explanation.row_words import headline, paragraphs
-    from foresee.engine.explanation.strip import AWAY, KEPT, USED, strip
+    from foresee.analysis.explanation import RunPlan, explain_row
+    from foresee.analysis.explanation.row_words import AWAY, KEPT, USED, headline, paragraphs, strip
 
     plan = RunPlan.of(config)
     with bar(console, "planning", plan.header.num_steps) as advance:
@@ -85,8 +83,8 @@ def _explain_row(config: RunConfig, name: str, console: Console, *, as_json: boo
 
 
 def _explain_step(run: Path, config: RunConfig, step: int, console: Console, *, as_json: bool) -> None:
-    from foresee.engine.explanation import RunPlan, explain_step
-    from foresee.engine.explanation.step_words import headline, paragraphs
+    from foresee.analysis.explanation import RunPlan, explain_step
+    from foresee.analysis.explanation.step_words import headline, paragraphs
 
     plan = RunPlan.of(config)
     with bar(console, "planning", plan.header.num_steps) as advance:
@@ -101,7 +99,7 @@ def _explain_step(run: Path, config: RunConfig, step: int, console: Console, *, 
 
 def _recorded(run: Path, step: int) -> list[MeasuredStep]:
     """What the run recorded of this step: all of it, or nothing, as it records only some steps."""
-    from foresee.engine.explanation.measured import measured_step
+    from foresee.analysis.explanation.step_account import measured_step
     from foresee.report.run_records import read_run
 
     found = [measured_step(worker.spans, step=step, worker=worker.worker) for worker in read_run(run).workers]

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from foresee.cli.bars import bar
-from foresee.cli.invocation import invocation
+from foresee.base.terminal import show, terminal
+from foresee.cli.options import bar, invocation
 from foresee.errors import ConfigError
-from foresee.terminal import show, terminal
 
 if TYPE_CHECKING:
     from foresee.data.click_log import ClickLog

@@ -18,13 +18,12 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
-from foresee.cli.bars import bar
-from foresee.cli.options import RunFile, Set
+from foresee.base.terminal import show as show_all
+from foresee.base.terminal import terminal
+from foresee.cli.options import RunFile, Set, bar
 from foresee.cli.plan_comparison import Comparison, as_json, as_text
-from foresee.config import load_run
 from foresee.errors import PlanError
-from foresee.terminal import show as show_all
-from foresee.terminal import terminal
+from foresee.run.config import load_run
 
 if TYPE_CHECKING:
     from foresee.data.batch import BatchStream
@@ -74,8 +73,8 @@ def run(
       foresee plan run.yaml --out plan.arrow
       foresee plan show plan.arrow
     """
-    from foresee.engine.parts import open_log, plan_header, table_layout, train_stream
-    from foresee.engine.planning import first_steps
+    from foresee.analysis.planning import first_steps
+    from foresee.run.build import open_log, plan_header, table_layout, train_stream
 
     config, num_steps, console = load_run(run_file, overrides or ()), _number_of(steps), terminal(stderr=json)
     if curve is not None and curve.suffix not in (".html", ".csv"):
@@ -144,8 +143,8 @@ def check(
       foresee plan check run.yaml --set distributed.workers=4
       foresee plan check plan.arrow --run run.yaml
     """
-    from foresee.engine.parts import kept_plan, open_log, plan_header, train_stream
-    from foresee.engine.planning import planned_records, proved
+    from foresee.analysis.planning import planned_records, proved
+    from foresee.run.build import open_log, plan_header, saved_plan, train_stream
 
     if run_file is None and file.suffix not in (".yaml", ".yml"):
         raise PlanError(
@@ -157,7 +156,7 @@ def check(
         config = config.model_copy(update={"cache": config.cache.model_copy(update={"plan_file": file})})
     log = open_log(config)
     stream = train_stream(config, log)
-    kept = kept_plan(config, stream)
+    kept = saved_plan(config, stream)
     header = plan_header(config, log, stream) if kept is None else kept.header
     records = planned_records(stream, header) if kept is None else kept.records()
     with bar(console, "proving", header.num_steps) as advance:
@@ -189,8 +188,8 @@ def features(
 
       foresee plan features run.yaml --set distributed.workers=8 --budget-ms 2
     """
-    from foresee.engine.parts import open_log, plan_header, train_stream
-    from foresee.engine.placement_features import measure
+    from foresee.analysis.planning import measure
+    from foresee.run.build import open_log, plan_header, train_stream
 
     config, console = load_run(run_file, overrides or ()), terminal()
     log = open_log(config)
@@ -242,8 +241,8 @@ def _few(numbers: Any) -> str:
 
 
 def _keep(out: Path, stream: BatchStream, header: Header, console: Console) -> None:
+    from foresee.analysis.planning import planned_records
     from foresee.engine.plan_file import write_plan
-    from foresee.engine.planning import planned_records
 
     with bar(console, f"{header.planner}, to keep", header.num_steps) as advance:
         counters = write_plan(out, header, planned_records(stream, header, advance))
@@ -256,7 +255,7 @@ def _keep(out: Path, stream: BatchStream, header: Header, console: Console) -> N
 
 
 def _draw(path: Path, log: str, stream: BatchStream, header: Header, console: Console) -> None:
-    from foresee.engine import planning
+    from foresee.analysis import planning
     from foresee.report.fetch_curve import as_csv, as_page
 
     with bar(console, "counting rows", stream.num_steps) as advance:

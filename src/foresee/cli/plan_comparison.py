@@ -12,13 +12,13 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from foresee.cli.bars import bar
+from foresee.analysis import planning
+from foresee.cli.options import bar
 from foresee.data.stream import LogStream
-from foresee.engine import planning
-from foresee.engine.memory import Memory, in_words, memory_needed, window_in_words, window_is_cut, window_steps
 from foresee.plan import window_bytes
 from foresee.plan.count import rows_moved
 from foresee.plan.record import Counters, Header
+from foresee.run.memory import Memory, in_words, memory_needed, window_in_words, window_is_cut, window_steps
 from foresee.store.contract import Layout
 
 CAPTION = "none: every step fetches all its rows; static: the hottest rows stay; belady: the bound, all future known"

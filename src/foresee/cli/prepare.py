@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from foresee.cli.derived_options import REQUIRED, options_of, with_parameters
+from foresee.base.terminal import counted
+from foresee.cli.options import REQUIRED, options_of, with_parameters
 from foresee.data import FORMATS, Columns, PrepareOptions, PrepareReport, Source, prepare, terminal_progress
 from foresee.data.column_syntax import parse_categorical, parse_dense, parse_join
 from foresee.errors import DataError
-from foresee.words import counted
 
 app = typer.Typer(
     help="Turn a raw log into a prepared one: Criteo, Avazu, MovieLens, libfm, CSV or Parquet.", no_args_is_help=True

@@ -9,8 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from foresee.data.click_log import ClickLog
+    from foresee.report.run_figures import Skew
     from foresee.report.run_records import RunRecords
-    from foresee.report.skew import Skew
 
 SKEW_SAMPLES = 200_000
 BATCH_SIZE = 8192
@@ -55,8 +55,7 @@ def report(
 
 
 def _write_comparison(source: Path, target: Path) -> None:
-    from foresee.report.comparison import write_comparison_page
-    from foresee.report.comparison_file import read_comparison
+    from foresee.report.comparison import read_comparison, write_comparison_page
 
     setting = "Predicted for the speeds that `foresee compare` was given."
     introduction = f"From {source.name}, as `foresee compare` wrote it."
@@ -95,7 +94,7 @@ def _skew_of(log: ClickLog) -> Skew | None:
     import numpy as np
 
     from foresee.errors import DataError
-    from foresee.report.skew import skew_of
+    from foresee.report.run_figures import skew_of
 
     try:
         num_samples = log.split_sizes["train"]

@@ -16,7 +16,7 @@ import typer
 from foresee.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from foresee.engine.comparison import CacheSize
+    from foresee.analysis.comparison import CacheSize
     from foresee.engine.tables import HasTables
     from foresee.plan.cost import Speeds
     from foresee.store.contract import Layout
@@ -48,7 +48,7 @@ def number_of_steps(text: str) -> int | None:
 
 def cache_sizes(text: str) -> list[CacheSize]:
     """`0.1,2x,50000`, smallest first as far as they can be told apart."""
-    from foresee.engine.comparison import CacheSize
+    from foresee.analysis.comparison import CacheSize
 
     try:
         sizes = {CacheSize.parse(word) for word in words(text)}

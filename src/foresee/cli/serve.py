@@ -1,4 +1,11 @@
-"""`foresee serve`: an embedding server for one shard of the rows."""
+"""`foresee serve`: an embedding server for one shard of the rows.
+
+`foresee layout`: what embedding servers have to know of a run's tables, as a file.
+
+`foresee status`: what embedding servers are doing, for a person or a monitor.
+
+`foresee plan-server`: one process that plans for all workers of a run.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +13,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from foresee.cli.options import RunFile, Set
 
 FILES_SPARE = 512
 """Files beside two for each connection."""
@@ -48,14 +57,14 @@ def serve(
       foresee serve --layout layout.json --port 4444
       foresee serve --layout layout.json --folder shard-1 --shard 1 --num-shards 2 --port 0 --port-file port
     """
+    from foresee.base.machine import raise_file_limit, share_arenas
     from foresee.errors import ConfigError
-    from foresee.store.machine import raise_file_limit, share_arenas
-    from foresee.store.server.footprint import check_footprint, footprint, in_words, warm_up
-    from foresee.store.server.layout_file import read_layout
-    from foresee.store.server.limits import Limits
+    from foresee.rpc.limits import Limits
+    from foresee.rpc.security import check_address, read_security
+    from foresee.store.layouts import read_layout
     from foresee.store.server.process import end_process, run_server
-    from foresee.store.server.security import check_address, read_security
     from foresee.store.server.shard import Share, disk_shard, memory_shard
+    from foresee.store.server.status import check_footprint, footprint, in_words, warm_up
 
     share_arenas()
     raise_file_limit(2 * connections_max + FILES_SPARE)
@@ -84,3 +93,101 @@ def serve(
         raise
     code = run_server(rows, host=host, port=port, security=security, limits=limits, port_file=port_file, parent=parent)
     end_process(code)
+
+
+def layout(
+    run_file: RunFile,
+    overrides: Set = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where it goes.")] = Path("layout.json"),
+) -> None:
+    """Describe the tables of a run for its embedding servers: `foresee serve --layout`.
+
+    The log says how many rows each table has, the model how wide they are, the
+    optimiser how much state belongs to each row. Servers with other tables than
+    the run are refused by its workers.
+
+    [bold]Examples[/]
+
+      foresee layout run.yaml
+      foresee layout run.yaml --set model.name=deepfm --out deepfm.json
+    """
+    from foresee.run.build import open_log, table_layout
+    from foresee.run.config import load_run
+    from foresee.store.layouts import write_layout
+
+    config = load_run(run_file, overrides or ())
+    tables = table_layout(config, open_log(config))
+    write_layout(out, tables)
+    dim, width = config.model.dim, tables.width
+    of_model = "model.dim" if width == dim else f"{config.model.name} makes that of model.dim, which is {dim}"
+    print(
+        f"{out}: {tables.num_rows:,} rows in {len(tables.tables)} tables, each of {width} values ({of_model}) and "
+        f"{tables.state_width} of state ({tables.optimizer}): {tables.num_rows * tables.row_bytes / 1e6:,.1f} MB when "
+        "every row is written"
+    )
+
+
+def status(
+    addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS...", help="grpc://host:port of each server.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for a monitor.")] = False,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Or set the variable FORESEE_TOKEN.")
+    ] = None,
+    tls_root_certificate: Annotated[
+        Path | None, typer.Option("--tls-root-certificate", metavar="PEM", help="Who signed the servers' certificates.")
+    ] = None,
+    timeout_seconds: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for each.")] = 5.0,
+) -> None:
+    """Show health and counters of embedding servers. Exits with 2 if one of them does not answer.
+
+    [bold]Examples[/]
+
+      foresee status grpc://127.0.0.1:4444 grpc://127.0.0.1:4445
+      foresee status --json grpc://127.0.0.1:4444 | jq .parked_now
+    """
+    import json
+
+    from foresee.rpc.security import read_token
+    from foresee.store.remote.opening import ask_status
+    from foresee.store.server.status import status_text
+
+    token = read_token(token_file)
+    certificate = None if tls_root_certificate is None else tls_root_certificate.read_bytes()
+    for address in addresses:
+        answer = ask_status(address, token=token, tls_root_certificate=certificate, timeout_seconds=timeout_seconds)
+        print(json.dumps(answer) if as_json else status_text(answer))
+
+
+def plan_server(
+    run_file: RunFile,
+    overrides: Set = None,
+    host: Annotated[str, typer.Option("--host", help="Any but this machine needs TLS and a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 0,
+    port_file: Annotated[
+        Path | None, typer.Option("--port-file", metavar="FILE", help="Written with the port when ready.")
+    ] = None,
+    tls_certificate: Annotated[Path | None, typer.Option("--tls-certificate", metavar="PEM")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="PEM")] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="Of mode 600; or set the variable FORESEE_TOKEN."),
+    ] = None,
+) -> None:
+    """Read the log, plan for all workers, and give each its own records, until SIGTERM or Ctrl-C.
+
+    Keeps nothing: started again, it plans the same again, and workers that
+    wait for it go on.
+
+    [bold]Example[/]
+
+      foresee plan-server run.yaml --set distributed.workers=2 --port 4446
+    """
+    from foresee.launch.planner_process import run_planner
+    from foresee.rpc.security import check_address, read_security
+    from foresee.run.config import load_run
+    from foresee.store.server.process import end_process
+
+    config = load_run(run_file, overrides or ())
+    security = read_security(tls_certificate, tls_key, token_file)
+    check_address(host, security)
+    end_process(run_planner(config, host=host, port=port, security=security, port_file=port_file))

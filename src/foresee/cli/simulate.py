@@ -1,26 +1,32 @@
-"""`foresee simulate`: step, bottleneck and memory of clusters that are not there, for a person's own log."""
+"""`foresee simulate`: step, bottleneck and memory of clusters that are not there, for a person's own log.
+
+The tables of `foresee simulate`: a line for each number of trainers.
+
+In: what was simulated. Out: flat records, which the CSV and the page are made of too, and these as tables for a
+terminal. Every time of a step is called predicted.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.table import Table
 
+from foresee.base.terminal import counted, show, terminal
 from foresee.cli import scenario
-from foresee.cli.bars import bar
-from foresee.cli.simulation_table import Record, as_tables, record_of
+from foresee.cli.options import bar
 from foresee.errors import ConfigError, DataError
-from foresee.terminal import show, terminal
-from foresee.words import counted
 
 if TYPE_CHECKING:
+    from foresee.analysis.comparison import CacheSize
+    from foresee.analysis.simulation import Cluster, RowTimes
     from foresee.data.batch import BatchStream
     from foresee.data.click_log import ClickLog
-    from foresee.engine.comparison import CacheSize
-    from foresee.engine.simulation import Cluster, RowTimes
     from foresee.store.contract import Layout
 
 STEPS = 12
@@ -55,7 +61,7 @@ class Assumptions:
 
     def cluster(self, num_trainers: int, times: RowTimes) -> Cluster:
         """For so many trainers; rows cost what they cost a core of this machine."""
-        from foresee.engine.simulation import Cluster
+        from foresee.analysis.simulation import Cluster
         from foresee.plan.cost import Speeds
 
         wire = self.wire_row_us * scenario.MICROSECOND
@@ -136,7 +142,7 @@ def simulate(
       foresee simulate data/criteo --trainers 2,4,8 --batch-size 32 --compute-ms 8
       foresee simulate --synthetic 2e10 --dim 128 --trainers 64 --servers 16 --compute-ms 8 --link-gbit 25
     """
-    from foresee.engine.simulation import time_rows
+    from foresee.analysis.simulation import time_rows
 
     assumed = Assumptions(
         servers=servers, compute_ms=compute_ms, after_rows=after_rows, link_gbit=link_gbit,
@@ -183,7 +189,7 @@ class _Source:
         return f"a synthetic log of {self.synthetic:g} rows" if self.log is None else str(self.log.path)
 
     def layout(self, dim: int, optimizer: str) -> Layout:
-        from foresee.engine.simulation import SyntheticStream
+        from foresee.analysis.simulation import SyntheticStream
 
         if self.log is not None:
             return scenario.row_layout(self.log, dim, optimizer)
@@ -191,7 +197,7 @@ class _Source:
 
     def stream(self, num_trainers: int) -> BatchStream:
         """Global batches for so many trainers."""
-        from foresee.engine.simulation import SyntheticStream
+        from foresee.analysis.simulation import SyntheticStream
 
         size = num_trainers * self.batch_size
         if self.log is None:
@@ -209,8 +215,8 @@ def _record(
     source: _Source, num_trainers: int, policy: str, cache: CacheSize, layout: Layout, assumed: Assumptions,
     times: RowTimes, console: Console,
 ) -> Record:  # fmt: skip
-    from foresee.engine.comparison import absence, policies_named, take_sample
-    from foresee.engine.simulation import simulate as simulated
+    from foresee.analysis.comparison import absence, policies_named, take_sample
+    from foresee.analysis.simulation import simulate as simulated
 
     (chosen,) = policies_named([policy], (100,))
     reason = "cannot be run" if policy == "belady" else absence(chosen, num_trainers)
@@ -241,3 +247,90 @@ def _write(
     if page is not None:
         write_simulation_page(page, "A cluster on paper", records, introduction=about, setting=setting)
         show(console, f"drew {page}")
+
+
+if TYPE_CHECKING:
+    from foresee.analysis.simulation import Simulated
+
+Record = dict[str, str | int | float]
+
+
+def record_of(found: Simulated, compute_seconds: float) -> Record:
+    """One flat record."""
+    from foresee.plan.cost import BEHIND, COMPUTE, DENSE, EXCHANGE, SERVER_LINK, SERVERS, TRAINER_LINK, WAITED
+
+    prediction = found.prediction
+    names = {"compute_ms": COMPUTE, "waited_ms": WAITED, "exchange_ms": EXCHANGE, "dense_ms": DENSE, "late_ms": BEHIND}
+    parts = {name: 1e3 * prediction.parts[part] for name, part in names.items()}
+    busy = {"trainer_link_ms": TRAINER_LINK, "server_link_ms": SERVER_LINK, "servers_ms": SERVERS}
+    return {
+        "trainers": found.num_trainers,
+        "servers": found.num_servers,
+        "batch_size": found.batch_size,
+        "steps_planned": found.num_steps,
+        "cache_rows": found.cache_rows,
+        "step_ms": 1e3 * prediction.step_seconds,
+        "bottleneck": prediction.bottleneck,
+        **parts,
+        "bound_ms": max(0.0, 1e3 * prediction.step_seconds - sum(parts.values())),
+        **{name: 1e3 * prediction.lanes[lane] for name, lane in busy.items()},
+        "samples_per_second": found.samples_per_second,
+        "efficiency": compute_seconds / prediction.step_seconds,
+        "unique_rows": found.num_unique,
+        "hit_rate": found.hit_rate,
+        "fetched_rows": found.fetched_rows,
+        "critical_kb": found.critical_bytes / 1e3,
+        "critical_kb_most": found.critical_bytes_most / 1e3,
+        "plan_kb": found.plan_bytes / 1e3,
+        "planner_ms": 1e3 * found.planner_seconds,
+        "planner_cores": found.planner_cores,
+        "trainer_gb": found.trainer_bytes / 1e9,
+        "server_gb": found.server_bytes / 1e9,
+        "planner_gb": found.planner_bytes / 1e9,
+    }
+
+
+def as_tables(records: Sequence[Record]) -> list[RenderableType]:
+    """Two tables: the step, and what everybody needs."""
+    step = _table(
+        records,
+        {
+            "trainers": ("trainers", ",d"),
+            "servers": ("servers", ",d"),
+            "predicted ms": ("step_ms", ",.2f"),
+            "limited by": ("bottleneck", ""),
+            "compute": ("compute_ms", ",.2f"),
+            "waiting": ("waited_ms", ",.2f"),
+            "exchange": ("exchange_ms", ",.2f"),
+            "dense": ("dense_ms", ",.2f"),
+            "samples/s": ("samples_per_second", ",.0f"),
+            "of compute": ("efficiency", ".0%"),
+        },
+    )
+    needs = _table(
+        records,
+        {
+            "trainers": ("trainers", ",d"),
+            "cache rows": ("cache_rows", ",d"),
+            "hit rate": ("hit_rate", ".1%"),
+            "fetched": ("fetched_rows", ",.0f"),
+            "critical KB": ("critical_kb", ",.0f"),
+            "busiest": ("critical_kb_most", ",.0f"),
+            "plan KB": ("plan_kb", ",.0f"),
+            "trainer GB": ("trainer_gb", ",.2f"),
+            "server GB": ("server_gb", ",.1f"),
+            "planner GB": ("planner_gb", ",.2f"),
+            "planning ms": ("planner_ms", ",.1f"),
+            "cores": ("planner_cores", ",.1f"),
+        },
+    )
+    return [step, needs]
+
+
+def _table(records: Sequence[Record], columns: dict[str, tuple[str, str]]) -> Table:
+    table = Table(*columns)
+    for column in table.columns:
+        column.justify = "left" if column.header == "limited by" else "right"
+    for record in records:
+        table.add_row(*(format(record[name], form) for name, form in columns.values()))
+    return table

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from foresee.cli.options import RunFile, Set
 from foresee.cli.watch import WatchDisplay
-from foresee.config import load_run
+from foresee.run.config import load_run
 
 
 def train(
@@ -87,15 +87,15 @@ def train(
     console = Console()
     display = WatchDisplay(console, config.run) if watch and console.is_terminal else None
     if config.num_servers:
-        from foresee.engine.launcher.processes import starting
+        from foresee.launch.processes import starting
 
         # The parts' imports begin now, beside our own.
         with starting(config.distributed.workers, [config.tables.optimizer.name]) as start:
-            from foresee.engine.launcher.launch import launch
+            from foresee.launch.launcher import launch
 
             code = launch(config, start, resume=resume, replace=replace, stop_after=stop_after, display=display)
         raise typer.Exit(code)
-    from foresee.engine.training import train as run_training
+    from foresee.run.training import train as run_training
 
     outcome = run_training(config, resume=resume, replace=replace, stop_after=stop_after, display=display)
     raise typer.Exit(outcome.exit_code)

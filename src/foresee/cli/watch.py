@@ -15,7 +15,7 @@ from foresee.cli.options import RunFolder
 from foresee.errors import InputError
 
 if TYPE_CHECKING:
-    from foresee.engine.progress import Reading
+    from foresee.run.progress import Reading
 
 REFRESH_SECONDS = 1.0
 LINE_SECONDS = 10.0

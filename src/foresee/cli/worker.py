@@ -47,13 +47,13 @@ def worker(
 
     from rich.console import Console
 
-    from foresee.config import load_run
-    from foresee.engine.launcher.relayed_display import RelayedDisplay, SilentDisplay
-    from foresee.engine.progress import Display, make_display
-    from foresee.engine.workers.worker import FolderUse, Place, run_worker
-    from foresee.engine.workers.worker_end import ending_at_once
     from foresee.errors import ConfigError
-    from foresee.store.remote.access import read_token
+    from foresee.launch.supervisor import RelayedDisplay, SilentDisplay
+    from foresee.rpc.security import read_token
+    from foresee.run.config import load_run
+    from foresee.run.ending import ending_at_once
+    from foresee.run.progress import Display, make_display
+    from foresee.run.worker import FolderUse, WorkerContext, run_worker
 
     with ending_at_once():
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
@@ -62,7 +62,7 @@ def worker(
                 "`foresee train --workers`"
             )
         config = load_run(run_file, overrides or ())
-        place = Place(
+        place = WorkerContext(
             rank=int(os.environ["RANK"]),
             num_workers=int(os.environ["WORLD_SIZE"]),
             rendezvous=rendezvous,

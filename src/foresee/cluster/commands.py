@@ -19,6 +19,7 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress
 from rich.text import Text
 
+from foresee.base.terminal import counted, show, terminal
 from foresee.cluster import tables
 from foresee.cluster.analysis import analyse as analyse_records
 from foresee.cluster.estimators import DEFAULT_ESTIMATOR, assumed_error, estimator_named, with_error
@@ -34,8 +35,6 @@ from foresee.cluster.questions import Answer, admit, what_if
 from foresee.cluster.simulation import Run
 from foresee.cluster.simulation import simulate as simulate_jobs
 from foresee.errors import InputError
-from foresee.terminal import show, terminal
-from foresee.words import counted
 
 app = typer.Typer(help="Plan a shared GPU cluster: who runs when, who is hurt, what if.", no_args_is_help=True)
 

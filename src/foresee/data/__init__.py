@@ -4,11 +4,9 @@ from foresee.data.batch import Batch, BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.data.columns import Categorical, Columns, Dense
 from foresee.data.formats import FORMATS, Avazu, Criteo, Csv, Libfm, MovieLens, Parquet
-from foresee.data.formats.delimited import Layout
-from foresee.data.formats.join import Join
-from foresee.data.options import PrepareOptions
+from foresee.data.formats.delimited import Join, Layout
+from foresee.data.options import PrepareOptions, ReportProgress, terminal_progress
 from foresee.data.prepare import PrepareReport, prepare
-from foresee.data.progress import ReportProgress, terminal_progress
 from foresee.data.schema import DenseFeature, Feature, Table, Vocabulary
 from foresee.data.source import Source
 from foresee.data.stream import LogStream

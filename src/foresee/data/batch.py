@@ -11,11 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from foresee.base.arrays import Float32, Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from foresee.base.arrays import Float64
 from foresee.data.schema import RawType
 
 Mask = NDArray[np.bool_]
-Float64 = NDArray[np.float64]
 
 _NUMBER = r"^-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 _FLOAT32_MAX = float(np.finfo(np.float32).max)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from foresee.data.columns import Categorical, Dense, Transform
-from foresee.data.formats.delimited import Layout
-from foresee.data.formats.join import Join
+from foresee.data.formats.delimited import Join, Layout
 from foresee.errors import DataError
 
 DENSE_SYNTAX = "NAME[:log1p|:standard][:empty=NUMBER][:missing=TEXT]"

@@ -1,13 +1,23 @@
-"""What to make of a raw log, whatever its format: how to split it, how to number values, what to do with bad lines."""
+"""What to make of a raw log, whatever its format: how to split it, how to number values, what to do with bad lines.
+
+How far a long job is: a callable that jobs call, and one that draws a bar on a terminal.
+
+Silent when the output is not a terminal, so logs of batch jobs stay clean.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from foresee.data.order import Shares
 from foresee.data.source import SplitMode
-from foresee.data.split import Shares
 from foresee.errors import DataError
 
 
@@ -58,3 +68,26 @@ class PrepareOptions:
     @property
     def shares(self) -> Shares:
         return Shares(valid=self.valid_share, test=self.test_share)
+
+
+ReportProgress = Callable[[str, int, int], None]
+"""Called as report(stage, done, total)."""
+
+
+@contextmanager
+def terminal_progress(console: Console | None = None) -> Iterator[ReportProgress]:
+    """A `ReportProgress` with one bar for each stage."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda stage, done, total: None
+        return
+    columns = (TextColumn("{task.description:<6}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bars:
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done)
+
+        yield report

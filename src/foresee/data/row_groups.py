@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from foresee.data.batch import Int32, Int64
+from foresee.base.arrays import Int32, Int64
 from foresee.data.samples import Ids, Samples, concatenate, offsets_of
 from foresee.data.schema import DenseFeature, Feature, Split
 from foresee.data.writer import LABEL_COLUMN

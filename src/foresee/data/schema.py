@@ -12,7 +12,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from foresee import documents
+from foresee.base import json_fields
 from foresee.errors import DataError
 
 FORMAT_NAME = "foresee-click-log"
@@ -149,62 +149,62 @@ class LogDescription:
 
 def parse_description(text: str, where: str) -> LogDescription:
     """The description in a `log.json`; `where` names the file in errors."""
-    remedy = "prepare the log again"
+    decide_restart = "prepare the log again"
     try:
-        body = documents.parse(text)
+        body = json_fields.parse(text)
     except json.JSONDecodeError as error:
-        raise DataError(f"{where}:{error.lineno}: this is not JSON ({error.msg}); {remedy}.") from None
+        raise DataError(f"{where}:{error.lineno}: this is not JSON ({error.msg}); {decide_restart}.") from None
     except ValueError as error:
-        raise DataError(f"{where}: this is not JSON as we write it ({error}); {remedy}.") from None
+        raise DataError(f"{where}: this is not JSON as we write it ({error}); {decide_restart}.") from None
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
-        raise DataError(f'{where}: expected "format": "{FORMAT_NAME}", found something else; {remedy}.')
+        raise DataError(f'{where}: expected "format": "{FORMAT_NAME}", found something else; {decide_restart}.')
     if body.get("version") != FORMAT_VERSION:
         raise DataError(
-            f"{where}: format version {documents.shown(body.get('version'))} is not {FORMAT_VERSION}, the one this "
-            f"release reads; {remedy}."
+            f"{where}: format version {json_fields.shown(body.get('version'))} is not {FORMAT_VERSION}, the one this "
+            f"release reads; {decide_restart}."
         )
     try:
         description = _from_body(body)
     except ValueError as error:
-        raise DataError(f"{where}: a field is missing or wrong ({error}); {remedy}.") from None
+        raise DataError(f"{where}: a field is missing or wrong ({error}); {decide_restart}.") from None
     _check(description, where)
     if body.get("digest") != description.digest:
-        raise DataError(f"{where}: the digest does not match the other fields, so the file was edited; {remedy}.")
+        raise DataError(f"{where}: the digest does not match the other fields, so the file was edited; {decide_restart}.")
     return description
 
 
 def _from_body(body: dict[str, Any]) -> LogDescription:
     return LogDescription(
-        features=tuple(feature_from(entry) for entry in documents.objects(body, "features")),
-        tables=tuple(_table(entry) for entry in documents.objects(body, "tables")),
-        dense=tuple(dense_from(entry) for entry in documents.objects(body, "dense")),
+        features=tuple(feature_from(entry) for entry in json_fields.objects(body, "features")),
+        tables=tuple(_table(entry) for entry in json_fields.objects(body, "tables")),
+        dense=tuple(dense_from(entry) for entry in json_fields.objects(body, "dense")),
         vocabularies=vocabularies_from(body),
         splits={
-            name: _split(documents.object_of(body["splits"], name)) for name in documents.object_of(body, "splits")
+            name: _split(json_fields.object_of(body["splits"], name)) for name in json_fields.object_of(body, "splits")
         },
-        row_group_samples=documents.whole(body, "row_group_samples", 1),
+        row_group_samples=json_fields.whole(body, "row_group_samples", 1),
         best_auc={
-            name: documents.number(body["best_auc"], name, 0.0, 1.0) for name in documents.object_of(body, "best_auc")
+            name: json_fields.number(body["best_auc"], name, 0.0, 1.0) for name in json_fields.object_of(body, "best_auc")
         },
-        source=documents.object_of(body, "source"),
+        source=json_fields.object_of(body, "source"),
     )
 
 
 def feature_from(content: dict[str, Any]) -> Feature:
     """A feature out of JSON; ValueError for anything else."""
-    pooling = documents.text_of({"pooling": "one", **content}, "pooling")
+    pooling = json_fields.text_of({"pooling": "one", **content}, "pooling")
     if pooling not in get_args(Pooling):
-        raise ValueError(f"pooling {documents.shown(pooling)} is none of {', '.join(get_args(Pooling))}")
+        raise ValueError(f"pooling {json_fields.shown(pooling)} is none of {', '.join(get_args(Pooling))}")
     raw_type = content.get("raw_type")
     if raw_type is not None and raw_type not in get_args(RawType):
-        raise ValueError(f"raw_type {documents.shown(raw_type)} is none of {', '.join(get_args(RawType))}")
+        raise ValueError(f"raw_type {json_fields.shown(raw_type)} is none of {', '.join(get_args(RawType))}")
     return Feature(
-        name=documents.text_of(content, "name"),
-        table=documents.text_of(content, "table"),
-        num_rows=documents.whole(content, "num_rows", 0, documents.LARGE_MAX),
+        name=json_fields.text_of(content, "name"),
+        table=json_fields.text_of(content, "table"),
+        num_rows=json_fields.whole(content, "num_rows", 0, json_fields.LARGE_MAX),
         pooling=cast("Pooling", pooling),
-        ids_max=documents.whole({"ids_max": 1, **content}, "ids_max"),
-        separator=None if content.get("separator") is None else documents.text_of(content, "separator"),
+        ids_max=json_fields.whole({"ids_max": 1, **content}, "ids_max"),
+        separator=None if content.get("separator") is None else json_fields.text_of(content, "separator"),
         missing_markers=_markers(content),
         raw_type=raw_type,
     )
@@ -212,58 +212,58 @@ def feature_from(content: dict[str, Any]) -> Feature:
 
 def dense_from(content: dict[str, Any]) -> DenseFeature:
     """A dense feature out of JSON; ValueError for anything else."""
-    transform = documents.text_of({"transform": "none", **content}, "transform")
+    transform = json_fields.text_of({"transform": "none", **content}, "transform")
     if transform not in TRANSFORMS:
-        raise ValueError(f"transform {documents.shown(transform)} is none of {', '.join(TRANSFORMS)}")
+        raise ValueError(f"transform {json_fields.shown(transform)} is none of {', '.join(TRANSFORMS)}")
     numbers = {"mean": 0.0, "deviation": 1.0, **content}
     return DenseFeature(
-        name=documents.text_of(content, "name"),
+        name=json_fields.text_of(content, "name"),
         transform=cast("Any", transform),
-        missing=None if content.get("missing") is None else documents.number(content, "missing", -_FINITE, _FINITE),
-        mean=documents.number(numbers, "mean", -_FINITE, _FINITE),
-        deviation=documents.number(numbers, "deviation", -_FINITE, _FINITE),
+        missing=None if content.get("missing") is None else json_fields.number(content, "missing", -_FINITE, _FINITE),
+        mean=json_fields.number(numbers, "mean", -_FINITE, _FINITE),
+        deviation=json_fields.number(numbers, "deviation", -_FINITE, _FINITE),
         missing_markers=_markers(content),
     )
 
 
 def _markers(content: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(documents.texts({"missing_markers": [], **content}, "missing_markers"))
+    return tuple(json_fields.texts({"missing_markers": [], **content}, "missing_markers"))
 
 
 def vocabularies_from(body: dict[str, Any]) -> dict[str, Vocabulary]:
     """The vocabularies of a document; ValueError for anything else."""
-    entries = documents.object_of(body, "vocabularies")
-    return {name: _vocabulary(documents.object_of(entries, name)) for name in entries}
+    entries = json_fields.object_of(body, "vocabularies")
+    return {name: _vocabulary(json_fields.object_of(entries, name)) for name in entries}
 
 
 def _vocabulary(content: dict[str, Any]) -> Vocabulary:
-    kind = documents.text_of(content, "kind")
+    kind = json_fields.text_of(content, "kind")
     if kind not in get_args(VocabularyKind):
-        raise ValueError(f"vocabulary {documents.shown(kind)} is none of {', '.join(get_args(VocabularyKind))}")
+        raise ValueError(f"vocabulary {json_fields.shown(kind)} is none of {', '.join(get_args(VocabularyKind))}")
     return Vocabulary(
         kind=cast("VocabularyKind", kind),
-        file=None if content.get("file") is None else documents.file_name(content, "file"),
-        min_count=documents.whole({"min_count": 1, **content}, "min_count", 0, documents.LARGE_MAX),
-        num_buckets=documents.whole({"num_buckets": 0, **content}, "num_buckets"),
+        file=None if content.get("file") is None else json_fields.file_name(content, "file"),
+        min_count=json_fields.whole({"min_count": 1, **content}, "min_count", 0, json_fields.LARGE_MAX),
+        num_buckets=json_fields.whole({"num_buckets": 0, **content}, "num_buckets"),
     )
 
 
 def _table(content: dict[str, Any]) -> Table:
-    return Table(documents.text_of(content, "name"), documents.whole(content, "num_rows", 0, documents.LARGE_MAX))
+    return Table(json_fields.text_of(content, "name"), json_fields.whole(content, "num_rows", 0, json_fields.LARGE_MAX))
 
 
 def _split(content: dict[str, Any]) -> Split:
     return Split(
-        parts=tuple(_part(entry) for entry in documents.objects(content, "parts")),
-        content=documents.text_of(content, "content"),
+        parts=tuple(_part(entry) for entry in json_fields.objects(content, "parts")),
+        content=json_fields.text_of(content, "content"),
     )
 
 
 def _part(content: dict[str, Any]) -> Part:
     return Part(
-        file=documents.file_name(content, "file"),
-        num_samples=documents.whole(content, "num_samples", 0, documents.LARGE_MAX),
-        num_bytes=documents.whole(content, "num_bytes", 0, documents.LARGE_MAX),
+        file=json_fields.file_name(content, "file"),
+        num_samples=json_fields.whole(content, "num_samples", 0, json_fields.LARGE_MAX),
+        num_bytes=json_fields.whole(content, "num_bytes", 0, json_fields.LARGE_MAX),
     )
 
 

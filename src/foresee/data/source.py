@@ -13,8 +13,8 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
+from foresee.base.arrays import Int64
 from foresee.data.bad_lines import ReportBadLine
-from foresee.data.batch import Int64
 from foresee.data.columns import Columns
 from foresee.errors import DataError
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from threading import Lock
 
-from foresee.data.assemble import Assembled, assemble, cut
 from foresee.data.batch import Batch
 from foresee.data.order import EpochOrder, epoch_order
 from foresee.data.row_groups import RowGroups
+from foresee.data.samples import Assembled, assemble, cut
 from foresee.errors import DataError, UsageError
 
 GROUPS_KEPT = 3

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from foresee.data.batch import Int64
+from foresee.base.arrays import Int64
 from foresee.data.click_log import ClickLog
 from foresee.data.folder import new_folder
 from foresee.data.samples import Ids, Samples, offsets_of

@@ -1,23 +1,103 @@
-"""Raw values to local ids: by frequency, by hashing, or as they are.
+"""Strings to 64-bit hashes, and hashes to ids: the two loops over all values of a raw log, compiled.
+
+FNV-1a over the UTF-8 bytes, then splitmix64's finaliser. The function is part of the format: a hashed table of a
+prepared log is only usable by someone who computes the same hash, so it may never change.
+
+Raw values to local ids: by frequency, by hashing, or as they are.
 
 In: arrays of strings, chunk by chunk. Out: int32 ids. By frequency the hottest value gets id 1, ties go by value, and
 id 0 is the unknown row: rare, unseen and missing values. Memory grows with the number of distinct values and never
 with the log. Empty strings are missing values everywhere here.
+
+Mean and deviation of dense columns in one pass, and the transforms that use them.
+
+In: raw numbers of the train split, chunk by chunk. Out: what a prepared log says about the column, and float32 values.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numba import njit
 
-from foresee.data.batch import Int32
-from foresee.data.hashing import IdMap, hash_strings
-from foresee.data.schema import Vocabulary
+from foresee.base.arrays import Float32, Float64, Int32, UInt64
+from foresee.data.columns import Dense
+from foresee.data.schema import DenseFeature, Vocabulary
+
+
+def hash_strings(values: pa.Array, salt: int = 0) -> UInt64:
+    """One hash per string of a `large_string` array without nulls."""
+    _, offsets_buffer, data_buffer = values.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64, len(values) + 1, offset=8 * values.offset)
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+    return _hash(offsets, data, np.uint64(salt))  # type: ignore[no-any-return]
+
+
+class IdMap:
+    """Maps the hashes of a vocabulary to ids 1, 2, ...; everything else to 0."""
+
+    def __init__(self, values: pa.Array) -> None:
+        size = 1 << max(4, int(len(values) * 2).bit_length())
+        # Two values with one hash would share a row. Among 10^8 values that happens once in 4,000 vocabularies;
+        # another salt then separates them.
+        for salt in range(16):
+            self._salt = salt
+            self._hashes = np.zeros(size, np.uint64)
+            self._ids = np.zeros(size, np.int32)
+            if _insert(self._hashes, self._ids, hash_strings(values, salt)):
+                return
+        raise AssertionError("sixteen salts cannot all collide")
+
+    def ids(self, values: pa.Array) -> Int32:
+        return _find(self._hashes, self._ids, hash_strings(values, self._salt))  # type: ignore[no-any-return]
+
+
+@njit(nogil=True, cache=True)
+def _hash(offsets: Any, data: Any, salt: np.uint64) -> UInt64:
+    out = np.empty(len(offsets) - 1, np.uint64)
+    for index in range(len(out)):
+        value = np.uint64(0xCBF29CE484222325) ^ salt
+        for position in range(offsets[index], offsets[index + 1]):
+            value = (value ^ np.uint64(data[position])) * np.uint64(0x100000001B3)
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        out[index] = value ^ (value >> np.uint64(31))
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _insert(hashes: UInt64, ids: Int32, new: UInt64) -> bool:
+    mask = np.uint64(len(hashes) - 1)
+    for index in range(len(new)):
+        place = new[index] & mask
+        while ids[place] != 0:
+            if hashes[place] == new[index]:
+                return False
+            place = (place + np.uint64(1)) & mask
+        hashes[place] = new[index]
+        ids[place] = index + 1
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _find(hashes: UInt64, ids: Int32, wanted: UInt64) -> Int32:
+    mask = np.uint64(len(hashes) - 1)
+    out = np.zeros(len(wanted), np.int32)
+    for index in range(len(wanted)):
+        place = wanted[index] & mask
+        while ids[place] != 0:
+            if hashes[place] == wanted[index]:
+                out[index] = ids[place]
+                break
+            place = (place + np.uint64(1)) & mask
+    return out
+
 
 MERGE_ROWS_MIN = 1 << 18
 
@@ -128,3 +208,43 @@ class GivenIds:
 
     def save(self, folder: Path, index: int) -> Vocabulary:
         return Vocabulary(kind="none")
+
+
+
+
+class DenseStatistics:
+    """Mean and variance of one column, merged chunk by chunk (Chan, Golub and LeVeque), so that they stay exact."""
+
+    def __init__(self, column: Dense) -> None:
+        self._column = column
+        self._count, self._mean, self._squares = 0, 0.0, 0.0
+
+    def add(self, values: Float64) -> None:
+        if self._column.transform != "standard" or not len(values):
+            return
+        mean, total = float(values.mean()), self._count + len(values)
+        apart = mean - self._mean
+        self._squares += float(((values - mean) ** 2).sum()) + apart * apart * self._count * len(values) / total
+        self._mean += apart * len(values) / total
+        self._count = total
+
+    def feature(self) -> DenseFeature:
+        """The column as the prepared log describes it. A constant column gets deviation 1."""
+        deviation = math.sqrt(self._squares / self._count) if self._count else 1.0
+        return DenseFeature(
+            name=self._column.name,
+            transform=self._column.transform,
+            missing=self._column.missing,
+            mean=self._mean,
+            deviation=deviation or 1.0,
+            missing_markers=self._column.missing_markers,
+        )
+
+
+def transform(values: Float64, feature: DenseFeature) -> Float32:
+    """Raw numbers as a model sees them."""
+    if feature.transform == "log1p":
+        values = np.log1p(np.maximum(values, 0.0))
+    elif feature.transform == "standard":
+        values = (values - feature.mean) / feature.deviation
+    return values.astype(np.float32)

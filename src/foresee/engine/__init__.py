@@ -1,1 +1,1 @@
-"""Carries out a plan: cache, pipeline, exchange between workers, optimisers, checkpoints, launching."""
+"""Carries out a plan: loop, step, pipeline, cache, kernels, exchange between workers, recording."""

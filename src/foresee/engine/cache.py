@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from foresee.base.arrays import Int32, Int64
 from foresee.data.batch import Batch
 from foresee.engine.kernels import (
     Threads,
@@ -28,8 +29,8 @@ from foresee.engine.kernels import (
     zeroed_rows,
 )
 from foresee.engine.optimizers import Optimizer
-from foresee.engine.work import Pooling, Work
-from foresee.plan.record import Evict, Fetch, Int32, Int64
+from foresee.engine.planned_step import PlannedStep, Pooling
+from foresee.plan.record import Evict, Fetch
 from foresee.store.contract import Layout, Rows
 
 EMPTY = -1
@@ -43,12 +44,12 @@ class Cache(Protocol):
         """Puts fetched rows into their slots."""
         ...
 
-    def embeddings(self, work: Work) -> torch.Tensor:
+    def embeddings(self, work: PlannedStep) -> torch.Tensor:
         """[samples, features, width]: the step's rows, pooled. A leaf that collects the gradient."""
         ...
 
     def update(
-        self, work: Work, gradient: torch.Tensor, positions: Int32 | None = None, *, divisor: int = 1
+        self, work: PlannedStep, gradient: torch.Tensor, positions: Int32 | None = None, *, divisor: int = 1
     ) -> None:
         """One optimiser step on the step's rows, or on those at some positions of `unique`.
 
@@ -56,7 +57,7 @@ class Cache(Protocol):
         """
         ...
 
-    def sums(self, work: Work, gradient: torch.Tensor, positions: Int32) -> torch.Tensor:
+    def sums(self, work: PlannedStep, gradient: torch.Tensor, positions: Int32) -> torch.Tensor:
         """[positions, width]: gradients of distinct rows, summed over this worker's lookups. On the CPU."""
         ...
 
@@ -157,7 +158,7 @@ class SlotCache:
         self.put(fetch.slot, staging)
         self.table.hold(fetch, staging.versions)
 
-    def embeddings(self, work: Work) -> torch.Tensor:
+    def embeddings(self, work: PlannedStep) -> torch.Tensor:
         batch, record = work.batch, work.record
         out = self._pooled.take(batch.num_samples * batch.num_features, self._layout.width)
         pool(self._rows.values, record.unique, record.inverse, batch, self._pooling, out, self._threads)
@@ -165,7 +166,7 @@ class SlotCache:
         return torch.from_numpy(out).view(shape).requires_grad_()
 
     def update(
-        self, work: Work, gradient: torch.Tensor, positions: Int32 | None = None, *, divisor: int = 1
+        self, work: PlannedStep, gradient: torch.Tensor, positions: Int32 | None = None, *, divisor: int = 1
     ) -> None:
         record = work.record
         gradients = gradient.reshape(-1, self._layout.width).contiguous().numpy()
@@ -174,7 +175,7 @@ class SlotCache:
             positions=positions, divisor=divisor, threads=self._threads,
         )  # fmt: skip
 
-    def sums(self, work: Work, gradient: torch.Tensor, positions: Int32) -> torch.Tensor:
+    def sums(self, work: PlannedStep, gradient: torch.Tensor, positions: Int32) -> torch.Tensor:
         gradients = gradient.reshape(-1, self._layout.width).contiguous().numpy()
         out = torch.empty(len(positions), self._layout.width)
         sum_gradients(gradients, work.order, out.numpy(), positions=positions, threads=self._threads)

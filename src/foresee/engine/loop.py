@@ -26,24 +26,23 @@ from pathlib import Path
 
 import torch
 
+from foresee.custom_data.batches import Batches
 from foresee.data.batch import BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.engine.cache import Cache, SlotCache
-from foresee.engine.exchange import Alone, Exchange
-from foresee.engine.history import Trained
+from foresee.engine.exchange.contract import Exchange, LocalExchange
 from foresee.engine.kernels import Threads
-from foresee.engine.own.own_batches import Batches
-from foresee.engine.own.sources import enter
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
-from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Lane, Recording, Timeline
+from foresee.engine.planned_step import PlannedStep, Pooling, planned, replayed
+from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Recording, Timeline, Track
 from foresee.engine.step import Step
-from foresee.engine.tables import Tables
+from foresee.engine.tables import Tables, Trained
 from foresee.engine.torch_cache import TorchCache
-from foresee.engine.work import Pooling, Work, planned, replayed
 from foresee.errors import ConsistencyError, PlanError, UsageError
 from foresee.plan import WINDOW_BYTES
 from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Header, Record
+from foresee.run.sources import enter
 
 FETCH_AHEAD_STEPS = 8
 
@@ -61,7 +60,7 @@ class Run:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     num_threads: int = 1
     """Threads of the row kernels."""
-    exchange: Exchange = field(default_factory=Alone)
+    exchange: Exchange = field(default_factory=LocalExchange)
     """What goes on between this worker and its peers."""
     commit_at_end: bool = True
     """Commit when the loop ends, also by `break`. Who commits rows together with something else says False."""
@@ -81,7 +80,7 @@ class Run:
         self._active: tuple[Pipeline, Cache] | None = None
         self._updates: ThreadPoolExecutor | None = None
         """The thread of updates that begin during backward."""
-        self._departing: Future[None] | None = None
+        self._sending: Future[None] | None = None
         """The last step's rows, on their way to the peers that need them next."""
         self.failed = False
         """Rows are half updated, half written or stale: no state of any step, and never to be committed."""
@@ -105,7 +104,7 @@ class Run:
         with (
             self.tables.used_by(self),
             Threads(self.num_threads) as threads,
-            Pipeline(self._work(), self.tables.store, self.header, self.timeline, self.exchange.gate) as pipeline,
+            Pipeline(self._work(), self.tables.store, self.header, self.timeline, self.exchange.link) as pipeline,
         ):
             cache = self._cache(threads)
             self._active, self.times = (pipeline, cache), pipeline.times
@@ -115,10 +114,10 @@ class Run:
             finally:
                 if self._updates is not None:
                     self._updates.shutdown()
-                    self.exchange.gate.open()
+                    self.exchange.link.open()
                 # Also after `break`: the rows are those of the last updated step, and that is a state worth keeping.
                 try:
-                    self._wait_departed()
+                    self._wait_sent()
                     if self.commit_at_end and not self.failed:
                         self.commit()
                 except BaseException as error:
@@ -129,15 +128,15 @@ class Run:
                     self._active = None
                     self.timeline.end()
 
-    def lap(self, what: str) -> None:
+    def span(self, what: str) -> None:
         """For the timeline of a recorded run: what this thread did after the last step, such as "evaluate"."""
-        self.timeline.lane(TRAIN).lap(what, self.steps_done - 1)
+        self.timeline.track(TRAIN).span(what, self.steps_done - 1)
 
     def flush(self) -> None:
         """Brings the store up to date with the cache, evicting nothing. Reads see the state after the last update."""
         if self._active is not None:
             pipeline, cache = self._active
-            self._wait_departed()
+            self._wait_sent()
             with self._never_committed_after(BaseException):
                 for rows, values in [*self.exchange.settle(cache), cache.changed()]:
                     pipeline.write_now(self.steps_done - 1, rows, values)
@@ -150,38 +149,38 @@ class Run:
             self.tables.commit(self.steps_done, self.trained(self.steps_done))
 
     def _steps(self, pipeline: Pipeline, cache: Cache) -> Iterator[Step]:
-        lane = self.timeline.lane(TRAIN)
+        track = self.timeline.track(TRAIN)
         for ready in pipeline.ready():
-            arrive = partial(self._arrive, ready, cache, lane)
-            step = Step(ready.work, self.device, arrive, self._finish, self._start, lane, self.timeline)
+            arrive = partial(self._arrive, ready, cache, track)
+            step = Step(ready.work, self.device, arrive, self._finish, self._start, track, self.timeline)
             with self._never_committed_in_mid_step(step):
                 yield step
             if not step.updated:
                 raise UsageError(f"step {step.index} was not updated; call step.update() before the next step")
 
-    def _arrive(self, ready: Ready, cache: Cache, lane: Lane) -> torch.Tensor:
+    def _arrive(self, ready: Ready, cache: Cache, track: Track) -> torch.Tensor:
         """The step's embeddings, as soon as all of its rows have their slots."""
         record = ready.work.record
         self._of_this_loop(ready.work)
-        lane.lap("begin", record.step)
+        track.span("begin", record.step)
         with self._never_committed_after(ConsistencyError):
-            if self._departing is not None:
-                self._wait_departed()
-                lane.lap("exchange", record.step)
+            if self._sending is not None:
+                self._wait_sent()
+                track.span("exchange", record.step)
             cache.fill(record.fetch, ready.staging)
-            self.exchange.deliver(record.step, cache)
-        lane.lap("fill", record.step)
+            self.exchange.receive_rows(record.step, cache)
+        track.span("fill", record.step)
         self.timeline.arrived(ready.work, cache)
-        lane.lap("other", record.step)
+        track.span("other", record.step)
         embeddings = cache.embeddings(ready.work)
-        lane.lap("gather", record.step)
+        track.span("gather", record.step)
         return embeddings
 
-    def _finish(self, work: Work, gradient: torch.Tensor) -> None:
+    def _finish(self, work: PlannedStep, gradient: torch.Tensor) -> None:
         self._update(work, gradient, TRAIN)
-        self._depart(work, TRAIN)
+        self._send_rows(work, TRAIN)
 
-    def _start(self, work: Work, gradient: torch.Tensor) -> Callable[[], None]:
+    def _start(self, work: PlannedStep, gradient: torch.Tensor) -> Callable[[], None]:
         """The same as `_finish`, on a thread of its own; the returned wait ends when the rows are updated.
 
         Until they have left, and the wait is over, the link is not for what has time.
@@ -189,49 +188,49 @@ class Run:
         self._of_this_loop(work)
         if self._updates is None:
             self._updates = ThreadPoolExecutor(1, UPDATE_THREAD)
-        gate = self.exchange.gate
-        gate.close()
+        link = self.exchange.link
+        link.close()
         updated = self._updates.submit(self._update, work, gradient, UPDATE)
-        departing = self._departing = self._updates.submit(self._depart_after, updated, work)
+        sending = self._sending = self._updates.submit(self._send_rows_after, updated, work)
 
         def wait() -> None:
             try:
                 updated.result()
             finally:
-                departing.add_done_callback(lambda _: gate.open())
+                sending.add_done_callback(lambda _: link.open())
 
         return wait
 
-    def _update(self, work: Work, gradient: torch.Tensor, lane_name: str) -> None:
+    def _update(self, work: PlannedStep, gradient: torch.Tensor, lane_name: str) -> None:
         """Updates the step's rows and frees its slots; a commit or a `break` right after it includes the step."""
-        (pipeline, cache), record, lane = self._of_this_loop(work), work.record, self.timeline.lane(lane_name)
+        (pipeline, cache), record, track = self._of_this_loop(work), work.record, self.timeline.track(lane_name)
         with self._never_committed_after(BaseException):
-            lane.lap("compute" if lane_name == TRAIN else "other", record.step)
+            track.span("compute" if lane_name == TRAIN else "other", record.step)
             self.exchange.update(work, gradient, cache)
-            lane.lap("update", record.step)
+            track.span("update", record.step)
             self.steps_done = record.step + 1
             self._counters = self._counted.pop(record.step)
             pipeline.write_back(record.step, record.evict.row, cache.take(record.evict))
-            lane.lap("evict", record.step)
+            track.span("evict", record.step)
 
-    def _depart(self, work: Work, lane_name: str) -> None:
+    def _send_rows(self, work: PlannedStep, lane_name: str) -> None:
         """Rows leave for the peers that need them in the next step."""
-        (_, cache), lane = self._of_this_loop(work), self.timeline.lane(lane_name)
+        (_, cache), track = self._of_this_loop(work), self.timeline.track(lane_name)
         with self._never_committed_after(BaseException):
-            self.exchange.depart(work.record, cache)
-            lane.lap("exchange", work.record.step)
+            self.exchange.send_rows(work.record, cache)
+            track.span("exchange", work.record.step)
         self.timeline.done(work, cache)
 
-    def _depart_after(self, updated: Future[None], work: Work) -> None:
+    def _send_rows_after(self, updated: Future[None], work: PlannedStep) -> None:
         if updated.exception() is None:  # else whoever waits for the update is told
-            self._depart(work, UPDATE)
+            self._send_rows(work, UPDATE)
 
-    def _wait_departed(self) -> None:
-        departing, self._departing = self._departing, None
-        if departing is not None:
-            departing.result()
+    def _wait_sent(self) -> None:
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            sending.result()
 
-    def _of_this_loop(self, work: Work) -> tuple[Pipeline, Cache]:
+    def _of_this_loop(self, work: PlannedStep) -> tuple[Pipeline, Cache]:
         if self._active is None:
             raise UsageError(
                 f"step {work.record.step} belongs to a loop that has ended; use its rows and update it inside the loop"
@@ -255,7 +254,7 @@ class Run:
             self.failed = True
             raise
 
-    def _work(self) -> Iterator[Work]:
+    def _work(self) -> Iterator[PlannedStep]:
         if self.records is None:
             source = planned(self.stream, self.header, self.pooling, worker=self.exchange.rank)
         else:

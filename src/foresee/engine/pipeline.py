@@ -6,7 +6,7 @@
 
 The reader issues the fetch of a step once the write-backs of `not_before` are applied at the store: not sent, applied.
 Where a request costs more than its rows, it rests while training has a few steps in hand, and then asks at once for all
-steps whose write-backs are applied (`Helping`). It checks that every row has the version the plan predicts. The writer
+steps whose write-backs are applied (`FetchBatching`). It checks that every row has the version the plan predicts. The writer
 applies write-backs in step order. Nothing here decides anything: what, when and where stand in the record. All queues
 are bounded, and an error in any thread reaches the training loop after the steps that were ready before it. A broken
 invariant is known at once, by `check`: nobody may commit after it, whether the loop gets that far or not.
@@ -23,14 +23,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from foresee.base.arrays import Int64
 from foresee.engine.channel import Abandoned, Channel, Watermark
-from foresee.engine.gate import Gate
+from foresee.engine.exchange.link_scheduler import LinkScheduler
+from foresee.engine.planned_step import PlannedStep
 from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, Timeline
-from foresee.engine.work import Work
 from foresee.errors import ConsistencyError, LostWriteError, StaleReadError
-from foresee.plan.record import UNKNOWN_VERSION, Fetch, Header, Int64, Record
-from foresee.store.contract import Rows, Store
-from foresee.store.guarded import guarded
+from foresee.plan.record import UNKNOWN_VERSION, Fetch, Header, Record
+from foresee.store.contract import Rows, Store, guarded
 
 PLANNED_WITH_TIME = 4
 """With so many steps planned and not fetched, the planner has time."""
@@ -40,7 +40,7 @@ WRITES_IN_FLIGHT = 4
 class Ready(NamedTuple):
     """Work whose missing rows have arrived in staging memory."""
 
-    work: Work
+    work: PlannedStep
     staging: Rows
 
 
@@ -68,16 +68,16 @@ class Pipeline:
     """Three threads around a training loop. Use it as a context manager: leaving it lets the writer finish."""
 
     def __init__(
-        self, source: Iterable[Work], store: Store, header: Header, timeline: Timeline = NOT_RECORDED,
-        gate: Gate | None = None,
+        self, source: Iterable[PlannedStep], store: Store, header: Header, timeline: Timeline = NOT_RECORDED,
+        link: LinkScheduler | None = None,
     ) -> None:  # fmt: skip
         self.times = PipelineTimes()
-        self._gate = gate or Gate()
+        self._gate = link or LinkScheduler()
         self._timeline = timeline
         self._store = guarded(store)
         self._source = source
-        self._helping = Helping.of(header, at_once=self._store.requests_cost)
-        self._planned: Channel[Work] = Channel("plan", capacity=header.fetch_ahead_steps + 2)
+        self._helping = FetchBatching.of(header, at_once=self._store.requests_cost)
+        self._planned: Channel[PlannedStep] = Channel("plan", capacity=header.fetch_ahead_steps + 2)
         self._ready: Channel[Ready] = Channel("fetch", capacity=header.fetch_ahead_steps + 2)
         self._writes: Channel[_Write] = Channel("write-back", capacity=WRITES_IN_FLIGHT)
         self._applied = Watermark("write-backs of step", reached=header.first_step - 1)
@@ -107,16 +107,16 @@ class Pipeline:
 
     def ready(self) -> Iterator[Ready]:
         """Steps in order, each as soon as its rows are there."""
-        arrivals, lane, step = iter(self._ready), self._timeline.lane(TRAIN), self._first_step
+        arrivals, track, step = iter(self._ready), self._timeline.track(TRAIN), self._first_step
         while True:
-            lane.lap("other", step)
+            track.span("other", step)
             begun = time.perf_counter()
             item = next(arrivals, None)
             self.times.rows_seconds += time.perf_counter() - begun
             if item is None:
                 return
             step = item.work.record.step
-            lane.lap("wait_rows", step)
+            track.span("wait_rows", step)
             yield item
 
     def write_back(self, step: int, rows: Int64, values: Rows) -> None:
@@ -141,32 +141,32 @@ class Pipeline:
             self._inconsistency = self._inconsistency or error
 
     def _plan(self) -> None:
-        lane = self._timeline.lane("planner")
+        track = self._timeline.track("planner")
         try:
             for work in self._source:
-                lane.lap("plan", work.record.step)
+                track.span("plan", work.record.step)
                 self._planned.put(work)
                 if len(self._planned) >= PLANNED_WITH_TIME:
                     self._gate.wait_for_closed()
-                lane.lap("ahead", work.record.step)
+                track.span("ahead", work.record.step)
             self._planned.close()
         except BaseException as error:
             self._found(error)
             self._planned.close(error)
 
     def _read(self) -> None:
-        lane, row_bytes = self._timeline.lane("reader"), self._store.layout.row_bytes
+        track, row_bytes = self._timeline.track("reader"), self._store.layout.row_bytes
         try:
             for work in self._planned:
                 step = work.record.step
-                lane.lap("wait_plan", step)
+                track.span("wait_plan", step)
                 self._ready.wait_until_few(self._helping.in_hand_steps)
-                lane.lap("ahead", step)
+                track.span("ahead", step)
                 self._applied.wait_for(work.record.not_before)
                 self._gate.wait(for_early=len(self._ready) > 0)
-                lane.lap("wait_writes", step)
+                track.span("wait_writes", step)
                 for ready in self._fetch(self._together(work, self._helping.steps(len(self._ready)))):
-                    lane.lap("fetch", ready.work.record.step, len(ready.staging) * row_bytes)
+                    track.span("fetch", ready.work.record.step, len(ready.staging) * row_bytes)
                     self._ready.put(ready)
             self._ready.close()
         except BaseException as error:
@@ -175,13 +175,13 @@ class Pipeline:
             self._ready.close(error)
 
     def _write(self) -> None:
-        lane, row_bytes = self._timeline.lane("writer"), self._store.layout.row_bytes
+        track, row_bytes = self._timeline.track("writer"), self._store.layout.row_bytes
         try:
             for write in self._writes:
                 self._gate.wait()
-                lane.lap("idle", write.step)
+                track.span("idle", write.step)
                 self._store.write_step(write.step, write.rows, write.values)
-                lane.lap("write_back", write.step, len(write.rows) * row_bytes)
+                track.span("write_back", write.step, len(write.rows) * row_bytes)
                 self._applied.raise_to(write.step)
                 self._tickets_done.raise_to(write.ticket)
         except BaseException as error:
@@ -190,7 +190,7 @@ class Pipeline:
             self._applied.fail(error)
             self._tickets_done.fail(error)
 
-    def _together(self, work: Work, num_steps: int) -> list[Work]:
+    def _together(self, work: PlannedStep, num_steps: int) -> list[PlannedStep]:
         """The work, and what is planned after it and may be fetched now, up to so many steps."""
         works = [work]
         while len(works) < num_steps:
@@ -200,7 +200,7 @@ class Pipeline:
             works.append(following)
         return works
 
-    def _fetch(self, works: list[Work]) -> list[Ready]:
+    def _fetch(self, works: list[PlannedStep]) -> list[Ready]:
         fetch, not_before = joined([work.record for work in works])
         staging = Rows.empty(len(fetch), self._store.layout)
         self._store.read_guarded(fetch.row, fetch.version, not_before, staging)
@@ -224,7 +224,7 @@ def parted(records: Sequence[Record], staging: Rows) -> list[Rows]:
 
 
 @dataclass(frozen=True, slots=True)
-class Helping:
+class FetchBatching:
     """How many steps are fetched at once, and when.
 
     With just enough in hand, one for one that was taken: each when training begins its step and the link is idle, and
@@ -237,7 +237,7 @@ class Helping:
     """Only once training has so few steps in hand, or fewer."""
 
     @classmethod
-    def of(cls, header: Header, *, at_once: bool) -> Helping:
+    def of(cls, header: Header, *, at_once: bool) -> FetchBatching:
         """Half of what may be fetched ahead, when a quarter is left; or one by one, as early as may be."""
         ahead = header.fetch_ahead_steps
         return cls(ahead // 2, ahead // 4) if at_once and ahead >= 4 else cls(1, ahead + 1)

@@ -25,7 +25,7 @@ from typing import IO, Any, TypeVar
 
 import pyarrow as pa
 
-from foresee import documents
+from foresee.base import json_fields
 from foresee.engine.plan_columns import SCHEMA, batch_of, empty_batch, record_of
 from foresee.errors import PlanError
 from foresee.plan.count import Counting
@@ -169,7 +169,7 @@ def _verified(key: bytes, metadata: Any) -> dict[str, Any]:
     text: bytes = metadata[key]
     if str(zlib.crc32(text)).encode() != metadata[key + CHECKSUM_SUFFIX]:
         raise ValueError("its checksum does not match")
-    return documents.parse_object(text)
+    return json_fields.parse_object(text)
 
 
 def _header_of(schema: pa.Schema) -> Header:
@@ -177,7 +177,7 @@ def _header_of(schema: pa.Schema) -> Header:
     version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise _OtherVersionError(
-            f"the plan has format version {documents.shown(version)}, this program reads version {FORMAT_VERSION}"
+            f"the plan has format version {json_fields.shown(version)}, this program reads version {FORMAT_VERSION}"
         )
     if not schema.equals(SCHEMA):
         raise ValueError("its columns are not those of a plan")

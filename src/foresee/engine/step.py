@@ -14,8 +14,8 @@ from weakref import WeakMethod
 import torch
 from torch import Tensor, nn
 
-from foresee.engine.recording.timeline import Lane, Timeline
-from foresee.engine.work import Work
+from foresee.engine.planned_step import PlannedStep
+from foresee.engine.recording.timeline import Timeline, Track
 from foresee.errors import UsageError
 from foresee.models.contract import Embeddings, begins_without_rows
 
@@ -24,8 +24,8 @@ class Step:
     """Made by the loop; update it before the next one."""
 
     def __init__(
-        self, work: Work, device: torch.device, arrive: Callable[[], Tensor], finish: Callable[[Work, Tensor], None],
-        start: Callable[[Work, Tensor], Callable[[], None]], lane: Lane, timeline: Timeline,
+        self, work: PlannedStep, device: torch.device, arrive: Callable[[], Tensor], finish: Callable[[PlannedStep, Tensor], None],
+        start: Callable[[PlannedStep, Tensor], Callable[[], None]], track: Track, timeline: Timeline,
     ) -> None:  # fmt: skip
         batch = work.batch
         self.index = batch.step
@@ -42,7 +42,7 @@ class Step:
         self._during_backward = False
         self._wait: Callable[[], None] | None = None
         """For an update that has begun."""
-        self._lane, self._timeline = lane, timeline
+        self._lane, self._timeline = track, timeline
 
     @property
     def embeddings(self) -> Tensor:
@@ -67,9 +67,9 @@ class Step:
         """The update has begun, or is done."""
         return self.updated or self._wait is not None
 
-    def lap(self, what: str) -> None:
+    def span(self, what: str) -> None:
         """For the timeline of a recorded run: what was done since the last lap, such as "forward" or "backward"."""
-        self._lane.lap(what, self.index)
+        self._lane.span(what, self.index)
 
     def learned(self, loss: float) -> None:
         """For the curve of a recorded run: the loss of this step. Say it before the update."""
@@ -84,9 +84,9 @@ class Step:
         if self._wait is None:
             self._finish(self._work, self._embeddings.grad)
         else:
-            self._lane.lap("compute", self.index)
+            self._lane.span("compute", self.index)
             self._wait()
-            self._lane.lap("exchange", self.index)
+            self._lane.span("exchange", self.index)
         self.updated = True
 
     def update_during_backward(self) -> None:

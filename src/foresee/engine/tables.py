@@ -4,13 +4,21 @@
 
 Every categorical feature of the log has a table; all rows have one width. Stores with equal layouts start with equal
 bytes, whether in memory or on disk.
+
+What tables were trained on: a short list that is kept with their commits.
+
+In: the document beside the rows (`sources.json`) and the step of the last commit. Out: the source that the commit was
+trained on, and the document with one source more. An entry counts once a later step is committed: it is written before
+that, and one whose steps never were committed says nothing.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
@@ -18,9 +26,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.engine.history import Trained, written_down
+from foresee.base import json_fields
 from foresee.engine.optimizers import Optimizer, check_row_optimizer
-from foresee.errors import ConfigError, UsageError
+from foresee.errors import ConfigError, StoreError, UsageError
 from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.disk import DiskStore
 from foresee.store.memory import MemoryStore
@@ -224,3 +232,61 @@ def layout_for(log: HasTables, dim: int, optimizer: Optimizer, seed: int, init_s
         seed=seed,
         init_scale=init_scale,
     )
+
+
+LOG, NAME, BATCHES = "log", "name", "batches"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """One source, as it is written down."""
+
+    since: int
+    """The step of the tables at which its first trained batch was trained."""
+    first_batch: int
+    """Which batch of the source that was."""
+    kind: str
+    """log, name or batches."""
+    marks: tuple[str, ...]
+    """A digest, a name, or a digest of each of the first batches."""
+
+    def shows_another(self, kind: str, marks: Sequence[str]) -> bool:
+        """Whether this is a different source from one that begins with these marks."""
+        return kind != self.kind or any(ours != theirs for ours, theirs in zip(self.marks, marks, strict=False))
+
+
+def newest(history: Sequence[Trained], committed_step: int) -> Trained | None:
+    """The source of a commit: what was written down after it was never committed."""
+    return next((it for it in reversed(history) if it.since < committed_step), None)
+
+
+def written_down(history: bytes | None, trained: Trained, committed_step: int) -> bytes | None:
+    """The history with this source; None if it is there already."""
+    known = parse(history)
+    if any(it.since == trained.since < committed_step for it in known):
+        return None
+    entries = [*(it for it in known if it.since < trained.since), trained]
+    return (json.dumps({"sources": [asdict(it) for it in entries]}, indent=2) + "\n").encode()
+
+
+def parse(history: bytes | None) -> list[Trained]:
+    if history is None:
+        return []
+    try:
+        return [_entry(it) for it in json_fields.objects(json_fields.parse_object(history), "sources")]
+    except ValueError as error:
+        raise StoreError(
+            f"sources.json in the folder of the tables is damaged ({error}); restore it from a copy, or remove it"
+        ) from None
+
+
+def _entry(content: dict[str, Any]) -> Trained:
+    kind, marks = json_fields.text_of(content, "kind"), content.get("marks")
+    if not isinstance(marks, list) or not marks or not all(isinstance(it, str) for it in marks):
+        raise ValueError("marks are not a list of texts")
+    if kind not in (LOG, NAME, BATCHES):
+        raise ValueError("its kind is not known")
+    return Trained(
+        since=json_fields.whole(content, "since"), first_batch=json_fields.whole(content, "first_batch"), kind=kind,
+        marks=tuple(marks),
+    )  # fmt: skip

@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foresee.base.arrays import Int32, Int64
 from foresee.engine import torch_kernels
 from foresee.engine.cache import SlotTable
 from foresee.engine.optimizers import Optimizer
+from foresee.engine.planned_step import PlannedStep, Pooling
 from foresee.engine.torch_kernels import TensorOrder, TensorRows
-from foresee.engine.work import Pooling, Work
-from foresee.plan.record import Evict, Fetch, Int32, Int64
+from foresee.plan.record import Evict, Fetch
 from foresee.store.contract import Layout, Rows
 
 
@@ -41,7 +42,7 @@ class TorchCache:
         self.put(fetch.slot, staging)
         self.table.hold(fetch, staging.versions)
 
-    def embeddings(self, work: Work) -> Tensor:
+    def embeddings(self, work: PlannedStep) -> Tensor:
         batch, record = work.batch, work.record
         unique, inverse = self._on_device(record.unique), self._on_device(record.inverse)
         if batch.bag_offsets is None:
@@ -51,7 +52,7 @@ class TorchCache:
             pooled = torch_kernels.gather_bags(self._rows.values, unique, inverse, offsets, self._mean)
         return pooled.view(batch.num_samples, batch.num_features, self._layout.width).requires_grad_()
 
-    def update(self, work: Work, gradient: Tensor, positions: Int32 | None = None, *, divisor: int = 1) -> None:
+    def update(self, work: PlannedStep, gradient: Tensor, positions: Int32 | None = None, *, divisor: int = 1) -> None:
         record = work.record
         torch_kernels.update_rows(
             self._optimizer,
@@ -64,7 +65,7 @@ class TorchCache:
             divisor=divisor,
         )
 
-    def sums(self, work: Work, gradient: Tensor, positions: Int32) -> Tensor:
+    def sums(self, work: PlannedStep, gradient: Tensor, positions: Int32) -> Tensor:
         order, chosen = TensorOrder.of(work.order, self._device), self._on_device(positions)
         return torch_kernels.sum_gradients(gradient.reshape(-1, self._layout.width), order, positions=chosen).cpu()
 

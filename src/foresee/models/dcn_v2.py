@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from foresee.models.layers import checked_widths, mlp
+
 from .contract import Shape, check_input, checked_shape
-from .mlp import checked_widths, mlp
 
 STRUCTURES = ("stacked", "parallel")
 

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from foresee.models.layers import PairDots, checked_widths, mlp
+
 from .contract import Embeddings, Shape, check_dense, check_input, checked_shape
-from .mlp import checked_widths, mlp
-from .pairs import PairDots
 
 
 class DLRM(nn.Module):

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from foresee.models.layers import checked_widths, mlp, sum_of_pair_products
+
 from .contract import Shape, check_input, checked_shape
-from .mlp import checked_widths, mlp
-from .pairs import sum_of_pair_products
 
 
 class NCF(nn.Module):

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from foresee.models.layers import FirstOrder, checked_widths, mlp
+
 from .contract import Shape, check_input, checked_shape
-from .first_order import FirstOrder
-from .mlp import checked_widths, mlp
 
 
 class WideAndDeep(nn.Module):

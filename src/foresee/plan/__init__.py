@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from foresee.errors import PlanError
 from foresee.plan.belady import Belady
-from foresee.plan.demand import least_frequently_used, least_recently_used, static_hot_set
-from foresee.plan.entry import Entered
 from foresee.plan.lookahead import Lookahead
-from foresee.plan.record import Header, Planner, Record, Touches
+from foresee.plan.ranked_eviction import least_frequently_used, least_recently_used, static_hot_set
+from foresee.plan.record import Accesses, Header, Planner, Record
+from foresee.plan.resumed import ResumedPlan
 from foresee.plan.upcoming import WINDOW_BYTES, WINDOW_STEPS
 from foresee.plan.workers.ownership import Ownership
 from foresee.plan.workers.placement import PLACEMENTS, LocationAware
@@ -22,7 +22,7 @@ from foresee.plan.workers.placement import PLACEMENTS, LocationAware
 PROFILE_STEPS = 100
 """How much of the stream the static planner looks at before it fixes its hot set."""
 
-Profile = Callable[[int], Iterable[Touches]]
+Profile = Callable[[int], Iterable[Accesses]]
 """Gives the touches of the first so many steps."""
 
 
@@ -68,7 +68,7 @@ def make_planner(header: Header, profile: Profile) -> Planner:
             header, first_step=begun, num_steps=header.num_steps + header.first_step - begun,
             parameters={**header.parameters, "planned_from": None},
         )  # fmt: skip
-        return Entered(header, make_planner(whole, profile))
+        return ResumedPlan(header, make_planner(whole, profile))
     if header.num_workers > 1:
         return _for_many(header)
     return PLANNERS[header.planner](header, profile)
@@ -105,10 +105,10 @@ def _positions(listed: str) -> tuple[int, ...]:
     return tuple(map(int, numbers))
 
 
-def plan(planner: Planner, trace: Iterable[Touches]) -> Iterator[Record]:
+def plan(planner: Planner, trace: Iterable[Accesses]) -> Iterator[Record]:
     """The records of a whole trace, as they are decided."""
-    for touches in trace:
-        yield from planner.push(touches)
+    for accesses in trace:
+        yield from planner.push(accesses)
     yield from planner.finish()
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from foresee.plan.demand import Demand
-from foresee.plan.record import Header, Int32, Int64, Record, Touches
+from foresee.base.arrays import Int32, Int64
+from foresee.plan.ranked_eviction import RankedEviction
+from foresee.plan.record import Accesses, Header, Record
 
 NEVER = np.iinfo(np.int64).max
 
@@ -19,22 +20,22 @@ class Belady:
 
     def __init__(self, header: Header) -> None:
         self.header = header
-        self._trace: list[Touches] = []
+        self._trace: list[Accesses] = []
 
-    def push(self, touches: Touches) -> list[Record]:
-        self._trace.append(touches)
+    def push(self, accesses: Accesses) -> list[Record]:
+        self._trace.append(accesses)
         return []
 
     def finish(self) -> list[Record]:
-        upcoming = iter(next_uses([in_order_of_first_touch(touches.rows) for touches in self._trace]))
+        upcoming = iter(next_uses([in_order_of_first_touch(accesses.rows) for accesses in self._trace]))
 
         def rank(step: int, slots: Int32, rows: Int64) -> Int64:
             return -next(upcoming)
 
-        frame = Demand(self.header, rank)
+        frame = RankedEviction(self.header, rank)
         records: list[Record] = []
-        for touches in self._trace:
-            records += frame.push(touches)
+        for accesses in self._trace:
+            records += frame.push(accesses)
         return records + frame.finish()
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from foresee.errors import PlanViolation
 from foresee.plan.check_step import faults_of_fetch, faults_of_lookups, faults_of_step
 from foresee.plan.count import Counting
-from foresee.plan.record import UNKNOWN_VERSION, Counters, Header, Kind, Record, Touches, Transfers
+from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Kind, Record, Transfers
 
 VIOLATIONS_MAX = 20
 NEVER = -1
@@ -61,8 +61,8 @@ class Verdict:
 
 
 def check(
-    header: Header, trace: Iterable[Touches], records: Iterable[Record], counters: Counters | None, *,
-    earlier: Sequence[Touches] = (),
+    header: Header, trace: Iterable[Accesses], records: Iterable[Record], counters: Counters | None, *,
+    earlier: Sequence[Accesses] = (),
 ) -> Verdict:  # fmt: skip
     """Plays a plan through. `counters` are those the plan promised, if it did.
 
@@ -70,8 +70,8 @@ def check(
     the middle are taken for what it says.
     """
     game = _Game(header)
-    for step, touches in enumerate(earlier, start=header.first_step - len(earlier)):
-        game.true_version.update(dict.fromkeys(touches.rows.tolist(), step + 1))
+    for step, accesses in enumerate(earlier, start=header.first_step - len(earlier)):
+        game.true_version.update(dict.fromkeys(accesses.rows.tolist(), step + 1))
     game.store_version.update(game.true_version)
     game.knows_versions = header.first_step == len(earlier)
     return walk(game, header, trace, records, counters)
@@ -82,23 +82,23 @@ class Game(Protocol):
 
     def wrong(self, what: str) -> None: ...
 
-    def play(self, step: int, touches: Touches, records: list[Record]) -> None: ...
+    def play(self, step: int, accesses: Accesses, records: list[Record]) -> None: ...
 
     def finish(self, promised: Counters | None) -> Verdict: ...
 
 
 def walk(
-    game: Game, header: Header, trace: Iterable[Touches], records: Iterable[Record], counters: Counters | None
+    game: Game, header: Header, trace: Iterable[Accesses], records: Iterable[Record], counters: Counters | None
 ) -> Verdict:
     """Plays step after step; every step needs one record of each worker."""
     remaining: Iterator[Record] = iter(records)
     num_steps = 0
-    for step, touches in enumerate(trace, start=header.first_step):
+    for step, accesses in enumerate(trace, start=header.first_step):
         mine = list(islice(remaining, header.num_workers))
         if len(mine) < header.num_workers:
             game.wrong(f"step {step} has no record")
             break
-        game.play(step, touches, mine)
+        game.play(step, accesses, mine)
         num_steps += 1
     if next(remaining, None) is not None:
         game.wrong(f"the plan has more records than the {num_steps} steps of the trace")
@@ -150,20 +150,20 @@ class _Game:
         if len(self.verdict.violations) < VIOLATIONS_MAX:
             self.verdict.violations.append(what)
 
-    def play(self, step: int, touches: Touches, records: list[Record]) -> None:
+    def play(self, step: int, accesses: Accesses, records: list[Record]) -> None:
         for record in records:
             self.counting.add(record)
             if len(record.push) or len(record.refresh):
                 self.wrong(f"step {step}: worker {record.worker} adds at the store, where owners assign")
             if not all(self._known(transfers, record.worker) for transfers in (record.send, record.recv)):
                 self.wrong(f"step {step}: worker {record.worker} exchanges with itself or nobody, or no known kind")
-        for fault in faults_of_step(step, touches, records):
+        for fault in faults_of_step(step, accesses, records):
             self.wrong(fault)
         for parcel in self.parcels.pop(step, []):
             self._put(f"step {step}", parcel.worker, parcel.slot, parcel.held)
         for record in records:
             self._fetch(step, record)
-            self._read(step, touches, record)
+            self._read(step, accesses, record)
         self._apply(step, records)
         self._exchange(step, records)
         for record in records:
@@ -205,7 +205,7 @@ class _Game:
             self.wrong(f"{where}: the plan promises version {version}, training needs {true}")
         self._put(f"step {step}", worker, slot, _Held(row, stored))
 
-    def _read(self, step: int, touches: Touches, record: Record) -> None:
+    def _read(self, step: int, accesses: Accesses, record: Record) -> None:
         slots = self.slots[record.worker]
         for slot in record.unique.tolist():
             held = slots.get(slot)
@@ -218,7 +218,7 @@ class _Game:
                 self.verdict.stale_reads += 1
                 self.wrong(f"step {step}, row {held.row}: read before all gradients of an earlier step are there")
         found = np.array([slots[slot].row if slot in slots else -1 for slot in record.unique.tolist()], np.int64)
-        for fault in faults_of_lookups(step, touches, record, found):
+        for fault in faults_of_lookups(step, accesses, record, found):
             self.wrong(fault)
 
     def _apply(self, step: int, records: list[Record]) -> None:

@@ -20,11 +20,11 @@ import numpy as np
 from foresee.plan.check import NEVER, VIOLATIONS_MAX, Verdict, walk
 from foresee.plan.check_step import faults_of_fetch, faults_of_lookups, faults_of_step
 from foresee.plan.count import Counting
-from foresee.plan.record import UNKNOWN_VERSION, Counters, Header, Record, Touches
+from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Record
 
 
 def check_additive(
-    header: Header, trace: Iterable[Touches], records: Iterable[Record], counters: Counters | None, *, exact: bool
+    header: Header, trace: Iterable[Accesses], records: Iterable[Record], counters: Counters | None, *, exact: bool
 ) -> Verdict:
     """Plays a plan through. Unless it is to be `exact`, stale reads are counted and no violation."""
     return walk(_Game(header, exact), header, trace, records, counters)
@@ -62,8 +62,8 @@ class _Game:
         if len(self.verdict.violations) < VIOLATIONS_MAX:
             self.verdict.violations.append(what)
 
-    def play(self, step: int, touches: Touches, records: list[Record]) -> None:
-        for fault in faults_of_step(step, touches, records):
+    def play(self, step: int, accesses: Accesses, records: list[Record]) -> None:
+        for fault in faults_of_step(step, accesses, records):
             self.wrong(fault)
         for record in records:
             self.counting.add(record)
@@ -71,7 +71,7 @@ class _Game:
                 self.wrong(f"step {step}: worker {record.worker} exchanges rows, but all must go through the store")
             self._fetch(step, record)
             self._refresh(step, record)
-            self._read(step, touches, record)
+            self._read(step, accesses, record)
         for record in records:
             self._train(step, record)
         for record in records:
@@ -121,7 +121,7 @@ class _Game:
     def _produced(self, row: int) -> list[int]:
         return self.produced.setdefault(row, [0] * self.header.num_workers)
 
-    def _read(self, step: int, touches: Touches, record: Record) -> None:
+    def _read(self, step: int, accesses: Accesses, record: Record) -> None:
         slots = self.slots[record.worker]
         for slot in record.unique.tolist():
             if slot not in slots:
@@ -131,7 +131,7 @@ class _Game:
             if missing:
                 self._stale(step, slots[slot].row, missing)
         found = np.array([slots[slot].row if slot in slots else -1 for slot in record.unique.tolist()], np.int64)
-        for fault in faults_of_lookups(step, touches, record, found):
+        for fault in faults_of_lookups(step, accesses, record, found):
             self.wrong(fault)
 
     def _stale(self, step: int, row: int, missing: int) -> None:

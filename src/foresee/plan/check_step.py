@@ -10,26 +10,27 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from foresee.plan.record import Fetch, Header, Int64, Record, Touches
+from foresee.base.arrays import Int64
+from foresee.plan.record import Accesses, Fetch, Header, Record
 from foresee.plan.row_table import checksum_of
 
 
-def faults_of_step(step: int, touches: Touches, records: list[Record]) -> Iterator[str]:
+def faults_of_step(step: int, accesses: Accesses, records: list[Record]) -> Iterator[str]:
     """What is wrong with the records of a step as a whole: their order, and who trains which samples."""
     for worker, record in enumerate(records):
         if (record.step, record.worker) != (step, worker):
             yield f"record of step {record.step}, worker {record.worker} stands where step {step} is due"
     placed = np.concatenate([record.samples for record in records])
-    if not np.array_equal(np.sort(placed), np.arange(touches.num_samples)):
+    if not np.array_equal(np.sort(placed), np.arange(accesses.num_samples)):
         yield f"step {step}: the samples are not each trained exactly once"
     loads = [len(record.samples) for record in records]
     if max(loads) - min(loads) > 1:
         yield f"step {step}: the workers train {loads} samples, which differ by more than one"
 
 
-def faults_of_lookups(step: int, touches: Touches, record: Record, found: Int64) -> Iterator[str]:
+def faults_of_lookups(step: int, accesses: Accesses, record: Record, found: Int64) -> Iterator[str]:
     """What is wrong with the lookups of one worker. `found`: the row in each slot of `unique`, -1 for none."""
-    expected = rows_of(touches, record)
+    expected = rows_of(accesses, record)
     if len(np.unique(record.unique)) != len(record.unique):
         yield f"step {step}: a slot stands twice in `unique`"
     # NumPy counts a negative position from the end; kernels read what lies before the array.
@@ -53,9 +54,9 @@ def faults_of_fetch(step: int, fetch: Fetch, not_before: int, header: Header) ->
         yield f"step {step}, row {row}: fetched, but the tables have rows 0 to {header.num_rows - 1}"
 
 
-def rows_of(touches: Touches, record: Record) -> Int64:
+def rows_of(accesses: Accesses, record: Record) -> Int64:
     """The rows of the record's samples, lookup by lookup."""
-    offsets = touches.sample_offsets
+    offsets = accesses.sample_offsets
     return np.concatenate(
-        [np.empty(0, np.int64)] + [touches.rows[offsets[i] : offsets[i + 1]] for i in record.samples.tolist()]
+        [np.empty(0, np.int64)] + [accesses.rows[offsets[i] : offsets[i + 1]] for i in record.samples.tolist()]
     )

@@ -27,10 +27,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numba import njit
 
+from foresee.base.arrays import Int32, Int64
+from foresee.base.prefetch import prefetch_read, prefetch_write
 from foresee.errors import PlanError
-from foresee.plan.demand import BatchTooLargeError
-from foresee.plan.prefetch import prefetch_read, prefetch_write
-from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Record, Touches
+from foresee.plan.ranked_eviction import BatchTooLargeError
+from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record
 from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, RowTable, find, prefetch_entry
 from foresee.plan.upcoming import NOBODY, WINDOW_BYTES, WINDOW_STEPS, NextUses, bytes_in_window, choose_victims
 
@@ -187,9 +188,9 @@ class Lookahead:
         self._read = header.first_step
         self._open: Record | None = None
 
-    def push(self, touches: Touches) -> list[Record]:
+    def push(self, accesses: Accesses) -> list[Record]:
         """Reads the next batch; plans the oldest one of the window once that is full."""
-        self._look_at(touches)
+        self._look_at(accesses)
         records: list[Record] = []
         while len(self._window) > self.window_steps or (self._window and self._bytes_held > self.window_bytes):
             if self.eager and len(self._window) <= self.window_steps:
@@ -204,11 +205,11 @@ class Lookahead:
             records += self._plan_step()
         return records + self._close(np.flatnonzero(self._slot_last >= 0).astype(np.int32))
 
-    def _look_at(self, touches: Touches) -> None:
+    def _look_at(self, accesses: Accesses) -> None:
         step = self._read
         keep_from = -1 if self.remember_versions else self._planned - 1 - self.header.fetch_ahead_steps
         batch = self._table.deduplicate(
-            touches.rows, stamp=step, stamp_min=self._planned, written_min=keep_from
+            accesses.rows, stamp=step, stamp_min=self._planned, written_min=keep_from
         )
         if len(batch.rows) > self.header.capacity_rows:
             raise BatchTooLargeError(step, len(batch.rows), self.header.capacity_rows)
@@ -217,7 +218,7 @@ class Lookahead:
             self._table.entries, batch.entries, batch.marks, step, self._planned, self._uses.first, self._uses.ring,
             self._lists, self._heads,
         )  # fmt: skip
-        self._window.append(_Read(touches.num_samples, batch.rows, batch.inverse, first, batch.checksum))
+        self._window.append(_Read(accesses.num_samples, batch.rows, batch.inverse, first, batch.checksum))
         self._bytes_held += bytes_in_window(len(batch.inverse), len(batch.rows))
         self._read += 1
 

@@ -1,6 +1,6 @@
 """What a plan is made of: touches in, records out.
 
-In: for each step the rows its samples touch (`Touches`). Out: for each (step, worker) one `Record` that says what to
+In: for each step the rows its samples touch (`Accesses`). Out: for each (step, worker) one `Record` that says what to
 fetch, gather, send, receive, apply and write back, and in which slot. A row id stands only in `fetch` and `evict`;
 everything else is slots. Nothing here knows what a row is: an embedding vector today, a partition of a graph later.
 
@@ -15,10 +15,8 @@ from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from foresee.base.arrays import Int32, Int64
 
 FORMAT_VERSION = 1
 UNKNOWN_VERSION = -1
@@ -35,7 +33,7 @@ def empty_int64() -> Int64:
 
 
 @dataclass(frozen=True, slots=True)
-class Touches:
+class Accesses:
     """The rows that the samples of one global batch touch, in order."""
 
     rows: Int64  # [lookups]
@@ -213,7 +211,7 @@ class Planner(Protocol):
 
     header: Header
 
-    def push(self, touches: Touches) -> list[Record]:
+    def push(self, accesses: Accesses) -> list[Record]:
         """Takes the next step's touches; returns the records that are now decided."""
         ...
 

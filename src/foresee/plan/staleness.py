@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foresee.plan.record import Int64, Record
+from foresee.base.arrays import Int64
+from foresee.plan.record import Record
 from foresee.plan.workers.recency import widened
 
 

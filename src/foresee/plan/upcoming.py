@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from foresee.plan.record import Int32
+from foresee.base.arrays import Int32
 
 WINDOW_STEPS = 4096
 WINDOW_BYTES = 2 << 30

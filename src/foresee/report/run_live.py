@@ -12,8 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from foresee.report.run_breakdown import COLOURS, breakdown
-from foresee.report.run_links import LINK_COLOURS, links_of
+from foresee.report.run_breakdown import COLOURS, LINK_COLOURS, breakdown, links_of
 from foresee.report.run_records import Point, RunRecords, WorkerRecords
 
 BLOCKS = "▁▂▃▄▅▆▇█"

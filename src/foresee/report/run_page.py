@@ -12,12 +12,10 @@ import plotly.graph_objects as go
 
 from foresee.report import run_figures as figures
 from foresee.report.page import Section, Table
-from foresee.report.run_breakdown import Breakdown, breakdown
-from foresee.report.run_figures import colours_of
-from foresee.report.run_links import links_of, traffic_over_run
+from foresee.report.run_breakdown import Breakdown, breakdown, links_of, traffic_over_run
+from foresee.report.run_figures import Skew, colours_of
 from foresee.report.run_records import Point, RunRecords, WorkerRecords
 from foresee.report.run_timeline import WORKERS_MAX, timeline_figure, windows
-from foresee.report.skew import Skew
 
 NO_SERIES = (
     "This run recorded no curves of itself. Runs do unless report.series_points is 0; train it again to see this."

@@ -4,19 +4,36 @@ A row is `width` float32 values, `state_width` float32 of optimiser state, and a
 row nobody has written give its initial value, which follows from (seed, row) alone, version 0 and a zero state. Writes
 assign, never add, and a write with a lower version than the stored one is refused row by row (the stored row stays):
 so a retry after a lost reply is harmless. `foresee.testing.StoreSuite` is this contract as executable tests.
+
+Stores that commit in two phases: the steps of `store.commits`, carried out by one part in this process.
+
+In: a store that can say what it is (`parts`) and carry out instructions. Out: the three moves of a commit, prepare,
+settle and open_at, each decided by the same function that decides for servers. `TwoPhaseStore` is what an engine needs
+to commit rows together with a dense half, wherever the rows are.
+
+A store as the pipeline uses it: step by step, with reads that name the write-backs they depend on.
+
+A worker waits by itself until its own write-backs are applied. Those of other workers only the store can know: a store
+that several workers share parks a read until they are applied (`remote`). `Unshared` gives a store of one process the
+same face. "Applied" means that a read sees the rows: not that they were sent.
+
+Requests are checked before anything is touched: ids in range, buffers of the right shape.
+
+In: a layout, row ids, and the buffers of a read or a write. Out: nothing, or an error with a sentence. A refused
+request leaves the store as it was.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from foresee.base.arrays import Float32, Int32, Int64
+from foresee.errors import StoreError, UsageError
+from foresee.store.commits import Instruction, Message, OpenAt, Part, Prepare, Settle, decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +132,137 @@ class Store(Protocol):
     def close(self) -> None:
         """Releases files and memory; what was written since the last commit is given up. May be called twice."""
         ...
+
+
+@runtime_checkable
+class TwoPhaseStore(Store, Protocol):
+    """A store whose commits belong together with something else."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """What each part has, for `step_to_open`."""
+        ...
+
+    def prepare(self, step: int) -> None:
+        """Makes everything written so far durable as the state after `step` steps; the last commit stays."""
+        ...
+
+    def settle(self, step: int) -> None:
+        """The prepared step is the last commit; the one before can still be opened."""
+        ...
+
+    def open_at(self, step: int) -> None:
+        """Goes to a commit that all parts have, and gives up everything after it."""
+        ...
+
+
+class SinglePart(Protocol):
+    """A store that is one part."""
+
+    @property
+    def parts(self) -> Sequence[Part]: ...
+
+    def carry_out(self, instruction: Instruction) -> None: ...
+
+
+def prepare_part(store: SinglePart, step: int) -> None:
+    _obey(store, Prepare(run=None, step=step, on=store.parts[0].committed))
+
+
+def settle_part(store: SinglePart, step: int) -> None:
+    _obey(store, Settle(run=None, step=step))
+
+
+def open_part(store: SinglePart, step: int) -> None:
+    part = store.parts[0]
+    _obey(store, OpenAt(run="this process", incarnation=part.incarnation, epoch=part.epoch, step=step))
+
+
+def _obey(store: SinglePart, message: Message) -> None:
+    decision = decide(store.parts[0], message)
+    if decision.refusal is not None:
+        raise StoreError(decision.refusal)
+    for instruction in decision.instructions:
+        store.carry_out(instruction)
+
+
+@runtime_checkable
+class GuardedStore(Protocol):
+    """What a pipeline asks of a store. One thread reads while another writes."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def requests_cost(self) -> bool:
+        """A request costs more than its rows, so that steps should share one."""
+        ...
+
+    def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
+        """Fills `out` once every worker's write-backs of all steps up to `not_before` are applied."""
+        ...
+
+    def write_step(self, step: int, rows: Int64, source: Rows) -> None:
+        """Assigns what leaves the cache after a step; also without rows, for then the step counts as applied."""
+        ...
+
+
+class Unshared:
+    """A store with one worker: its own order of reads and writes is all the guard there is."""
+
+    requests_cost = False
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def layout(self) -> Layout:
+        return self._store.layout
+
+    def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
+        if len(rows):
+            self._store.read(rows, out)
+
+    def write_step(self, step: int, rows: Int64, source: Rows) -> None:
+        if len(rows):
+            self._store.write(rows, source)
+
+
+def guarded(store: Store) -> GuardedStore:
+    """The store itself if it knows guards, else `Unshared`."""
+    return store if isinstance(store, GuardedStore) else Unshared(store)
+
+
+def check_request(layout: Layout, rows: Int64, buffers: Rows) -> None:
+    """Raises StoreError for a row id outside the tables, UsageError for buffers that do not fit."""
+    _check_buffers(layout, rows, buffers)
+    if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= layout.num_rows):
+        outside = rows[(rows < 0) | (rows >= layout.num_rows)]
+        raise StoreError(outside_sentence(layout, int(outside[0])))
+
+
+def outside_sentence(layout: Layout, row: int) -> str:
+    """Says where the tables end, for a row id that is in none of them."""
+    first, last = layout.tables[0], layout.tables[-1]
+    if row < 0:
+        place = f"rows start at 0 with table '{first.name}'"
+    else:
+        begin = layout.num_rows - last.num_rows
+        place = f"the last table '{last.name}' holds rows {begin} to {layout.num_rows - 1}"
+    return f"row {row} is in no table: {place}; check that the log and the tables belong together"
+
+
+def _check_buffers(layout: Layout, rows: Int64, buffers: Rows) -> None:
+    if rows.dtype != np.int64 or rows.ndim != 1:
+        raise UsageError(f"row ids must be one int64 array, got {rows.dtype} with {rows.ndim} dimensions")
+    expected = (
+        ("values", buffers.values, (len(rows), layout.width), np.float32),
+        ("state", buffers.state, (len(rows), layout.state_width), np.float32),
+        ("versions", buffers.versions, (len(rows),), np.int32),
+    )
+    for name, array, shape, dtype in expected:
+        if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+            raise UsageError(
+                f"{name} must be a contiguous {np.dtype(dtype)} array of shape {shape}, "
+                f"got {array.dtype} of shape {array.shape}; use Rows.empty(len(rows), store.layout)"
+            )

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from foresee.store.contract import Float32, Int64, Layout
+from foresee.base.arrays import Float32, Int64
+from foresee.store.contract import Layout
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

@@ -14,9 +14,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.store.contract import Float32, Int32, Int64
+from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.prefetch import ROWS_AHEAD, prefetch
 from foresee.store.initial import fill_initial_row
-from foresee.store.prefetch import ROWS_AHEAD, prefetch
 
 Bits = NDArray[np.uint8]
 

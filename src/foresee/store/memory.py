@@ -3,6 +3,11 @@
 In: a layout. Rows nobody has written take no memory on systems that hand out zeroed pages lazily, and their initial
 values are made when they are read. `commit` only remembers the step: a process that ends takes its rows with it. With
 `undoable`, as servers have it, rows are kept as they were before they changed, and the last commits can be opened.
+
+What rows in memory were before they changed.
+
+In: rows that are about to be written, and the arrays they are in. Out: the same arrays as they were when this object
+was made. A row is kept once, when it first changes, so memory grows with the distinct rows written, not with writes.
 """
 
 from __future__ import annotations
@@ -11,15 +16,12 @@ import threading
 
 import numpy as np
 
+from foresee.base.arrays import Float32, Int64, zeroed_rows
 from foresee.errors import StoreError, UsageError
-from foresee.store.allocate import zeroed_rows
-from foresee.store.check import check_request
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Int64, Layout, Rows
+from foresee.store.contract import Layout, Rows, check_request, open_part, prepare_part, settle_part
 from foresee.store.initial import initial_key, initial_unit
-from foresee.store.kernels import assign_in_base, gather, locate_in_base, read_only
-from foresee.store.part_store import open_part, prepare_part, settle_part
-from foresee.store.pre_images import PreImages
+from foresee.store.kernels import Bits, assign_in_base, clear_bits, gather, locate_in_base, read_only, set_bits
 
 
 class MemoryStore:
@@ -135,3 +137,28 @@ class MemoryStore:
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("this store is closed; open it again to use it")
+
+
+class PreImages:
+    """For one array of rows and the bits that say which of them were written."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._kept: Bits = np.zeros((num_rows + 7) // 8, np.uint8)
+        self._pieces: list[tuple[Int64, Float32, Int64]] = []
+        """Rows, what they held, and which of them nobody had written."""
+
+    def keep(self, rows: Int64, base: Float32, written: Bits) -> None:
+        new = rows[~_are_set(self._kept, rows)]
+        if len(new):
+            set_bits(self._kept, new)
+            self._pieces.append((new, base[new], new[~_are_set(written, new)]))
+
+    def restore(self, base: Float32, written: Bits) -> None:
+        for rows, words, unwritten in self._pieces:
+            base[rows] = words
+            clear_bits(written, unwritten)
+
+
+def _are_set(bits: Bits, rows: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (bits[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 == 1
+    return found

@@ -20,8 +20,9 @@ from typing import Literal
 
 import numpy as np
 
+from foresee.base.arrays import Int64
 from foresee.errors import ConsistencyError
-from foresee.plan.record import UNKNOWN_VERSION, Int64, Record
+from foresee.plan.record import UNKNOWN_VERSION, Record
 from foresee.store.contract import Layout, Rows, Store
 
 TIMEOUT_SECONDS = 30.0

@@ -4,6 +4,17 @@ In: the number of the call at which the power goes. Out: a folder as the disk wo
 the present content; beside it the fake remembers what each file held at its last sync. `lose_unsynced` then mixes the
 two sector by sector, at random, as a disk may have written any of them; a rename whose folder was not synced happens or
 does not. What survives all of that survives a power cut. Syncs reach no real disk, so tests are quick.
+
+A disk that is looked at after every operation: what would be left of it if the power went now?
+
+In: a folder in which a program works through `Files`. Out: at every operation, images of the folder (`Image`) as a
+power cut may leave it, each to be written somewhere and opened. One run of a program gives its crash at every point,
+and any number of ways in which each can end.
+
+The model is hostile. Bytes of a file that were not synced are there or not, sector by sector; the sector that was being
+written may be torn. A name that was made, replaced or removed since its folder was synced is there as before or as
+after, each name for itself. Only `sync` of a file keeps its bytes, and only that of a folder its names. What is seen as
+present is what a killed process leaves (the machine goes on).
 """
 
 from __future__ import annotations
@@ -11,12 +22,14 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from foresee.store.contract import Float32, Int64
-from foresee.store.disk.files import Files
+from foresee.base.arrays import Float32, Int64
+from foresee.base.files import Files
 
 SECTOR_BYTES = 512
 
@@ -104,3 +117,158 @@ def _mix_sectors(present: bytes, durable: bytes, rng: np.random.Generator) -> by
         source = present if rng.random() < 0.5 else durable
         pieces.append(source[begin : begin + SECTOR_BYTES])
     return b"".join(pieces)
+
+
+SECTOR_BYTES = 512
+_NOT_KEPT = {"lock"}
+"""Locks end with their process."""
+
+Entry = int | None
+"""The inode of a file, or None for a folder."""
+
+
+@dataclass
+class Image:
+    """A tree of files."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)
+
+    def write_to(self, root: Path) -> None:
+        for name in self.folders:
+            (root / name).mkdir(parents=True, exist_ok=True)
+        for name, content in self.files.items():
+            (root / name).write_bytes(content)
+
+
+class CrashDisk(Files):
+    """File operations below `root`; `look(name)` is called at every point at which the power may go."""
+
+    def __init__(self, root: Path, look: Callable[[str], None] | None = None) -> None:
+        self.root = root
+        self._look = look
+        self._names: dict[str, dict[str, Entry]] = {"": {}}
+        """For each folder the names that are on the disk."""
+        self._bytes: dict[int, bytes] = {}
+        """For each inode the bytes that are on the disk."""
+        self._kept_open: dict[int, int] = {}
+        """A descriptor of each inode on the disk, so that its number is not given to another file."""
+        self.points: list[str] = []
+
+    def close(self) -> None:
+        for descriptor in self._kept_open.values():
+            os.close(descriptor)
+        self._kept_open.clear()
+
+    def settle_everything(self) -> None:
+        """What is there now is on the disk: a run begins with it."""
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                self._keep_bytes(Path(folder, name))
+            self._keep_names(Path(folder))
+
+    def image(self, rng: np.random.Generator | None) -> Image:
+        """What is left after a power cut now; None: after a kill, which loses nothing that was written."""
+        image = Image()
+        self._add(Path(), image, rng)
+        return image
+
+    def sync(self, descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        self._point(f"sync {path.name}")
+        if path.is_dir():
+            self._keep_names(path)
+        else:
+            self._keep_bytes(path)
+
+    def sync_map(self, mapped: mmap.mmap, num_bytes: int) -> None:
+        """The file is kept as a whole when its descriptor is synced."""
+        self._point("sync a mapping")
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._point(f"replace {target.name}")
+        super().replace(source, target)
+
+    def reserve(self, descriptor: int, offset: int, num_bytes: int) -> None:
+        self._point("reserve")
+        super().reserve(descriptor, offset, num_bytes)
+
+    def write(self, descriptor: int, words: Float32, offset: int) -> None:
+        self._point("write")
+        flat = words.reshape(-1)
+        half = len(flat) // 2
+        super().write(descriptor, flat[:half], offset)
+        self._point("half written")
+        super().write(descriptor, flat[half:], offset + 4 * half)
+
+    def write_rows(self, descriptor: int, data_offset: int, rows: Int64, words: Float32) -> None:
+        self._point("write rows")
+        half = len(rows) // 2
+        super().write_rows(descriptor, data_offset, rows[:half], words[:half])
+        self._point("rows half written")
+        super().write_rows(descriptor, data_offset, rows[half:], words[half:])
+
+    def _point(self, name: str) -> None:
+        self.points.append(name)
+        if self._look is not None:
+            self._look(name)
+
+    def _keep_bytes(self, path: Path) -> None:
+        inode = path.stat().st_ino
+        if inode not in self._kept_open:
+            self._kept_open[inode] = os.open(path, os.O_RDONLY)
+        self._bytes[inode] = path.read_bytes()
+
+    def _keep_names(self, folder: Path) -> None:
+        if folder.is_relative_to(self.root):
+            self._names[self._key(folder)] = self._present(folder)
+
+    def _key(self, folder: Path) -> str:
+        key = folder.relative_to(self.root).as_posix()
+        return "" if key == "." else key
+
+    @staticmethod
+    def _present(folder: Path) -> dict[str, Entry]:
+        if not folder.is_dir():
+            return {}
+        with os.scandir(folder) as entries:
+            return {entry.name: None if entry.is_dir() else entry.inode() for entry in entries}
+
+    def _add(self, folder: Path, image: Image, rng: np.random.Generator | None) -> None:
+        present = self._present(self.root / folder)
+        kept = present if rng is None else self._names.get(self._key(self.root / folder), {})
+        for name in sorted(set(present) | set(kept)):
+            now, before = present.get(name, -1), kept.get(name, -1)
+            chosen = now if now == before or (rng is not None and rng.random() < 0.5) else before
+            path = folder / name
+            if chosen == -1 or name in _NOT_KEPT:
+                continue
+            if chosen is None:
+                image.folders.append(path.as_posix())
+                self._add(path, image, rng)
+            else:
+                image.files[path.as_posix()] = self._content(path, chosen, now, rng)
+
+    def _content(self, path: Path, inode: int, now: Entry, rng: np.random.Generator | None) -> bytes:
+        """A file that is not under its name any more has only what was synced."""
+        durable = self._bytes.get(inode, b"")
+        present = (self.root / path).read_bytes() if inode == now else durable
+        return present if rng is None or present == durable else mix_sectors(present, durable, rng)
+
+
+def mix_sectors(present: bytes, durable: bytes, rng: np.random.Generator) -> bytes:
+    """Each sector as it is now or as it was; one of those that differ is torn."""
+    num_sectors = -(-len(present) // SECTOR_BYTES)
+    now = np.zeros(num_sectors * SECTOR_BYTES, np.uint8)
+    before = now.copy()
+    now[: len(present)] = np.frombuffer(present, np.uint8)
+    kept = np.frombuffer(durable, np.uint8)[: len(present)]
+    before[: len(kept)] = kept
+    arrived = np.repeat(rng.random(num_sectors) < rng.choice((0.1, 0.5, 0.9)), SECTOR_BYTES)
+    differing = np.flatnonzero(now != before)
+    if len(differing):
+        torn = int(rng.choice(differing))
+        arrived[torn : (torn // SECTOR_BYTES + 1) * SECTOR_BYTES] ^= True
+    mixed: bytes = np.where(arrived, now, before)[: len(present)].tobytes()
+    # A file that grew and was not synced may also still have its old length.
+    return mixed[: len(durable)] if len(durable) < len(present) and rng.random() < 0.3 else mixed

@@ -23,8 +23,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from foresee.base.arrays import Int64
 from foresee.errors import StoreError, UsageError
-from foresee.store.contract import Int64, Layout, Rows, Store, Table
+from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.initial import initial_values
 
 MakeStore = Callable[[Path, Layout], Store]

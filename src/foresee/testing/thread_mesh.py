@@ -11,9 +11,10 @@ from threading import Barrier, Condition
 import torch
 from torch import Tensor
 
-from foresee.engine.workers.mesh import Finish, Lane
+from foresee.base.arrays import Int32, Int64
+from foresee.engine.exchange.mesh import Finish, Lane
 from foresee.errors import ConsistencyError
-from foresee.store.contract import Int32, Int64, Layout, Rows, Store
+from foresee.store.contract import Layout, Rows, Store
 
 TIMEOUT_SECONDS = 30.0
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from foresee import documents
+from foresee.base import json_fields
 from foresee.cluster.formats.gavel import read_gavel
 from foresee.cluster.formats.helios import read_helios
 from foresee.cluster.formats.kubernetes import read_kubernetes
@@ -88,7 +88,7 @@ def format_of(path: Path) -> str:
 
 def _json_format(path: Path, text: str) -> str:
     try:
-        content = documents.parse(text)
+        content = json_fields.parse(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); expected one JSON document") from error
     except ValueError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foresee import documents
+from foresee.base import json_fields
 from foresee.cluster.batch_scaling import StepProfile
 from foresee.cluster.formats.record import read_text
 from foresee.cluster.job import Cluster, Job, Regime
@@ -113,7 +113,7 @@ def _result(entry: Mapping[str, Any]) -> StoredResult:
 def read_json(path: Path) -> Any:
     """The content of a JSON file, compressed or not."""
     try:
-        return documents.parse(read_text(path))
+        return json_fields.parse(read_text(path))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); expected one JSON document") from error
     except ValueError as error:

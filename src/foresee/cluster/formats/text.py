@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from foresee import documents
+from foresee.base import json_fields
 from foresee.cluster.formats.record import Row, read_text
 from foresee.errors import DataError
 
@@ -43,7 +43,7 @@ def json_rows(path: Path, key: str) -> list[Row]:
     """Objects of the array under `key`, or of the file if it is an array, or the file's one object."""
     text = read_text(path)
     try:
-        content = documents.parse(text)
+        content = json_fields.parse(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); expected one JSON document") from error
     if isinstance(content, dict) and key not in content:
@@ -57,7 +57,7 @@ def json_rows(path: Path, key: str) -> list[Row]:
     lines = _lines_of_elements(text, begin.end() if begin else 0, len(elements))
     for line, element in zip(lines, elements, strict=True):
         if not isinstance(element, dict):
-            raise DataError(f"{path}:{line}: {documents.shown(element)} found; expected an object that describes a job")
+            raise DataError(f"{path}:{line}: {json_fields.shown(element)} found; expected an object that describes a job")
     return [Row(path, line, element) for line, element in zip(lines, elements, strict=True)]
 
 

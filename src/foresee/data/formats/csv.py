@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar
 
 from foresee.data.bad_lines import ReportBadLine
 from foresee.data.columns import Columns
-from foresee.data.formats.delimited import Layout, delimited_chunks
-from foresee.data.formats.join import Join, join_chunks
+from foresee.data.formats.delimited import Join, Layout, delimited_chunks, join_chunks
 from foresee.data.source import RawChunk, SplitMode
 
 

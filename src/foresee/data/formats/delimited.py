@@ -3,23 +3,30 @@
 The fast path gives a whole block to Arrow's CSV parser. If Arrow refuses it, or sees another number of rows than there
 are lines, the block is taken line by line: good lines go through the fast path together, bad ones are reported with
 their numbers. One line is one sample: cells may be quoted but cannot hold a newline.
+
+Columns of a second, small file added to a log by a key: a film's genres, a user's age.
+
+The second file is held in memory. A key that it does not have gives missing cells, so the unknown row; a key that it
+has twice is an error.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from foresee.base.arrays import Int64
 from foresee.data.bad_lines import BadLine, ReportBadLine
-from foresee.data.batch import Int64
+from foresee.data.cells import as_strings
 from foresee.data.formats.text import LineBlock, line_blocks
-from foresee.data.source import RawChunk, check_names
+from foresee.data.source import RawChunk, check_files, check_names
 from foresee.errors import DataError
 
 _UNIT_SEPARATOR = b"\x1f"  # stands in for separators of several characters, which Arrow does not know
@@ -72,8 +79,8 @@ def _header(path: Path, block: LineBlock, layout: Layout) -> tuple[LineBlock, tu
     except UnicodeDecodeError as error:
         raise DataError(f"{path}:1: {_not_utf8(first, error)}.") from None
     except csv.Error as error:
-        remedy = f"correct it, or check that {layout.separator!r} stands between cells"
-        raise DataError(f"{path}:1: the header cannot be cut into names ({error}); {remedy}.") from None
+        decide_restart = f"correct it, or check that {layout.separator!r} stands between cells"
+        raise DataError(f"{path}:1: the header cannot be cut into names ({error}); {decide_restart}.") from None
     if layout.names is not None and len(layout.names) != len(found):
         raise DataError(
             f"{path}:1: {len(layout.names)} names are given for a header of {len(found)} columns; "
@@ -173,8 +180,8 @@ def _reason(line: bytes, layout: Layout, num_columns: int) -> str | None:
     if b"\r" in line:
         return "expected no carriage return inside a line; correct the line"
     if len(cells) == 1 and num_columns > 1:
-        remedy = f"correct the line, check that {layout.separator!r} stands between cells"
-        return f"expected {num_columns} columns, found 1; {remedy}"
+        decide_restart = f"correct the line, check that {layout.separator!r} stands between cells"
+        return f"expected {num_columns} columns, found 1; {decide_restart}"
     if len(cells) != num_columns:
         return f"expected {num_columns} columns, found {len(cells)}; correct the line"
     return None
@@ -189,3 +196,57 @@ def _cells(line: str, layout: Layout) -> list[str]:
     if layout.quoted and len(layout.separator) == 1:
         return next(csv.reader([line], delimiter=layout.separator, strict=True), [""])
     return line.split(layout.separator)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """Which columns come from which file."""
+
+    file: Path
+    key: str
+    """A column of both: of the log, and of the file (unless `file_key` says otherwise)."""
+    columns: tuple[str, ...]
+    layout: Layout
+    file_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    join: Join
+    keys: pa.Array
+    cells: dict[str, pa.Array]
+
+
+def join_chunks(chunks: Iterator[RawChunk], joins: tuple[Join, ...]) -> Iterator[RawChunk]:
+    """Every chunk with the joined columns beside its own."""
+    sides = [_load(join) for join in joins]
+    for chunk in chunks:
+        cells = dict(chunk.cells)
+        for side in sides:
+            places = pc.index_in(as_strings(cells[side.join.key]), value_set=side.keys)
+            cells |= {name: column.take(places) for name, column in side.cells.items()}
+        yield replace(chunk, cells=cells)
+
+
+def _load(join: Join) -> _Side:
+    check_files((join.file,))
+    key = join.file_key or join.key
+    pieces = list(delimited_chunks(join.file, join.layout, (key, *join.columns), _stop))
+    cells = {name: pa.concat_arrays([piece.cells[name] for piece in pieces]) for name in (key, *join.columns)}
+    _check_unique(join.file, key, cells[key], np.concatenate([piece.lines for piece in pieces]))
+    return _Side(join, cells[key], {name: cells[name] for name in join.columns})
+
+
+def _check_unique(file: Path, key: str, keys: pa.Array, lines: Int64) -> None:
+    codes = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    firsts = np.unique(codes, return_index=True)[1]
+    if len(firsts) < len(codes):
+        again = int(np.setdiff1d(np.arange(len(codes)), firsts)[0])
+        raise DataError(
+            f"{file}:{lines[again]}: column {key}: {keys[again].as_py()!r} stands here a second time; "
+            "keep one line for each key."
+        )
+
+
+def _stop(bad: BadLine) -> None:
+    raise DataError(f"{bad.file}:{bad.line}: {bad.reason}.")

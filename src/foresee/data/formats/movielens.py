@@ -20,8 +20,7 @@ from typing import Annotated, ClassVar, Literal
 from foresee.data.bad_lines import ReportBadLine
 from foresee.data.columns import Categorical, Columns
 from foresee.data.formats.csv import Csv
-from foresee.data.formats.delimited import Layout, header_names
-from foresee.data.formats.join import Join
+from foresee.data.formats.delimited import Join, Layout, header_names
 from foresee.data.source import RawChunk, SplitMode, check_files
 from foresee.errors import DataError
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from foresee.data.batch import Int64
+from foresee.base.arrays import Int64
 from foresee.data.click_log import ClickLog
 from foresee.data.folder import new_folder
+from foresee.data.options import ReportProgress
 from foresee.data.order import hash_counters, key_of
-from foresee.data.progress import ReportProgress
 from foresee.data.samples import Ids, Samples
 from foresee.data.schema import DenseFeature, Feature, Table, Vocabulary
 from foresee.data.synthetic.planted import PlantedModel, ScoreHistogram, plant

@@ -14,10 +14,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from foresee.data.batch import Float32
+from foresee.base.arrays import Float32, Float64
 from foresee.data.order import key_of
 from foresee.data.synthetic.population import Population, normal
-from foresee.data.synthetic.zipf import Float64, combine
+from foresee.data.synthetic.zipf import combine
 
 VARIANCE_SHARES = (0.55, 0.25, 0.20)
 """Row effects, dense effects, interactions."""

@@ -16,9 +16,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from foresee.data.batch import Float32, Int64
+from foresee.base.arrays import Float32, Float64, Int64
 from foresee.data.order import key_of
-from foresee.data.synthetic.zipf import Float64, combine, mix, uniform, zipf_id, zipf_weights
+from foresee.data.synthetic.zipf import combine, mix, uniform, zipf_id, zipf_weights
 
 MOODS = 4
 """Each user has this many, and each is about one topic."""

@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from foresee.base.arrays import Float64
 from foresee.errors import DataError
-
-Float64 = NDArray[np.float64]
 
 HEAD_RANKS = 256
 """Ranks with exact weights."""

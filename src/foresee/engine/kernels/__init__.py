@@ -9,16 +9,15 @@ of threads are. `torch_kernels` offers the same operations for tensors on any de
     update_rows            gradients → summed by row → optimiser step                  update.py, steps.py
     sum_gradients          only the sums            apply_rows   only the step         update.py
     take_rows, put_rows    cache ↔ staging buffers                                     copy.py
-    zeroed_rows            memory for a cache                                          store/allocate.py
+    zeroed_rows            memory for a cache                                          base/arrays.py
     Threads                share a kernel's work among a few threads                   threads.py
 """
 
-from foresee.engine.kernels.copy import put_rows, take_rows
-from foresee.engine.kernels.gather import gather, gather_bags
+from foresee.base.arrays import zeroed_rows
 from foresee.engine.kernels.order import LookupOrder, order_lookups
+from foresee.engine.kernels.rows import gather, gather_bags, put_rows, take_rows
 from foresee.engine.kernels.threads import ONE_THREAD, Threads
 from foresee.engine.kernels.update import apply_rows, sum_gradients, update_rows
-from foresee.store.allocate import zeroed_rows
 
 __all__ = [
     "ONE_THREAD",

@@ -13,14 +13,10 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from foresee.base.arrays import Bool, Float32, Int32
 from foresee.engine.kernels.check import check_bags, check_slots
 from foresee.errors import UsageError
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,20 +11,17 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from foresee.base.arrays import Float32, Int32
+from foresee.base.prefetch import prefetch_row, prefetch_row_for_writing
 from foresee.engine.kernels.check import check_matrix, check_rows, check_slots
 from foresee.engine.kernels.order import LookupOrder
-from foresee.engine.kernels.prefetch import prefetch_row, prefetch_row_for_writing
 from foresee.engine.kernels.steps import kind_of, parameters_of, step_rows
 from foresee.engine.kernels.threads import ONE_THREAD, Threads
 from foresee.engine.kernels.vector import add_row, copy_row
 from foresee.engine.optimizers import Optimizer
 from foresee.errors import UsageError
 from foresee.store.contract import Rows
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
 
 BLOCK = 8
 """Rows that are asked for together: enough to keep the memory busy, few enough to stay in the nearest cache."""

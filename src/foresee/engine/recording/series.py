@@ -3,18 +3,29 @@
 In: every step's work, and at the end of an interval the cache and the sums of all lanes. Out: lines of the recording.
 Sums are exact over all steps; what takes a look at every row of a step, the counts by table, is taken at the last step
 of each interval only. Bytes are those of the rows themselves, without what a wire adds.
+
+The file of one worker's recording: RUN/timeline/worker-N.jsonl, one JSON object a line.
+
+In: lines. Out: a file that a later start of the run continues. Steps that will be trained again are forgotten first, so
+that every step stands there once and the file does not grow with the number of starts. A recording is no result: what
+cannot be written is given up with a warning, once, and training goes on.
 """
 
 from __future__ import annotations
 
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foresee.base.arrays import Int64
+from foresee.base.files import Files
 from foresee.engine.cache import EMPTY, Cache
-from foresee.engine.work import Work
-from foresee.plan.record import Int64
+from foresee.engine.planned_step import PlannedStep
 from foresee.store.contract import Layout
 
 EVERY_STEPS_MIN = 10
@@ -56,7 +67,7 @@ class Series:
         """Would a point after this step count anything?"""
         return self.every_steps > 0 and step + 1 > self._step
 
-    def arrived(self, work: Work, cache: Cache) -> None:
+    def arrived(self, work: PlannedStep, cache: Cache) -> None:
         if not self.due(work.record.step):
             return
         self._unique_by_table += self._by_table(rows_of(work, cache))
@@ -72,7 +83,7 @@ class Series:
         self._loss += loss
         self._losses += 1
 
-    def done(self, work: Work) -> None:
+    def done(self, work: PlannedStep) -> None:
         record = work.record
         self._lookups += len(record.inverse)
         self._unique += len(record.unique)
@@ -86,7 +97,7 @@ class Series:
             self._store[0] += len(record.fetch), len(record.evict)
 
     def read(
-        self, work: Work, cache: Cache, now: float, lanes: LaneSeconds, ahead: dict[str, int]
+        self, work: PlannedStep, cache: Cache, now: float, lanes: LaneSeconds, ahead: dict[str, int]
     ) -> list[dict[str, Any]]:
         """The lines of the interval that ends with this step; a new one begins."""
         steps_done, peers_now = work.record.step + 1, self._peers.copy()
@@ -129,7 +140,7 @@ def every_steps(num_steps: int, points: int) -> int:
     return max(min(EVERY_STEPS_MIN, -(-num_steps // 10)), -(-num_steps // points)) if points else 0
 
 
-def rows_of(work: Work, cache: Cache) -> Int64:
+def rows_of(work: PlannedStep, cache: Cache) -> Int64:
     """The distinct rows of a step, by its lookups if they are there; else by the slots, which do not know copies."""
     record = work.record
     if not len(work.batch.rows):
@@ -143,6 +154,58 @@ def rows_of(work: Work, cache: Cache) -> Int64:
 
 def _differences(now: LaneSeconds, before: LaneSeconds) -> LaneSeconds:
     return {
-        lane: {what: round(total - before.get(lane, {}).get(what, 0.0), 6) for what, total in sums.items()}
-        for lane, sums in now.items()
+        track: {what: round(total - before.get(track, {}).get(what, 0.0), 6) for what, total in sums.items()}
+        for track, sums in now.items()
     }
+
+
+TIMELINE_FOLDER = "timeline"
+
+
+class TimelineFile:
+    """Appends to a worker's file."""
+
+    def __init__(self, run_folder: Path, worker: int) -> None:
+        self.path = run_folder / TIMELINE_FOLDER / f"worker-{worker}.jsonl"
+        self._given_up = False
+
+    def forget_from(self, step: int) -> None:
+        """Keeps what was recorded of the steps before this one."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            kept = [json.dumps(line) + "\n" for line in self._lines() if step and before(line, step)]
+            Files().publish(self.path, "".join(kept).encode())
+        except OSError as error:
+            self._give_up(error)
+
+    def append(self, lines: Sequence[dict[str, Any]]) -> None:
+        """In one write, so that a reader sees whole lines."""
+        if self._given_up or not lines:
+            return
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write("".join(json.dumps(line) + "\n" for line in lines))
+        except OSError as error:
+            self._give_up(error)
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        if not self.path.exists():
+            return
+        for text in self.path.read_text("utf-8").splitlines():
+            try:
+                yield json.loads(text)
+            except json.JSONDecodeError:
+                continue  # half a line of a process that was killed
+
+    def _give_up(self, error: OSError) -> None:
+        self._given_up = True
+        warnings.warn(
+            f"{self.path} cannot be written ({error.strerror}); training goes on, and `foresee report` will show less",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def before(line: dict[str, Any], step: int) -> bool:
+    """Is this a line of steps before `step`? Points of the series count the steps done, spans name their step."""
+    return bool(line["step"] < step or (line["step"] == step and line["kind"] in ("series", "tables")))

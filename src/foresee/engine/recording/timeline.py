@@ -1,6 +1,6 @@
 """What a run records of itself for `foresee report` and `foresee watch`: who did what when, and how it all went.
 
-Every thread of a worker has a lane, and says after each thing it did what that was: `lane.lap("fetch", step, bytes)`. A
+Every thread of a worker has a lane, and says after each thing it did what that was: `track.span("fetch", step, bytes)`. A
 lap begins where the lane's last one ended, so the laps of a lane cover its whole time. Always kept are sums over an
 interval of steps (`series`); during a few windows of steps, spread over the run, every lap is kept as well.
 
@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from foresee.engine.cache import Cache
-from foresee.engine.recording.series import Series
-from foresee.engine.recording.timeline_file import TimelineFile
-from foresee.engine.work import Work
+from foresee.engine.planned_step import PlannedStep
+from foresee.engine.recording.series import Series, TimelineFile
 from foresee.plan.record import Header
 from foresee.store.contract import Layout
 
@@ -36,10 +35,10 @@ EXCHANGE = "exchange"
 """The lane of the thread that swaps rows with peers in the background."""
 
 
-class Lane(Protocol):
+class Track(Protocol):
     """One thread of a worker."""
 
-    def lap(self, what: str, step: int, num_bytes: int = 0) -> None:
+    def span(self, what: str, step: int, num_bytes: int = 0) -> None:
         """Says what the thread did since its last lap, and for which step."""
         ...
 
@@ -54,11 +53,11 @@ class Timeline(Protocol):
         """Before the first step; `num_steps` are those of the whole run."""
         ...
 
-    def lane(self, name: str) -> Lane:
+    def track(self, name: str) -> Track:
         """The lane of the calling thread, which begins now."""
         ...
 
-    def arrived(self, work: Work, cache: Cache) -> None:
+    def arrived(self, work: PlannedStep, cache: Cache) -> None:
         """The rows of a step are in their slots."""
         ...
 
@@ -70,7 +69,7 @@ class Timeline(Protocol):
         """The loss of the step that is carried out."""
         ...
 
-    def done(self, work: Work, cache: Cache) -> None:
+    def done(self, work: PlannedStep, cache: Cache) -> None:
         """A step was carried out."""
         ...
 
@@ -82,7 +81,7 @@ class Timeline(Protocol):
 class NoLane:
     """A thread of a run that is not recorded."""
 
-    def lap(self, what: str, step: int, num_bytes: int = 0) -> None:
+    def span(self, what: str, step: int, num_bytes: int = 0) -> None:
         pass
 
 
@@ -94,10 +93,10 @@ class NoTimeline:
     def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int) -> None:
         pass
 
-    def lane(self, name: str) -> Lane:
+    def track(self, name: str) -> Track:
         return _NO_LANE
 
-    def arrived(self, work: Work, cache: Cache) -> None:
+    def arrived(self, work: PlannedStep, cache: Cache) -> None:
         pass
 
     def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
@@ -106,7 +105,7 @@ class NoTimeline:
     def learned(self, loss: float) -> None:
         pass
 
-    def done(self, work: Work, cache: Cache) -> None:
+    def done(self, work: PlannedStep, cache: Cache) -> None:
         pass
 
     def end(self) -> None:
@@ -120,7 +119,7 @@ NOT_RECORDED = NoTimeline()
 class Span(NamedTuple):
     """One lap of a window, in seconds since the recording began."""
 
-    lane: str
+    track: str
     what: str
     step: int
     begin: float
@@ -128,7 +127,7 @@ class Span(NamedTuple):
     num_bytes: int
 
 
-class RecordedLane:
+class RecordedTrack:
     """Sums of what one thread did, and its spans while a window is open."""
 
     def __init__(self, name: str, recording: Recording) -> None:
@@ -138,7 +137,7 @@ class RecordedLane:
         self._name, self._recording, self._clock = name, recording, recording.clock
         self._last = self._clock()
 
-    def lap(self, what: str, step: int, num_bytes: int = 0) -> None:
+    def span(self, what: str, step: int, num_bytes: int = 0) -> None:
         now, last, recording = self._clock(), self._last, self._recording
         self.seconds[what] += now - last
         self.last_step[what] = step
@@ -162,9 +161,9 @@ class Recording:
         """Laps that began before are kept as spans."""
         self._folder, self._timeline_steps, self._series_points = folder, timeline_steps, series_points
         self._num_servers = num_servers
-        self._lanes: dict[str, RecordedLane] = {}
+        self._lanes: dict[str, RecordedTrack] = {}
         self._spans_left = timeline_steps * SPANS_PER_STEP_MAX
-        self._last_done: tuple[Work, Cache] | None = None
+        self._last_done: tuple[PlannedStep, Cache] | None = None
 
     def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int) -> None:
         self._windows = window_steps(num_steps, self._timeline_steps)
@@ -178,11 +177,11 @@ class Recording:
         self._series.start(header.first_step, self.clock(), self._lane_seconds())
         self._open_or_close(header.first_step)
 
-    def lane(self, name: str) -> RecordedLane:
-        lane = self._lanes[name] = self._lanes.get(name) or RecordedLane(name, self)
-        return lane
+    def track(self, name: str) -> RecordedTrack:
+        track = self._lanes[name] = self._lanes.get(name) or RecordedTrack(name, self)
+        return track
 
-    def arrived(self, work: Work, cache: Cache) -> None:
+    def arrived(self, work: PlannedStep, cache: Cache) -> None:
         self.step = work.record.step
         self._series.arrived(work, cache)
 
@@ -192,7 +191,7 @@ class Recording:
     def learned(self, loss: float) -> None:
         self._series.learned(loss)
 
-    def done(self, work: Work, cache: Cache) -> None:
+    def done(self, work: PlannedStep, cache: Cache) -> None:
         self._series.done(work)
         self._last_done = work, cache
         if self._series.due(work.record.step):
@@ -217,7 +216,7 @@ class Recording:
         elif self.spans and next_step - 1 not in self._windows:
             self._write_spans()
 
-    def _write_point(self, work: Work, cache: Cache) -> None:
+    def _write_point(self, work: PlannedStep, cache: Cache) -> None:
         self._file.append(self._series.read(work, cache, self.clock(), self._lane_seconds(), self._ahead(work)))
 
     def _write_spans(self) -> None:
@@ -226,13 +225,13 @@ class Recording:
         self._file.append([span_line(span) for span in spans])
 
     def _lane_seconds(self) -> dict[str, dict[str, float]]:
-        return {name: dict(lane.seconds) for name, lane in list(self._lanes.items())}
+        return {name: dict(track.seconds) for name, track in list(self._lanes.items())}
 
-    def _ahead(self, work: Work) -> dict[str, int]:
+    def _ahead(self, work: PlannedStep) -> dict[str, int]:
         """Steps beyond the one just done that others have reached."""
         reached = {"looked_at": work.record.step + work.looked_ahead_steps if work.looked_ahead_steps else None}
-        for lane, what, name in (("planner", "plan", "planned"), ("reader", "fetch", "fetched")):
-            reached[name] = self._lanes[lane].last_step.get(what) if lane in self._lanes else None
+        for track, what, name in (("planner", "plan", "planned"), ("reader", "fetch", "fetched")):
+            reached[name] = self._lanes[track].last_step.get(what) if track in self._lanes else None
         return {name: max(0, step - work.record.step) for name, step in reached.items() if step is not None}
 
     def _start_line(self, header: Header, layout: Layout, num_steps: int, worker: int) -> dict[str, Any]:
@@ -258,5 +257,5 @@ def window_steps(num_steps: int, timeline_steps: int) -> frozenset[int]:
 
 
 def span_line(span: Span) -> dict[str, Any]:
-    line = {"kind": "span", "lane": span.lane, "what": span.what, "step": span.step}
+    line = {"kind": "span", "lane": span.track, "what": span.what, "step": span.step}
     return {**line, "begin": round(span.begin, 6), "end": round(span.end, 6), "bytes": span.num_bytes}

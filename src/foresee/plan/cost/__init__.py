@@ -11,7 +11,7 @@ Never: measurements of this machine; every speed is an argument.
 """
 
 from foresee.plan.cost.exchanges import transfer_bytes
-from foresee.plan.cost.prediction import (
+from foresee.plan.cost.playing import (
     BEHIND,
     COMPUTE,
     CORES,

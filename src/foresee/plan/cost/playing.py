@@ -1,4 +1,10 @@
-"""Steps played through by the rules of the engine (`engine/loop.py`, `pipeline.py`, `peers.py`), worker by worker:
+"""Hidden and urgent work that meet: on the links of the trainers, and on their cores.
+
+Hidden work is what nobody waits for yet: fetches, write-backs, the background exchange. It begins beside compute, and
+while there is enough of everything, it costs nothing. Where there is not, both share evenly, and what is urgent takes
+longer. All seconds are of the slowest worker, or an array [workers].
+
+Steps played through by the rules of the engine (`engine/loop.py`, `pipeline.py`, `peers.py`), worker by worker:
 
     planned      one step after the other, ahead of training
     read         one fetch after the other, once the write-backs of its `not_before` are applied: hidden, unless late
@@ -11,6 +17,11 @@
 
 The step ends when rows and dense are both done; they share the link, so that it carries one after the other. What is
 hidden is still on the link and on the cores: it shares them with what is urgent (`sharing`). Workers go in lockstep.
+
+A mean step: volumes and speeds in; seconds, their parts, how busy each resource is, and the bottleneck out.
+
+Steps are played through by the rules of the engine (`playing`). And below some bounds no step can fall: bytes over a
+link, rows over what servers serve, processor time over cores. A mean step, not its jitter.
 """
 
 from __future__ import annotations
@@ -19,15 +30,68 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foresee.plan.cost import stores
+from foresee.base.arrays import Float64
+from foresee.plan.cost import exchanges
 from foresee.plan.cost.exchanges import GRADIENTS, LATER, ROWS, Exchanges, dense_link_seconds, dense_seconds
-from foresee.plan.cost.sharing import SharedCores, SharedLink
 from foresee.plan.cost.speeds import RowBytes, Speeds
-from foresee.plan.volumes import Volumes
+from foresee.plan.count import Volumes
 
-Float64 = NDArray[np.float64]
+HIDDEN_FLOWS = 2
+"""Hidden flows that an urgent one shares a link with, each way: one with the servers, one with the other trainers."""
+HIDDEN_THREADS = 3
+"""Threads that compute shares its cores with: who reads, who writes, who exchanges in the background."""
+
+
+class SharedLink:
+    """Hidden and urgent traffic on the links of the trainers: flows that are there at once share them evenly."""
+
+    def __init__(self, num_workers: int) -> None:
+        self._waiting = np.zeros((num_workers, 2))
+        """[workers, directions]: seconds of hidden traffic that are not sent yet."""
+
+    def hide(self, seconds: Float64) -> None:
+        """More hidden traffic. It is never let grow beyond what matters: a bound of its own sees to that."""
+        self._waiting = self._waiting + seconds
+
+    def pass_time(self, seconds: float) -> None:
+        self._waiting = np.maximum(self._waiting - seconds, 0.0)
+
+    def send(self, urgent: Float64) -> float:
+        """Seconds until urgent traffic has gone over, of the slowest worker."""
+        alone = (1 + HIDDEN_FLOWS) * urgent
+        took = float(np.minimum(alone, urgent + self._waiting).max())
+        self._waiting = np.maximum(self._waiting - np.maximum(took - urgent, 0.0), 0.0)
+        return took
+
+
+class SharedCores:
+    """Compute and hidden work on the cores of each trainer.
+
+    A gate lets hidden work begin when a step's update is over, so most of it meets the compute of the next step.
+    """
+
+    def __init__(self, num_workers: int, *, cores: float, compute_threads: int) -> None:
+        self._cores, self._threads = cores, compute_threads
+        self._waiting = np.zeros(num_workers)
+        """[workers]: hidden work that is not done, in seconds of all cores."""
+
+    def hide(self, processor_seconds: Float64) -> None:
+        """More hidden work, as seconds of one core."""
+        self._waiting = self._waiting + processor_seconds / self._cores
+
+    def pass_time(self, seconds: Float64) -> None:
+        """Training waits, and all cores are for hidden work."""
+        self._waiting = np.maximum(self._waiting - seconds, 0.0)
+
+    def compute(self, seconds: Float64) -> Float64:
+        """[workers]: how long compute takes that would take so many seconds by itself."""
+        own, evenly = self._threads / self._cores * seconds, (self._threads + HIDDEN_THREADS) / self._cores * seconds
+        took: Float64 = np.maximum(seconds, np.minimum(own + self._waiting, evenly))
+        self._waiting = np.maximum(self._waiting - (took - own), 0.0)
+        return took
+
+
 
 WRITES_IN_FLIGHT = 4
 """Write-backs that may wait for the writer before training waits."""
@@ -76,11 +140,11 @@ class _Playing:
             late=np.zeros(num_steps),
         )  # fmt: skip
         self._not_before, self._planner_seconds = volumes.not_before, speeds.planner_seconds
-        self._read = stores.read_seconds(volumes, row_bytes, speeds)
-        self._write = stores.write_seconds(volumes, row_bytes, speeds)
+        self._read = exchanges.read_seconds(volumes, row_bytes, speeds)
+        self._write = exchanges.write_seconds(volumes, row_bytes, speeds)
         self._exchange = Exchanges.of(volumes, row_bytes, speeds)
         self._after_rows = speeds.compute_seconds * speeds.compute_after_rows_share
-        self._compute = speeds.compute_seconds - self._after_rows + stores.cache_seconds(volumes, speeds)
+        self._compute = speeds.compute_seconds - self._after_rows + exchanges.cache_seconds(volumes, speeds)
         beside = self._after_rows * speeds.compute_threads + self._exchange.packed_seconds[..., :LATER].sum(axis=2)
         self._beside = beside.max(axis=1) / speeds.cores
         """[steps]: what the rest of compute and the update take of the cores together."""
@@ -139,7 +203,92 @@ class _Playing:
 
 def _hidden_work(volumes: Volumes, exchange: Exchanges, speeds: Speeds) -> Float64:
     """[steps, workers]: processor time of what begins with a step: fetches, and what the step before left to do."""
-    left = stores.write_processor_seconds(volumes, speeds) + exchange.packed_seconds[..., LATER]
-    work: Float64 = stores.read_processor_seconds(volumes, speeds) + speeds.planner_seconds * speeds.planner_cores_here
+    left = exchanges.write_processor_seconds(volumes, speeds) + exchange.packed_seconds[..., LATER]
+    work: Float64 = exchanges.read_processor_seconds(volumes, speeds) + speeds.planner_seconds * speeds.planner_cores_here
     work[1:] += left[:-1]
     return work
+
+
+
+COMPUTE, WAITED, EXCHANGE, DENSE, BEHIND = "compute", "waiting for rows", "exchange", "dense sum", "background late"
+PARTS = (COMPUTE, WAITED, EXCHANGE, DENSE, BEHIND)
+PLANNER, READER, WRITER, TRAINER_LINK, SERVER_LINK, SERVERS, CORES, DEPENDENCY = (
+    "planner", "reading rows", "writing rows", "trainer link", "server link", "servers", "processor cores",
+    "write, then read",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Seconds of a mean step."""
+
+    step_seconds: float
+    parts: dict[str, float]
+    """By `PARTS`; what they leave is the stretch that a bound below adds."""
+    lanes: dict[str, float]
+    """How long each resource is busy in a step: the step cannot be shorter than any of them."""
+    bottleneck: str
+
+
+def predict(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds, *, first_step: int = 0) -> Prediction:
+    """The mean step from `first_step` on; the steps before fill caches and queues."""
+    played = play(volumes, row_bytes, speeds)
+    first_step = min(first_step, volumes.num_steps - 1)
+    steady = volumes.from_step(first_step)
+    lanes = _lanes(steady, row_bytes, speeds)
+    parts = {
+        COMPUTE: float(speeds.compute_seconds + exchanges.cache_seconds(steady, speeds).max(axis=1).mean()),
+        WAITED: float(played.waited[first_step:].mean()),
+        EXCHANGE: float(played.exchanged[first_step:].mean()),
+        DENSE: dense_seconds(volumes.num_workers, speeds),
+        BEHIND: float(played.late[first_step:].mean()),
+    }
+    mean = float(played.begin[-1] - played.begin[first_step]) / steady.num_steps
+    seconds = max(mean, *lanes.values())
+    return Prediction(step_seconds=seconds, parts=parts, lanes=lanes, bottleneck=_bottleneck(seconds, parts, lanes))
+
+
+def _lanes(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> dict[str, float]:
+    """How long each resource is busy in a mean step; of several trainers, the busiest."""
+    read, write = exchanges.read_seconds(volumes, row_bytes, speeds), exchanges.write_seconds(volumes, row_bytes, speeds)
+    stored_in, stored_out = exchanges.bytes_read(volumes, row_bytes), exchanges.bytes_written(volumes, row_bytes)
+    exchange = Exchanges.of(volumes, row_bytes, speeds)
+    busy = exchange.link_seconds.sum(axis=3) * speeds.exchange_link_share
+    on_link = exchange.stored_seconds + busy  # [steps, workers, directions]
+    dense = dense_link_seconds(volumes.num_workers, speeds)
+    at_servers = float(max(stored_in.sum(axis=1).mean(), stored_out.sum(axis=1).mean()))
+    served = float((volumes.fetched + volumes.refreshed + volumes.evicted + volumes.pushed).sum(axis=1).mean())
+    return {
+        PLANNER: speeds.planner_seconds,
+        READER: float(read.mean(axis=0).max()),
+        WRITER: float(write.mean(axis=0).max()),
+        TRAINER_LINK: float(on_link.mean(axis=0).max()) + dense,
+        SERVER_LINK: at_servers / speeds.num_servers / speeds.server_bytes_per_second,
+        SERVERS: served / speeds.num_servers / speeds.server_rows_per_second,
+        CORES: float(_processor_seconds(volumes, exchange, speeds).mean(axis=0).max()) / speeds.cores,
+    }
+
+
+def _processor_seconds(volumes: Volumes, exchange: Exchanges, speeds: Speeds) -> Float64:
+    """[steps, workers]: work on the cores of a trainer's machine, whoever does it."""
+    seconds: Float64 = (
+        speeds.compute_seconds * speeds.compute_threads
+        + exchanges.cache_seconds(volumes, speeds)
+        + exchanges.read_processor_seconds(volumes, speeds)
+        + exchanges.write_processor_seconds(volumes, speeds)
+        + exchange.packed_seconds.sum(axis=2)
+        + speeds.planner_seconds * speeds.planner_cores_here
+    )
+    return seconds
+
+
+def _bottleneck(seconds: float, parts: dict[str, float], lanes: dict[str, float]) -> str:
+    """A resource that is busy all the time, or else the largest part of a step."""
+    busiest = max(lanes, key=lambda name: lanes[name])
+    if lanes[busiest] >= 0.98 * seconds and lanes[busiest] > 1.1 * parts[COMPUTE]:
+        return busiest
+    named = {name: spent for name, spent in parts.items() if name not in (WAITED, BEHIND)}
+    largest = max(named, key=lambda name: named[name])
+    if named[largest] >= seconds - sum(named.values()):
+        return largest
+    return busiest if lanes[busiest] >= 0.8 * seconds else DEPENDENCY

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 
 from foresee.plan.check import Verdict, check
 from foresee.plan.check_additive import check_additive
-from foresee.plan.record import Counters, Header, Planner, Record, Touches
+from foresee.plan.record import Accesses, Counters, Header, Planner, Record
 from foresee.plan.workers.fae import StaticHotSet, hot_rows
 from foresee.plan.workers.herald import herald
 from foresee.plan.workers.het import het
@@ -28,7 +28,7 @@ from foresee.plan.workers.placement import contiguous, location_aware
 from foresee.plan.workers.replicated import Replicated
 from foresee.plan.workers.write_through import lfu_each, lru_each, static_each
 
-WORKER_PLANNERS: dict[str, Callable[[Header, Iterable[Touches]], Planner]] = {
+WORKER_PLANNERS: dict[str, Callable[[Header, Iterable[Accesses]], Planner]] = {
     "none": lambda header, profile: Ownership(header, contiguous, eager=True, remember_versions=True),
     "static": lambda header, profile: static_each(header, profile),
     "lru": lambda header, profile: lru_each(header),
@@ -46,7 +46,7 @@ ADDITIVE = frozenset({"static", "lru", "lfu", "herald", "het"})
 
 
 def check_plan(
-    header: Header, trace: Iterable[Touches], records: Iterable[Record], counters: Counters | None
+    header: Header, trace: Iterable[Accesses], records: Iterable[Record], counters: Counters | None
 ) -> Verdict:
     """Plays a plan through by the rules of its planner's protocol."""
     if header.planner in ADDITIVE:

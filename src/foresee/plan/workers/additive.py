@@ -16,9 +16,9 @@ from typing import Protocol
 
 import numpy as np
 
-from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Push, Record, Touches
-from foresee.plan.workers.recency import Rank, RecencyCaches, widened
-from foresee.plan.workers.shares import Numbering, Share, shares_of, users_of
+from foresee.base.arrays import Int32, Int64
+from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Push, Record
+from foresee.plan.workers.recency import Numbering, Rank, RecencyCaches, Share, shares_of, users_of, widened
 
 
 class Replicas:
@@ -54,7 +54,7 @@ class Rules(Protocol):
         """Makes room for rows numbered up to here."""
         ...
 
-    def place(self, step: int, touches: Touches, numbers: Int64, replicas: Replicas) -> Int32:
+    def place(self, step: int, accesses: Accesses, numbers: Int64, replicas: Replicas) -> Int32:
         """The worker of each sample."""
         ...
 
@@ -103,13 +103,13 @@ class Additive:
         self._next = header.first_step
         self._open: _Open | None = None
 
-    def push(self, touches: Touches) -> list[Record]:
+    def push(self, accesses: Accesses) -> list[Record]:
         step, workers = self._next, range(self.header.num_workers)
-        numbers = self._numbering.number(touches.rows, step)
+        numbers = self._numbering.number(accesses.rows, step)
         for arrays in (self._caches, self._replicas, self._rules):
             arrays.grow(len(self._numbering.rows))
-        placed = self._rules.place(step, touches, numbers, self._replicas)
-        shares = shares_of(touches, numbers, placed, self.header.num_workers)
+        placed = self._rules.place(step, accesses, numbers, self._replicas)
+        shares = shares_of(accesses, numbers, placed, self.header.num_workers)
         distinct, users = users_of(shares)
         pushes = [self._push(worker, distinct, users) for worker in workers]
         admitted = [self._admit(step, worker, shares[worker]) for worker in workers]

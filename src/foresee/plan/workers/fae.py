@@ -19,35 +19,35 @@ from dataclasses import replace
 
 import numpy as np
 
-from foresee.plan.demand import BatchTooLargeError, row_frequencies
-from foresee.plan.record import Evict, Fetch, Header, Int32, Int64, Kind, Record, Reduce, Touches, Transfers
-from foresee.plan.workers.recency import widened
-from foresee.plan.workers.shares import Numbering, Share, shares_of, users_of
+from foresee.base.arrays import Int32, Int64
+from foresee.plan.ranked_eviction import BatchTooLargeError, row_frequencies
+from foresee.plan.record import Accesses, Evict, Fetch, Header, Kind, Record, Reduce, Transfers
+from foresee.plan.workers.recency import Numbering, Share, shares_of, users_of, widened
 
 
-def hot_rows(profile: Iterable[Touches], capacity_rows: int) -> Int64:
+def hot_rows(profile: Iterable[Accesses], capacity_rows: int) -> Int64:
     """The rows in most batches of the profile, ascending, as many as fit."""
     rows, counts = row_frequencies(profile)
     rows, counts = rows[1:], counts[1:]
     return np.sort(rows[np.argsort(-counts, kind="stable")[:capacity_rows]])
 
 
-def group(trace: Sequence[Touches], hot: Int64) -> list[Touches]:
+def group(trace: Sequence[Accesses], hot: Int64) -> list[Accesses]:
     """The same samples in batches of the same sizes, those that touch a row outside the hot set first."""
-    rows = np.concatenate([touches.rows for touches in trace])
-    lengths = np.concatenate([np.diff(touches.sample_offsets) for touches in trace]).astype(np.int64)
+    rows = np.concatenate([accesses.rows for accesses in trace])
+    lengths = np.concatenate([np.diff(accesses.sample_offsets) for accesses in trace]).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     cold_before = np.concatenate([[0], np.cumsum(~np.isin(rows, hot))])
     is_hot = cold_before[starts[1:]] == cold_before[starts[:-1]]
     order = np.argsort(is_hot, kind="stable")
-    ends = np.cumsum([touches.num_samples for touches in trace])
+    ends = np.cumsum([accesses.num_samples for accesses in trace])
     return [_gather(rows, starts, part) for part in np.split(order, ends[:-1])]
 
 
-def _gather(rows: Int64, starts: Int64, samples: Int64) -> Touches:
+def _gather(rows: Int64, starts: Int64, samples: Int64) -> Accesses:
     parts = [rows[starts[sample] : starts[sample + 1]] for sample in samples]
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int32)
-    return Touches(np.concatenate([np.empty(0, np.int64), *parts]), offsets)
+    return Accesses(np.concatenate([np.empty(0, np.int64), *parts]), offsets)
 
 
 class StaticHotSet:
@@ -66,13 +66,13 @@ class StaticHotSet:
         self._open: list[Record] = []
         """The last hot step, if the hot rows are still with the workers."""
 
-    def push(self, touches: Touches) -> list[Record]:
+    def push(self, accesses: Accesses) -> list[Record]:
         step, workers = self._next, self.header.num_workers
-        numbers = self._numbering.number(touches.rows, step)
+        numbers = self._numbering.number(accesses.rows, step)
         self._version = widened(self._version, len(self._numbering.rows), 0)
         self._written_at = widened(self._written_at, len(self._numbering.rows), -1)
-        placed = (np.arange(touches.num_samples) * workers // max(1, touches.num_samples)).astype(np.int32)
-        shares = shares_of(touches, numbers, placed, workers)
+        placed = (np.arange(accesses.num_samples) * workers // max(1, accesses.num_samples)).astype(np.int32)
+        shares = shares_of(accesses, numbers, placed, workers)
         self._next += 1
         if len(numbers) and numbers.max() < len(self._hot):
             return self._hot_step(step, shares)

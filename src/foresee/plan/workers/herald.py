@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foresee.plan.record import Header, Int32, Int64, Touches
+from foresee.base.arrays import Int32, Int64
+from foresee.plan.record import Accesses, Header
 from foresee.plan.workers.additive import Additive, Replicas
 from foresee.plan.workers.placement import greedy
 from foresee.plan.workers.recency import widened
@@ -34,11 +35,11 @@ class OnDemand:
     def grow(self, num_rows: int) -> None:
         self._complete_at = widened(self._complete_at, num_rows, NOBODY)
 
-    def place(self, step: int, touches: Touches, numbers: Int64, replicas: Replicas) -> Int32:
+    def place(self, step: int, accesses: Accesses, numbers: Int64, replicas: Replicas) -> Int32:
         distinct, inverse = np.unique(numbers, return_inverse=True)
         valid = replicas.pending[:, distinct] > 0  # [workers, distinct]
         holders = (valid << np.arange(self._num_workers)[:, None]).sum(axis=0)
-        return greedy(touches.sample_offsets, inverse.astype(np.int32), holders, self._num_workers, step)
+        return greedy(accesses.sample_offsets, inverse.astype(np.int32), holders, self._num_workers, step)
 
     def to_push(self, worker: int, trained: Int64, distinct: Int64, users: Int64, replicas: Replicas) -> Int64:
         needed_elsewhere = (users & ~np.int64(1 << worker)) != 0

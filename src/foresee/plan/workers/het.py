@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from foresee.plan.record import Header, Int32, Int64, Touches
+from foresee.base.arrays import Int32, Int64
+from foresee.plan.record import Accesses, Header
 from foresee.plan.workers.additive import Additive, Replicas
 from foresee.plan.workers.recency import widened
 
@@ -31,8 +32,8 @@ class BoundedStaleness:
         self._known = widened(self._known, num_rows, 0)
         self._stored = widened(self._stored, num_rows, 0)
 
-    def place(self, step: int, touches: Touches, numbers: Int64, replicas: Replicas) -> Int32:
-        return (np.arange(touches.num_samples) % self._num_workers).astype(np.int32)
+    def place(self, step: int, accesses: Accesses, numbers: Int64, replicas: Replicas) -> Int32:
+        return (np.arange(accesses.num_samples) % self._num_workers).astype(np.int32)
 
     def to_push(self, worker: int, trained: Int64, distinct: Int64, users: Int64, replicas: Replicas) -> Int64:
         chosen: Int64 = trained[replicas.pending[worker, trained] > self._staleness]

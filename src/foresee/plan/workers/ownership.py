@@ -24,9 +24,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from foresee.base.arrays import Int32, Int64
 from foresee.errors import PlanError
-from foresee.plan.demand import BatchTooLargeError
-from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Int32, Int64, Kind, Record, Touches, Transfers
+from foresee.plan.ranked_eviction import BatchTooLargeError
+from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Kind, Record, Transfers
 from foresee.plan.row_table import LOW, NO_SLOT, RowTable, checksum_of
 from foresee.plan.upcoming import NOBODY, WINDOW_BYTES, WINDOW_STEPS, NextUses, bytes_in_window, choose_victims
 from foresee.plan.workers import ownership_kernels as kernels
@@ -49,7 +50,7 @@ NUM_WORKERS_MAX = 64
 class _Read:
     """A batch that was read and not yet planned."""
 
-    touches: Touches
+    accesses: Accesses
     rows: Int64
     inverse: Int32
     first_use: int
@@ -111,14 +112,14 @@ class Ownership:
         self._read = header.first_step
         self._open: deque[_Planned] = deque()
 
-    def push(self, touches: Touches) -> list[Record]:
+    def push(self, accesses: Accesses) -> list[Record]:
         """Reads the next batch; plans the oldest one of the window once that is full."""
-        if touches.num_samples < self.header.num_workers:
+        if accesses.num_samples < self.header.num_workers:
             raise PlanError(
-                f"step {self._read} has {touches.num_samples} samples, fewer than its {self.header.num_workers} "
+                f"step {self._read} has {accesses.num_samples} samples, fewer than its {self.header.num_workers} "
                 "workers; choose larger batches or fewer workers"
             )
-        self._look_at(touches)
+        self._look_at(accesses)
         records: list[Record] = []
         while len(self._window) > self.window_steps or (
             self._bytes_held > self.window_bytes and len(self._window) > 2
@@ -146,16 +147,16 @@ class Ownership:
         self._lists[:] = self.header.capacity_rows
         self._heads[:] = NOBODY
 
-    def _look_at(self, touches: Touches) -> None:
+    def _look_at(self, accesses: Accesses) -> None:
         step = self._read
         keep_from = -1 if self.remember_versions else self._planned - 1 - self.header.fetch_ahead_steps
-        batch = self._table.deduplicate(touches.rows, stamp=step, stamp_min=self._planned, written_min=keep_from)
+        batch = self._table.deduplicate(accesses.rows, stamp=step, stamp_min=self._planned, written_min=keep_from)
         first = self._uses.reserve(step, len(batch.rows), self._window[0].first_use if self._window else None)
         kernels.announce(
             self._table.entries, batch.rows, batch.marks, step, self._planned, self._uses.first, self._uses.ring,
             self._lists, self._heads,
         )  # fmt: skip
-        self._window.append(_Read(touches, batch.rows, batch.inverse, first))
+        self._window.append(_Read(accesses, batch.rows, batch.inverse, first))
         self._bytes_held += bytes_in_window(len(batch.inverse), len(batch.rows))
         self._read += 1
 
@@ -167,12 +168,12 @@ class Ownership:
         kernels.locate(self._table.entries, batch.rows, held, pasts)
         placed = self._place(self._scene(step, batch, held))
         users = np.zeros(len(batch.rows), np.int64)
-        kernels.users(batch.touches.sample_offsets, batch.inverse, placed, users)
+        kernels.users(batch.accesses.sample_offsets, batch.inverse, placed, users)
         owners = np.empty(len(batch.rows), np.int32)
         need = np.zeros(self.header.num_workers, np.int64)
         kernels.own(held, users, self.header.num_workers, step, owners, need)
         sent = np.empty(len(batch.rows), np.int32)
-        kernels.depart(held, owners, step, self._free, self._num_free, self._slot_last, self._shared_at, sent)
+        kernels.send_rows(held, owners, step, self._free, self._num_free, self._slot_last, self._shared_at, sent)
         self._make_room(step, need)
         planned = self._carry_out(step, batch, held, pasts, placed, users, owners, sent)
         self._open.append(planned)
@@ -191,7 +192,7 @@ class Ownership:
         return Scene(
             step=step,
             num_workers=self.header.num_workers,
-            sample_offsets=batch.touches.sample_offsets,
+            sample_offsets=batch.accesses.sample_offsets,
             inverse=batch.inverse,
             owner=owner,
             last_touch=last,
@@ -258,7 +259,7 @@ class Ownership:
         slots: Int32, fetches: Int64, place: Int32,
     ) -> Record:  # fmt: skip
         samples = np.flatnonzero(placed == worker).astype(np.int32)
-        offsets = batch.touches.sample_offsets
+        offsets = batch.accesses.sample_offsets
         lookups = int((offsets[samples + 1] - offsets[samples]).sum())
         unique, inverse = np.empty(lookups, np.int32), np.empty(lookups, np.int32)
         touched = np.empty(lookups, np.int64)

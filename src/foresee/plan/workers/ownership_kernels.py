@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from foresee.plan.record import Int32, Int64, Kind
+from foresee.base.arrays import Int32, Int64
+from foresee.plan.record import Kind
 from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, find, prefetch_entry
 from foresee.plan.upcoming import NOBODY
 
@@ -80,7 +81,7 @@ def own(held: Int64, users: Int64, num_workers: int, step: int, owners: Int32, n
 
 
 @njit(nogil=True, cache=True)
-def depart(
+def send_rows(
     held: Int64, owners: Int32, step: int, free: Int32, num_free: Int64, slot_last: Int32, shared_at: Int32,
     sent: Int32,
 ) -> None:  # fmt: skip

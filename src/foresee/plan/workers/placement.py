@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numba import njit
 
-from foresee.plan.record import Int32, Int64
+from foresee.base.arrays import Int32, Int64
 
 NO_OWNER = -1
 

@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.plan.demand import BatchTooLargeError
-from foresee.plan.record import Evict, Fetch, Header, Int32, Int64, Record, Reduce, Touches
+from foresee.base.arrays import Int32, Int64
+from foresee.plan.ranked_eviction import BatchTooLargeError
+from foresee.plan.record import Accesses, Evict, Fetch, Header, Record, Reduce
 from foresee.plan.upcoming import WINDOW_STEPS
-from foresee.plan.workers.recency import widened
-from foresee.plan.workers.shares import Numbering, Share, shares_of
+from foresee.plan.workers.recency import Numbering, Share, shares_of, widened
 
 NOWHERE = -1
 Flags = NDArray[np.bool_]
@@ -33,7 +33,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    touches: Touches
+    accesses: Accesses
     numbers: Int64
     distinct: Int64
     """Ascending."""
@@ -75,9 +75,9 @@ class Replicated:
         self._leaving = np.empty(0, np.int64)
         """Rows that have no further use in the window, and whose sums travel while the next step computes."""
 
-    def push(self, touches: Touches) -> list[Record]:
+    def push(self, accesses: Accesses) -> list[Record]:
         """Takes the batch into the window; plans the oldest steps until it fits."""
-        numbers = self._numbering.number(touches.rows, self._read)
+        numbers = self._numbering.number(accesses.rows, self._read)
         self._grow(len(self._numbering.rows))
         distinct, counts = np.unique(numbers, return_counts=True)
         records: list[Record] = []
@@ -85,7 +85,7 @@ class Replicated:
             records += self._plan_step()
         self._num_window_rows += self._num_new(distinct)
         self._last_use[distinct] = self._read
-        self._window.append(_Batch(touches, numbers, distinct, counts == 1))
+        self._window.append(_Batch(accesses, numbers, distinct, counts == 1))
         self._read += 1
         return records
 
@@ -116,9 +116,9 @@ class Replicated:
 
     def _plan_step(self) -> list[Record]:
         step, batch = self._planned, self._window.popleft()
-        num_samples, workers = batch.touches.num_samples, self.header.num_workers
+        num_samples, workers = batch.accesses.num_samples, self.header.num_workers
         placed = (np.arange(num_samples) * workers // num_samples).astype(np.int32)
-        shares = shares_of(batch.touches, batch.numbers, placed, workers)
+        shares = shares_of(batch.accesses, batch.numbers, placed, workers)
         rows = batch.distinct
         expires = self._last_use[rows] == step
         fates = _Fates(rows, self._give_slots(rows), expires & batch.once, _a_user_of(rows, shares))

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from foresee.plan.demand import row_frequencies
-from foresee.plan.record import Header, Int32, Int64, Touches
+from foresee.base.arrays import Int32, Int64
+from foresee.plan.ranked_eviction import row_frequencies
+from foresee.plan.record import Accesses, Header
 from foresee.plan.workers.additive import Additive, Replicas
 from foresee.plan.workers.het import BoundedStaleness
 from foresee.plan.workers.recency import Rank, widened
@@ -29,8 +30,8 @@ class WriteThrough:
         self.grow, self.to_push, self.pushed = bounded.grow, bounded.to_push, bounded.pushed
         self.outdated, self.pulled, self.trained = bounded.outdated, bounded.pulled, bounded.trained
 
-    def place(self, step: int, touches: Touches, numbers: Int64, replicas: Replicas) -> Int32:
-        return (np.arange(touches.num_samples) * self._num_workers // max(1, touches.num_samples)).astype(np.int32)
+    def place(self, step: int, accesses: Accesses, numbers: Int64, replicas: Replicas) -> Int32:
+        return (np.arange(accesses.num_samples) * self._num_workers // max(1, accesses.num_samples)).astype(np.int32)
 
 
 def lru_each(header: Header) -> Additive:
@@ -43,7 +44,7 @@ def lfu_each(header: Header) -> Additive:
     return Additive(header, WriteThrough(header.num_workers), rank=_by_uses(header.num_workers))
 
 
-def static_each(header: Header, profile: Iterable[Touches]) -> Additive:
+def static_each(header: Header, profile: Iterable[Accesses]) -> Additive:
     """Every worker keeps the rows that are most frequent in a profile; all others come and go."""
     rows, counts = row_frequencies(profile)
     known = counts[1:]

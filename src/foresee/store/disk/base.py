@@ -20,9 +20,10 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from foresee.base.arrays import Float32, Int64
+from foresee.base.files import Files
 from foresee.errors import StoreError
-from foresee.store.contract import Float32, Int64, Layout
-from foresee.store.disk.files import Files
+from foresee.store.contract import Layout
 from foresee.store.initial import fill_initial_row, initial_key, initial_unit
 from foresee.store.kernels import Bits, clear_bits, is_set, read_only, set_bits
 

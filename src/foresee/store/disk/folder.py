@@ -3,6 +3,12 @@
 In: a folder and a layout. Out: a folder that is complete or not there at all, and a lock that ends with its process.
 Space is checked for what is certain to be needed and no more: the arrays are sparse, and a run may never touch most
 rows of a table that would not fit.
+
+One table of a folder as a plain numpy array, for whoever wants to look.
+
+In: a table folder and a table's name. Out: a read-only memory map with the fields value, state and version, as of the
+last commit. Rows that were never written read as zeros here, with version 0: only a store knows their initial values
+(`DiskStore.initialise_all` writes them). The array changes while a store commits to the folder.
 """
 
 from __future__ import annotations
@@ -11,12 +17,15 @@ import fcntl
 import os
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from foresee.base.files import Files
 from foresee.errors import StoreError
 from foresee.store.contract import Layout
-from foresee.store.disk.base import BLOCK_BYTES, ROWS_FILE, WRITTEN_FILE, create_base
-from foresee.store.disk.files import Files
-from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, to_json
+from foresee.store.disk.base import BLOCK_BYTES, ROWS_FILE, WRITTEN_FILE, create_base, open_array, row_dtype
+from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, read_manifest, to_json
 
 LOCK_FILE = "lock"
 _LEFTOVER_BYTES_MAX = 1 << 16
@@ -87,3 +96,25 @@ def lock_folder(folder: Path) -> int:
 def in_use(folder: Path) -> StoreError:
     """The sentence for a folder whose lock somebody else has."""
     return StoreError(f"{folder} is in use by another process; wait for it to end or stop it")
+
+
+def open_table(path: str | Path, name: str) -> np.memmap[Any, np.dtype[Any]]:
+    """The rows of one table, e.g. open_table("tables", "user")["value"]: [rows, width]."""
+    manifest = read_manifest(Path(path))
+    sizes = {table.name: table.num_rows for table in manifest.layout.tables}
+    if name not in sizes:
+        raise StoreError(f"{path} has no table '{name}'; it has {', '.join(sizes)}")
+    if manifest.journal is not None:
+        raise StoreError(
+            f"the last commit of {path} was interrupted and is not yet in its arrays; open it once with "
+            "DiskStore.open(path).close() to finish it"
+        )
+    file, dtype = Path(path) / ROWS_FILE, row_dtype(manifest.layout)
+    try:
+        descriptor, begin = open_array(file, dtype, manifest.layout.num_rows, os.O_RDONLY)
+        os.close(descriptor)
+        rows: np.memmap[Any, np.dtype[Any]] = np.memmap(file, dtype, "r", begin, (manifest.layout.num_rows,))
+    except OSError as error:
+        raise StoreError(f"{file} cannot be read ({error.strerror}); check the folder's permissions") from error
+    offset = manifest.layout.offset_of(name)
+    return rows[offset : offset + sizes[name]]  # type: ignore[return-value] # a slice of a map is one

@@ -13,9 +13,9 @@ from typing import Any
 import numba
 import numpy as np
 
-from foresee.store.contract import Float32, Int32, Int64
+from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.prefetch import ROWS_AHEAD, prefetch
 from foresee.store.kernels import BASE, INITIAL, REFUSED, Bits, is_set
-from foresee.store.prefetch import ROWS_AHEAD, prefetch
 
 EMPTY = -1
 _CAPACITY_MIN = 1 << 12

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import numpy as np
 
+from foresee.base import failpoints
+from foresee.base.arrays import Int64
+from foresee.base.failpoints import failpoint
+from foresee.base.files import Files
 from foresee.errors import StoreError
-from foresee.store import points
 from foresee.store.commits import Part
-from foresee.store.contract import Int64
 from foresee.store.disk.base import Base
-from foresee.store.disk.files import Files
 from foresee.store.disk.manifest import MANIFEST_FILE, Journal, Manifest, Prepared, to_json
 from foresee.store.disk.overlay import Overlay
 from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.disk.undo import apply_undo, forget_undo, undo_bytes, write_undo
-from foresee.store.points import reach
 
 OVERLAY_FILE = "overlay.bin"
 _FOLD_ROWS = 4096
@@ -79,26 +79,26 @@ class CommitJournal:
     def seal(self, step: int, version_max: int) -> None:
         """The overlay becomes the prepared commit of a step."""
         journal = self._sync_overlay()
-        reach(points.SEALING)
+        failpoint(failpoints.SEALING)
         prepared = Prepared(step=step, version_max=version_max, journal=journal)
         self._publish(replace(self.manifest, prepared=prepared))
         self._overlay.switch()
-        reach(points.SEALED)
+        failpoint(failpoints.SEALED)
 
     def seal_decided(self, step: int, version_max: int) -> None:
         """The overlay becomes the commit of a step, in one move: for who commits nothing else beside it."""
         journal = self._sync_overlay()
-        reach(points.SEALING)
+        failpoint(failpoints.SEALING)
         self._publish(self._committed(step, version_max, journal))
         self._overlay.switch()
-        reach(points.SEALED)
+        failpoint(failpoints.SEALED)
 
     def promote(self) -> None:
         """The prepared commit is the last one. Whoever calls this folds it, now or in the background."""
         prepared = self.manifest.prepared
         assert prepared is not None, "only what is prepared can be promoted"
         self._publish(self._committed(prepared.step, prepared.version_max, prepared.journal))
-        reach(points.PROMOTED)
+        failpoint(failpoints.PROMOTED)
 
     def discard(self) -> None:
         """The prepared commit is given up."""
@@ -127,7 +127,7 @@ class CommitJournal:
                 previous_step=None, going_back=manifest.undo is not None,
             )
         )  # fmt: skip
-        reach(points.GOING_BACK)
+        failpoint(failpoints.GOING_BACK)
         if self.manifest.going_back:
             self._finish_going_back()
 
@@ -187,21 +187,21 @@ class CommitJournal:
         if self.manifest.undo is None and self.manifest.previous_step is not None:
             undo = write_undo(self._folder, ascending, self._base, self._files, self._parallel)
             self._publish(replace(self.manifest, undo=undo))
-            reach(points.UNDO_WRITTEN)
+            failpoint(failpoints.UNDO_WRITTEN)
         self._write_base(journal, ascending, order)
         self._base.mark_written(rows)
         self._base.sync()
         self._publish(replace(self.manifest, journal=None))
         with self._reader:
             self._overlay.release(journal.segment)
-        reach(points.FOLDED)
+        failpoint(failpoints.FOLDED)
 
     def _write_base(self, journal: Journal, ascending: Int64, order: Int64) -> None:
         def write(begin: int, end: int) -> None:
             for start in range(begin, end, _FOLD_ROWS):
                 piece = slice(start, min(start + _FOLD_ROWS, end))
                 self._base.write_rows(ascending[piece], self._overlay.copy_words(journal.segment, order[piece]))
-                reach(points.FOLDING)
+                failpoint(failpoints.FOLDING)
 
         self._parallel.run_threads(write, 0, len(ascending))
 

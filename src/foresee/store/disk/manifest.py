@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from foresee import documents
+from foresee.base import json_fields
 from foresee.errors import StoreError
 from foresee.store.contract import Layout
 from foresee.store.layouts import layout_from_dict
@@ -96,7 +96,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads `layout.json`, or says in a sentence why this is not a table folder."""
     path = folder / MANIFEST_FILE
     try:
-        content = documents.parse(path.read_bytes())
+        content = json_fields.parse(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise StoreError(f"{folder} is not a table folder: it has no {MANIFEST_FILE}; create it first") from None
     except OSError as error:
@@ -121,13 +121,13 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         content = {**asdict(Manifest(layout=layout)), **content}
     manifest = Manifest(
         layout=layout,
-        committed_step=documents.whole(content, "committed_step"),
-        version_max=documents.whole(content, "version_max"),
+        committed_step=json_fields.whole(content, "committed_step"),
+        version_max=json_fields.whole(content, "version_max"),
         journal=None if content.get("journal") is None else _journal(content, layout),
         prepared=None if content.get("prepared") is None else _prepared(content, layout),
-        previous_step=None if content.get("previous_step") is None else documents.whole(content, "previous_step"),
-        previous_version_max=documents.whole(content, "previous_version_max"),
-        undo=None if content.get("undo") is None else _undo(documents.object_of(content, "undo"), layout),
+        previous_step=None if content.get("previous_step") is None else json_fields.whole(content, "previous_step"),
+        previous_version_max=json_fields.whole(content, "previous_version_max"),
+        undo=None if content.get("undo") is None else _undo(json_fields.object_of(content, "undo"), layout),
         going_back=content.get("going_back") is True,
     )
     if manifest.going_back and manifest.undo is None:
@@ -140,16 +140,16 @@ def _from_json(content: dict[str, Any]) -> Manifest:
 
 
 def _journal(content: dict[str, Any], layout: Layout) -> Journal:
-    journal = documents.object_of(content, "journal")
-    segment = documents.whole({"segment": 0, **journal}, "segment", 0, 1)
+    journal = json_fields.object_of(content, "journal")
+    segment = json_fields.whole({"segment": 0, **journal}, "segment", 0, 1)
     return Journal(num_records=_num_records(journal, layout), crc32=_crc32(journal), segment=segment)
 
 
 def _prepared(content: dict[str, Any], layout: Layout) -> Prepared:
-    prepared = documents.object_of(content, "prepared")
+    prepared = json_fields.object_of(content, "prepared")
     return Prepared(
-        step=documents.whole(prepared, "step"),
-        version_max=documents.whole(prepared, "version_max"),
+        step=json_fields.whole(prepared, "step"),
+        version_max=json_fields.whole(prepared, "version_max"),
         journal=_journal(prepared, layout),
     )
 
@@ -159,20 +159,20 @@ def _undo(content: dict[str, Any], layout: Layout) -> Undo:
 
 
 def _num_records(content: dict[str, Any], layout: Layout) -> int:
-    return documents.whole(content, "num_records", 0, layout.num_rows)
+    return json_fields.whole(content, "num_records", 0, layout.num_rows)
 
 
 def _crc32(content: dict[str, Any]) -> int:
-    return documents.whole(content, "crc32", 0, (1 << 32) - 1)
+    return json_fields.whole(content, "crc32", 0, (1 << 32) - 1)
 
 
 def check_same_layout(folder: Path, found: Layout, wanted: Layout) -> None:
     """Raises a sentence that names both values, for the first thing in which two layouts differ."""
-    remedy = "use the settings the tables were made with, or another folder"
+    decide_restart = "use the settings the tables were made with, or another folder"
     for name in ("width", "state_width", "optimizer", "seed", "init_scale"):
         ours, theirs = getattr(found, name), getattr(wanted, name)
         if ours != theirs:
-            raise StoreError(f"the tables in {folder} have {name} {ours!r}, this run wants {theirs!r}; {remedy}")
+            raise StoreError(f"the tables in {folder} have {name} {ours!r}, this run wants {theirs!r}; {decide_restart}")
     if len(found.tables) != len(wanted.tables):
         raise StoreError(
             f"{folder} holds {len(found.tables)} tables, this run wants {len(wanted.tables)}; "

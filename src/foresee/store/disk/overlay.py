@@ -19,11 +19,12 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from foresee.store.contract import Float32, Int32, Int64, Layout, Rows
-from foresee.store.disk.files import Files
+from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.files import Files
+from foresee.base.prefetch import ROWS_AHEAD, prefetch
+from foresee.store.contract import Layout, Rows
 from foresee.store.disk.index import RowIndex
 from foresee.store.kernels import Bits, read_only
-from foresee.store.prefetch import ROWS_AHEAD, prefetch
 
 HEADER_WORDS = 2
 """float32 words before a row: its id as int64."""

@@ -17,12 +17,12 @@ from typing import NoReturn
 
 import numpy as np
 
+from foresee.base.arrays import Float32, Int64
+from foresee.base.files import Files
 from foresee.errors import StoreError, UsageError
-from foresee.store.check import check_request
 from foresee.store.commits import GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Float32, Int64, Layout, Rows
+from foresee.store.contract import Layout, Rows, check_request, open_part
 from foresee.store.disk.base import Base
-from foresee.store.disk.files import Files
 from foresee.store.disk.folder import LOCK_FILE, in_use
 from foresee.store.disk.index import RowIndex
 from foresee.store.disk.journal import OVERLAY_FILE
@@ -32,7 +32,6 @@ from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.disk.undo import NOT_WRITTEN, UNDO_FILE
 from foresee.store.initial import initial_key, initial_unit
 from foresee.store.kernels import INITIAL, gather, read_only
-from foresee.store.part_store import open_part
 
 _CHECKSUM_BYTES = 1 << 24
 

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from foresee.base.arrays import Int64
+from foresee.base.files import Files
 from foresee.errors import StoreError, UsageError
-from foresee.store.check import check_request
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Int64, Layout, Rows
+from foresee.store.contract import Layout, Rows, check_request, open_part, prepare_part, settle_part
 from foresee.store.disk.base import ROWS_FILE, Base
-from foresee.store.disk.files import Files
 from foresee.store.disk.folder import create_folder, lock_folder
 from foresee.store.disk.journal import OVERLAY_FILE, CommitJournal
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, check_same_layout, read_manifest
@@ -32,7 +32,6 @@ from foresee.store.disk.overlay import HEADER_WORDS, Overlay
 from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.initial import initial_key, initial_unit
 from foresee.store.kernels import gather
-from foresee.store.part_store import open_part, prepare_part, settle_part
 
 HISTORY_FILE = "sources.json"
 NOTHING_COMMITTED = "start anew: nothing was committed yet"

@@ -17,15 +17,16 @@ from pathlib import Path
 import numba
 import numpy as np
 
+from foresee.base.arrays import Float32, Int64
+from foresee.base.files import Files
+from foresee.base.prefetch import ROWS_AHEAD, prefetch
 from foresee.errors import StoreError
-from foresee.store.contract import Float32, Int64, Layout
+from foresee.store.contract import Layout
 from foresee.store.disk.base import Base
-from foresee.store.disk.files import Files
 from foresee.store.disk.manifest import Undo
 from foresee.store.disk.overlay import HEADER_WORDS, read_row_ids
 from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.kernels import Bits, is_set
-from foresee.store.prefetch import ROWS_AHEAD, prefetch
 
 UNDO_FILE = "undo.bin"
 NOT_WRITTEN = -1

@@ -1,4 +1,9 @@
-"""Everything between this process and one server: its connections, the deadline of each request, and retries.
+"""One open connection to a server: a request, then its reply, then the next.
+
+In: rows to ask for or to assign. Out: chunks of rows, or the news that all are applied. Used by one thread at a time.
+`clean` says whether the last reply was read to its end: a connection that is not clean cannot be used again.
+
+Everything between this process and one server: its connections, the deadline of each request, and retries.
 
 In: requests for this server's rows, from any thread. Out: rows, or a sentence that names the server. A read takes an
 idle connection or opens another, up to a bound; writes have one of their own and go in order. A dropped connection is
@@ -8,6 +13,7 @@ server that was started again is not the same server, and says so.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,14 +21,106 @@ from dataclasses import asdict
 from threading import BoundedSemaphore, Lock
 from typing import Any
 
+from pyarrow import flight
+
+from foresee.base.arrays import Int32, Int64
 from foresee.errors import StoreError
+from foresee.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, Watchdog, ask_patiently, is_refused_token
 from foresee.store.commits import Prepare, Settle
-from foresee.store.contract import Int32, Int64, Layout
+from foresee.store.contract import Layout, Rows
 from foresee.store.remote import protocol
-from foresee.store.remote.endpoint import TRANSPORT_ERRORS, Endpoint, ask_patiently, is_refused_token
-from foresee.store.remote.exchange import Deliver, Exchange, open_exchange
 from foresee.store.remote.protocol import BusyError, Opening
-from foresee.store.remote.watchdog import Watchdog
+
+Deliver = Callable[[int, Rows], None]
+"""Takes the position of a chunk in the request, and the chunk."""
+
+
+class Exchange:
+    """Made by `open_exchange`."""
+
+    def __init__(self, endpoint: Endpoint, client: Any, opening: Opening, layout: Layout) -> None:
+        self._address, self._layout, self._client = endpoint.address, layout, client
+        self.schema = protocol.request_schema(opening.kind, layout)
+        descriptor = flight.FlightDescriptor.for_command(opening.to_bytes())
+        self._writer, self._reader = client.do_exchange(descriptor, endpoint.options())
+        self.clean = False
+
+    def begin(self) -> None:
+        """Waits for the server's consent, then sends the schema.
+
+        In this order: to write to a server that has refused and hung up is an error that hides what it said.
+        """
+        self._next_header()
+        self._writer.begin(self.schema)
+
+    def read(self, rows: Int64, versions: Int32 | None, header: dict[str, Any], receive_rows: Deliver) -> None:
+        self.clean = False
+        self._writer.write_with_metadata(protocol.ids_batch(self.schema, rows, versions), protocol.to_json(header))
+        begin = 0
+        while begin < len(rows):
+            message = self._reader.read_chunk()
+            if message.data is None:
+                self._fail(message.app_metadata)
+            receive_rows(begin, protocol.batch_rows(message.data, self._layout))
+            begin += message.data.num_rows
+        self.clean = True
+
+    def write(self, batches: Iterator[tuple[Any, bool]], step: int | None) -> None:
+        """Batches, each with whether it is the last; returns when the server has applied all of them."""
+        self.clean = False
+        for batch, last in batches:
+            self._writer.write_with_metadata(batch, protocol.to_json({"last": last, "step": step}))
+        self._next_header()
+
+    def cancel(self) -> None:
+        """Ends whatever is under way, from any thread."""
+        self._reader.cancel()
+
+    def close(self) -> None:
+        """Says goodbye if the connection is idle; a broken one just ends. Never waits for long."""
+        with suppress(*TRANSPORT_ERRORS):
+            if not self.clean:
+                self._reader.cancel()
+            else:
+                self._writer.done_writing()
+        with suppress(*TRANSPORT_ERRORS):
+            self._writer.close()
+        self._client.close()
+
+    def _next_header(self) -> None:
+        message = self._reader.read_chunk()
+        if message.data is not None:
+            raise StoreError(f"server {self._address} sent rows nobody asked for; use servers of this version")
+        header = json.loads(message.app_metadata.to_pybytes())
+        self.clean = True
+        protocol.raise_failure(header, self._address)
+
+    def _fail(self, metadata: Any) -> None:
+        self.clean = True
+        protocol.raise_failure(json.loads(metadata.to_pybytes()), self._address)
+        raise StoreError(f"server {self._address} ended a reply too early; use servers of this version")
+
+
+def open_exchange(
+    endpoint: Endpoint, opening: Opening, layout: Layout, *, deadline: float, watchdog: Watchdog
+) -> Exchange:
+    """A new connection. The small question first is the only way to connect under a timeout."""
+    client = endpoint.client()
+    exchange = None
+    try:
+        endpoint.ask(client, protocol.DESCRIBE, {}, deadline)
+        exchange = Exchange(endpoint, client, opening, layout)
+        with watchdog.watch(deadline, exchange.cancel):
+            exchange.begin()
+    except BaseException:
+        if exchange is None:
+            client.close()
+        else:
+            exchange.clean = False
+            exchange.close()
+        raise
+    return exchange
+
 
 RETRIES_MAX = 3
 FIRST_PAUSE_SECONDS = 0.05
@@ -58,14 +156,14 @@ class Link:
         self._busy: set[Exchange] = set()
         self._closed = False
 
-    def read(self, rows: Int64, deliver: Deliver) -> None:
-        self._in_parts(protocol.READ, rows, None, lambda deadline: {}, deliver)
+    def read(self, rows: Int64, receive_rows: Deliver) -> None:
+        self._in_parts(protocol.READ, rows, None, lambda deadline: {}, receive_rows)
 
-    def read_guarded(self, rows: Int64, versions: Int32, not_before: int, deliver: Deliver) -> None:
+    def read_guarded(self, rows: Int64, versions: Int32, not_before: int, receive_rows: Deliver) -> None:
         def header(deadline: float) -> dict[str, Any]:
             return {"not_before": not_before, "park_seconds": PARK_SHARE * (deadline - time.monotonic())}
 
-        self._in_parts(protocol.GUARDED, rows, versions, header, deliver)
+        self._in_parts(protocol.GUARDED, rows, versions, header, receive_rows)
 
     def write(self, batches: Callable[[Any], Iterator[tuple[Any, bool]]], step: int | None) -> None:
         """`batches` makes the batches for a schema, as often as they have to be sent."""
@@ -101,7 +199,7 @@ class Link:
         rows: Int64,
         versions: Int32 | None,
         header: Callable[[float], dict[str, Any]],
-        deliver: Deliver,
+        receive_rows: Deliver,
     ) -> None:
         """Reads in requests that the server accepts."""
         for start in range(0, len(rows), self.rows_per_request_max):
@@ -111,7 +209,7 @@ class Link:
                 expected = None if versions is None else versions[part]
                 offset = part.start
                 exchange.read(
-                    rows[part], expected, header(deadline), lambda begin, chunk: deliver(offset + begin, chunk)
+                    rows[part], expected, header(deadline), lambda begin, chunk: receive_rows(offset + begin, chunk)
                 )
 
             self._attempt(kind, "a read", work)

@@ -21,9 +21,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from foresee.base.arrays import Int32, Int64
 from foresee.errors import ConsistencyError, ForeseeError, LostWriteError, StaleReadError, StoreError, UsageError
 from foresee.store.commits import Part
-from foresee.store.contract import Int32, Int64, Layout, Rows
+from foresee.store.contract import Layout, Rows
 
 PROTOCOL_VERSION = 2
 CHUNKS = 6

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from foresee.store.contract import Float32, Int32, Int64, Layout, Rows
+from foresee.base.arrays import Float32, Int32, Int64
+from foresee.store.contract import Layout, Rows
 from foresee.store.kernels import read_only
 
 

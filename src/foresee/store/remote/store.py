@@ -16,18 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from foresee.base.arrays import Int32, Int64
 from foresee.errors import ConfigError, UsageError
-from foresee.store.check import check_request
+from foresee.rpc.endpoint import Endpoint, Watchdog, ask_once
+from foresee.rpc.security import read_token
 from foresee.store.commits import Commit
-from foresee.store.contract import Int32, Int64, Layout, Rows
+from foresee.store.contract import Layout, Rows, check_request
 from foresee.store.remote import protocol
-from foresee.store.remote.access import read_token
-from foresee.store.remote.agreement import check_agreement
-from foresee.store.remote.endpoint import Endpoint, ask_once
-from foresee.store.remote.exchange import Deliver
-from foresee.store.remote.link import Link
+from foresee.store.remote.link import Deliver, Link
+from foresee.store.remote.opening import check_agreement
 from foresee.store.remote.shards import scatter, split
-from foresee.store.remote.watchdog import Watchdog
 
 COMMIT_SECONDS = 600.0
 
@@ -101,7 +99,7 @@ class RemoteStore:
     def read(self, rows: Int64, out: Rows) -> None:
         self._check_open()
         check_request(self._layout, rows, out)
-        self._read_all(rows, out, lambda link, part, positions, deliver: link.read(part, deliver))
+        self._read_all(rows, out, lambda link, part, positions, receive_rows: link.read(part, receive_rows))
 
     def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
         """Reads rows once they are what the plan expects; waits at the servers, up to the deadline.
@@ -115,9 +113,9 @@ class RemoteStore:
         if len(versions) != len(rows) or versions.dtype != out.versions.dtype:
             raise UsageError(f"{len(rows)} rows need as many int32 versions, got {len(versions)} of {versions.dtype}")
 
-        def read(link: Link, part: Int64, positions: Int64 | None, deliver: Deliver) -> None:
+        def read(link: Link, part: Int64, positions: Int64 | None, receive_rows: Deliver) -> None:
             expected = versions if positions is None else versions[positions]
-            link.read_guarded(part, expected, not_before, deliver)
+            link.read_guarded(part, expected, not_before, receive_rows)
 
         self._read_all(rows, out, read)
 
@@ -246,13 +244,13 @@ class RemoteStore:
 def _place_into(out: Rows) -> Deliver:
     """Chunks of the only server come in the caller's order."""
 
-    def deliver(begin: int, chunk: Rows) -> None:
+    def receive_rows(begin: int, chunk: Rows) -> None:
         end = begin + len(chunk)
         out.values[begin:end] = chunk.values
         out.state[begin:end] = chunk.state
         out.versions[begin:end] = chunk.versions
 
-    return deliver
+    return receive_rows
 
 
 def _scatter_into(out: Rows, positions: Int64) -> Deliver:

@@ -20,9 +20,9 @@ from threading import Condition, RLock
 import numpy as np
 from numpy.typing import NDArray
 
+from foresee.base.arrays import Int32, Int64
 from foresee.errors import LostWriteError, StaleReadError, StoreError, UsageError
 from foresee.plan.record import UNKNOWN_VERSION
-from foresee.store.contract import Int32, Int64
 
 GONE_POLL_SECONDS = 1.0
 """How often a parked read looks whether its client is still there."""

@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from foresee.errors import ConfigError, StoreError
-from foresee.store.server.limits import Limits
-from foresee.store.server.security import Security
+from foresee.rpc.limits import Limits
+from foresee.rpc.security import Security
 from foresee.store.server.service import EmbeddingServer
 from foresee.store.server.shard import Shard
 

@@ -14,20 +14,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from foresee import documents
+from foresee.base import json_fields
+from foresee.base.arrays import Int32, Int64
 from foresee.errors import StoreError
+from foresee.rpc.limits import ACTION_BYTES_MAX
 from foresee.store.commits import OpenAt, Prepare, Settle
-from foresee.store.contract import Int32, Int64, Layout, Rows
+from foresee.store.contract import Layout, Rows
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import Opening
-from foresee.store.server.limits import ACTION_BYTES_MAX
 
 RUN_CHARACTERS_MAX = 256
 WORKERS_MAX = 1 << 16
 STARTED_MAX = 1 << 53
 """Milliseconds."""
 PARK_SECONDS_MAX = 86_400.0
-VERSION_MAX = documents.SMALL_MAX - 1
+VERSION_MAX = json_fields.SMALL_MAX - 1
 """One less than fits: shards count versions from one higher."""
 _REMEDY = "use a client of this version"
 
@@ -49,32 +50,32 @@ def parse_content(body: bytes) -> dict[str, Any]:
     with _refused("this content"):
         if len(body) > ACTION_BYTES_MAX:
             raise ValueError(f"it has {len(body):,} bytes, more than {ACTION_BYTES_MAX:,}")
-        return documents.parse_object(body or b"{}")
+        return json_fields.parse_object(body or b"{}")
 
 
 def parse_opening(command: bytes | None) -> Opening:
     """Who opens a connection."""
     content = parse_content(command or b"")
     with _refused("this opening"):
-        kind = documents.text_of(content, "kind")
+        kind = json_fields.text_of(content, "kind")
         if kind not in (protocol.READ, protocol.GUARDED, protocol.WRITE):
             raise ValueError("its kind is none of read, guarded and write")
         return Opening(
             kind=kind,
-            incarnation=documents.text_of(content, "incarnation", RUN_CHARACTERS_MAX),
+            incarnation=json_fields.text_of(content, "incarnation", RUN_CHARACTERS_MAX),
             run=_run(content),
-            worker=None if content.get("worker") is None else documents.whole(content, "worker", 0, WORKERS_MAX - 1),
+            worker=None if content.get("worker") is None else json_fields.whole(content, "worker", 0, WORKERS_MAX - 1),
         )
 
 
 def parse_joining(content: dict[str, Any]) -> Joining:
     with _refused("this joining"):
-        num_workers = documents.whole(content, "num_workers", 1, WORKERS_MAX)
+        num_workers = json_fields.whole(content, "num_workers", 1, WORKERS_MAX)
         return Joining(
-            run=documents.text_of(content, "run", RUN_CHARACTERS_MAX),
-            worker=documents.whole(content, "worker", -WORKERS_MAX, WORKERS_MAX),
+            run=json_fields.text_of(content, "run", RUN_CHARACTERS_MAX),
+            worker=json_fields.whole(content, "worker", -WORKERS_MAX, WORKERS_MAX),
             num_workers=num_workers,
-            first_step=None if content.get("first_step") is None else documents.whole(content, "first_step"),
+            first_step=None if content.get("first_step") is None else json_fields.whole(content, "first_step"),
             opened=content.get("opened") is True,
         )
 
@@ -83,36 +84,36 @@ def parse_open_at(content: dict[str, Any]) -> tuple[OpenAt, int]:
     """At which commit a run begins, and how many workers it has."""
     with _refused("this opening of a run"):
         message = OpenAt(
-            run=documents.text_of(content, "run", RUN_CHARACTERS_MAX),
-            incarnation=documents.text_of(content, "incarnation", RUN_CHARACTERS_MAX),
-            epoch=documents.whole(content, "epoch"),
-            step=documents.whole(content, "step"),
-            started=documents.whole(content, "started", high=STARTED_MAX),
+            run=json_fields.text_of(content, "run", RUN_CHARACTERS_MAX),
+            incarnation=json_fields.text_of(content, "incarnation", RUN_CHARACTERS_MAX),
+            epoch=json_fields.whole(content, "epoch"),
+            step=json_fields.whole(content, "step"),
+            started=json_fields.whole(content, "started", high=STARTED_MAX),
         )
-        return message, documents.whole(content, "num_workers", 1, WORKERS_MAX)
+        return message, json_fields.whole(content, "num_workers", 1, WORKERS_MAX)
 
 
 def parse_prepare(content: dict[str, Any]) -> Prepare:
     with _refused("this commit"):
-        return Prepare(run=_run(content), step=documents.whole(content, "step"), on=documents.whole(content, "on"))
+        return Prepare(run=_run(content), step=json_fields.whole(content, "step"), on=json_fields.whole(content, "on"))
 
 
 def parse_settle(content: dict[str, Any]) -> Settle:
     with _refused("this commit"):
-        return Settle(run=_run(content), step=documents.whole(content, "step"))
+        return Settle(run=_run(content), step=json_fields.whole(content, "step"))
 
 
 def parse_commit(content: dict[str, Any]) -> tuple[int, str | None]:
     """The step to commit, and the run it is for."""
     with _refused("this commit"):
-        return documents.whole(content, "step"), _run(content)
+        return json_fields.whole(content, "step"), _run(content)
 
 
 def parse_guard(header: dict[str, Any]) -> tuple[int, float]:
     """The step a guarded read waits for, and how many seconds it may."""
     with _refused("this guarded read"):
-        park_seconds = documents.number(header, "park_seconds", -PARK_SECONDS_MAX, PARK_SECONDS_MAX)
-        return documents.whole(header, "not_before", -1), park_seconds
+        park_seconds = json_fields.number(header, "park_seconds", -PARK_SECONDS_MAX, PARK_SECONDS_MAX)
+        return json_fields.whole(header, "not_before", -1), park_seconds
 
 
 def parse_write_header(header: dict[str, Any]) -> tuple[bool, int | None]:
@@ -120,7 +121,7 @@ def parse_write_header(header: dict[str, Any]) -> tuple[bool, int | None]:
     with _refused("this write"):
         if not isinstance(header.get("last"), bool):
             raise ValueError("last is neither true nor false")
-        return header["last"], None if header.get("step") is None else documents.whole(header, "step")
+        return header["last"], None if header.get("step") is None else json_fields.whole(header, "step")
 
 
 def ids_of(batch: Any, kind: str, layout: Layout) -> tuple[Int64, Int32 | None]:
@@ -158,7 +159,7 @@ def check_batch(batch: Any, schema: Any) -> None:
 
 
 def _run(content: dict[str, Any]) -> str | None:
-    return None if content.get("run") is None else documents.text_of(content, "run", RUN_CHARACTERS_MAX)
+    return None if content.get("run") is None else json_fields.text_of(content, "run", RUN_CHARACTERS_MAX)
 
 
 @contextmanager

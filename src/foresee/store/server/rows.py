@@ -4,27 +4,33 @@ In: row ids with what the plan expects of them, and rows to assign. Out: chunks 
 are ready. A chunk is gathered first and judged by the versions that were found; what is not ready is read again when
 something was applied. Readers and writers exclude each other for one chunk at a time, so a version is never seen before
 its row is complete, and a parked read holds no lock.
+
+A lock that many readers hold together and a writer alone.
+
+In: threads. Out: never a reader beside a writer. A waiting writer goes before readers that come later, so a steady
+stream of reads cannot keep write-backs out. It is held for one chunk of rows, never while a request waits.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from threading import Lock
+from threading import Condition, Lock
 
 import numpy as np
 
+from foresee.base import failpoints
+from foresee.base.arrays import Int32, Int64
+from foresee.base.failpoints import failpoint
 from foresee.errors import StoreError, UsageError
-from foresee.store import points
 from foresee.store.commits import Instruction, Message, OpenAt, Part, decide
-from foresee.store.contract import Int32, Int64, Rows
-from foresee.store.points import reach
+from foresee.store.contract import Rows
 from foresee.store.remote.shards import scatter
 from foresee.store.server.applied import Applied, not_ready
-from foresee.store.server.counters import Counters
 from foresee.store.server.shard import Shard
-from foresee.store.server.shared_lock import SharedLock
+from foresee.store.server.status import Counters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +77,7 @@ class RowService:
             if run is not None:
                 self.applied.check_run(run)
             self.shard.write(rows, source)
-            reach(points.ROWS_APPLIED)
+            failpoint(failpoints.ROWS_APPLIED)
         self.applied.rows_written()
         self.counters.add(rows_written=len(rows), bytes_written=len(rows) * self.shard.layout.row_bytes)
 
@@ -111,7 +117,7 @@ class RowService:
         with self._lock.exclusive():
             self._carry_out(instructions)
             self.applied.begin(message.run, num_workers, message.step, opened=True, started=message.started)
-        reach(points.RUN_OPENED)
+        failpoint(failpoints.RUN_OPENED)
 
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
@@ -155,3 +161,58 @@ class RowService:
 
     def _count_read(self, num_rows: int) -> None:
         self.counters.add(rows_read=num_rows, bytes_read=num_rows * self.shard.layout.row_bytes)
+
+
+class SharedLock:
+    """Not reentrant."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._num_readers = 0
+        self._num_writers_waiting = 0
+        self._writing = False
+        self._sharing = _Sharing(self)
+
+    def shared(self) -> AbstractContextManager[None]:
+        return self._sharing
+
+    def take_shared(self) -> None:
+        with self._changed:
+            while self._writing or self._num_writers_waiting:
+                self._changed.wait()
+            self._num_readers += 1
+
+    def give_shared(self) -> None:
+        with self._changed:
+            self._num_readers -= 1
+            if not self._num_readers:
+                self._changed.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        with self._changed:
+            self._num_writers_waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._writing and not self._num_readers)
+            finally:
+                self._num_writers_waiting -= 1
+            self._writing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+
+
+class _Sharing:
+    """A reader's side, with nothing to remember: all chunks of all reads go through the same one."""
+
+    def __init__(self, lock: SharedLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.take_shared()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.give_shared()

@@ -20,19 +20,18 @@ import pyarrow as pa
 from pyarrow import flight
 
 from foresee.errors import ForeseeError, StoreError
+from foresee.rpc.connection_limiter import Connection, ConnectionLimiter
+from foresee.rpc.limits import Admission, Limits, read_bytes, write_bytes
+from foresee.rpc.security import Security, TokenCheck, check_address, location
 from foresee.store.commits import Message
 from foresee.store.layouts import layout_to_dict
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import BusyError, Opening
 from foresee.store.server import requests
 from foresee.store.server.applied import Applied
-from foresee.store.server.counters import Counters
-from foresee.store.server.door import Door, Visitor
-from foresee.store.server.limits import Admission, Limits, read_bytes, write_bytes
 from foresee.store.server.rows import Guard, RowService
-from foresee.store.server.security import Security, TokenCheck, check_address, location
 from foresee.store.server.shard import Shard
-from foresee.store.server.status import memory_bytes
+from foresee.store.server.status import Counters, memory_bytes
 
 Messages = Iterator[tuple[Any, dict[str, Any]]]
 """Batches of requests, each with its header."""
@@ -64,7 +63,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             middleware=None if security.token is None else {"token": TokenCheck(security.token)},
         )
         self.address = location(host, self.port, security)
-        self._door = Door(self.port, self._admission.limits.rules(shard.layout))
+        self._door = ConnectionLimiter(self.port, self._admission.limits.rules(shard.layout))
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """One connection, until its client closes it."""
@@ -133,7 +132,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             self._applied.check_worker(opening.worker or 0)
 
     def _serve_read(
-        self, opening: Opening, context: Any, messages: Messages, writer: Any, visitor: Visitor
+        self, opening: Opening, context: Any, messages: Messages, writer: Any, visitor: Connection
     ) -> None:
         for batch, header in messages:
             self._counters.add(requests=1)
@@ -158,7 +157,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             except Exception as error:
                 self._refuse(writer, error)
 
-    def _reply(self, rows: Any, guard: Guard | None, writer: Any, visitor: Visitor) -> None:
+    def _reply(self, rows: Any, guard: Guard | None, writer: Any, visitor: Connection) -> None:
         chunk = protocol.chunk_rows(len(rows), self._shard.layout)
         for begin in range(0, len(rows), chunk):
             piece = rows[begin : begin + chunk]
@@ -172,7 +171,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                 writer.write_batch(batch)
 
     def _serve_write(
-        self, opening: Opening, context: Any, messages: Messages, writer: Any, visitor: Visitor
+        self, opening: Opening, context: Any, messages: Messages, writer: Any, visitor: Connection
     ) -> None:
         """Rows are assigned chunk by chunk; the last chunk is answered, with the first thing that went wrong if any."""
         failure: Exception | None = None
@@ -203,7 +202,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             # Only now, when every row of the step is in the store.
             self._applied.raise_to(opening.run, opening.worker or 0, step)
 
-    def _messages(self, reader: Any, visitor: Visitor) -> Messages:
+    def _messages(self, reader: Any, visitor: Connection) -> Messages:
         """Batches and headers until the client closes the connection or goes away."""
         while True:
             try:

@@ -16,12 +16,13 @@ from typing import Any
 import numba
 import numpy as np
 
-from foresee import documents
+from foresee.base import json_fields
+from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.files import Files
 from foresee.errors import StoreError
 from foresee.store.commits import Instruction, Part
-from foresee.store.contract import Float32, Int32, Int64, Layout, Rows, Table
+from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskReader, DiskStore
-from foresee.store.disk.files import Files
 from foresee.store.initial import fill_initial_row, initial_key, initial_unit
 from foresee.store.layouts import layout_from_dict, layout_to_dict
 from foresee.store.memory import MemoryStore
@@ -183,9 +184,9 @@ def _inner_layout(layout: Layout, share: Share) -> Layout:
 def read_shard_file(folder: Path) -> dict[str, Any] | None:
     path = folder / SHARD_FILE
     try:
-        content = documents.parse_object(path.read_bytes())
+        content = json_fields.parse_object(path.read_bytes())
         layout_from_dict(content.get("layout"))
-        numbers = {name: documents.whole(content, name) for name in ("shard", "num_shards")}
+        numbers = {name: json_fields.whole(content, name) for name in ("shard", "num_shards")}
         return {**numbers, "layout": content["layout"]}
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -1,13 +1,36 @@
 """The state of a server as text for a person.
 
 In: the answer to the `status` action. Out: a few lines. A monitor reads the JSON itself.
+
+What a server has done since it started, for a person and for a monitor.
+
+In: events. Out: numbers that only rise, except `parked_now`. Reading them takes no lock that serving needs for long.
+
+How much memory a server will take at most, before it takes it.
+
+In: the rows it holds and its limits. Out: bytes by purpose, in words, and a refusal if the machine lacks them. Whatever
+clients do, a server stays within this: `limits` and `door` hold them to the numbers that are added up here, and
+`benchmarks/bounds.py` measures it under ten times the load.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from threading import Lock
 from typing import Any
+
+import numpy as np
+
+from foresee.base.machine import available_bytes, in_megabytes, used_bytes
+from foresee.errors import ConfigError
+from foresee.rpc.limits import Limits
+from foresee.store.contract import Layout, Rows, Table
+from foresee.store.remote.shards import scatter
+from foresee.store.server.shard import Shard, Share, memory_shard
 
 
 def memory_bytes() -> int:
@@ -34,3 +57,118 @@ def status_text(status: dict[str, Any]) -> str:
         + (f"run {status['run']}, applied up to step: {workers}" if status["run"] else "no run"),
     )
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """A snapshot."""
+
+    requests: int = 0
+    rows_read: int = 0
+    rows_written: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    parked_now: int = 0
+    """Reads that wait for write-backs at this moment."""
+    parked_total: int = 0
+    refused: int = 0
+    """Requests answered with an error."""
+
+
+class Counters:
+    """Adds up `Counts`. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts = asdict(Counts())
+
+    def add(self, **amounts: int) -> None:
+        with self._lock:
+            for name, amount in amounts.items():
+                self._counts[name] += amount
+
+    @contextmanager
+    def parked(self) -> Iterator[None]:
+        self.add(parked_now=1, parked_total=1)
+        try:
+            yield
+        finally:
+            self.add(parked_now=-1)
+
+    def snapshot(self) -> Counts:
+        with self._lock:
+            return Counts(**self._counts)
+
+
+CONNECTION_BYTES = 512 << 10
+"""Of a connection with a call on it: its thread, and what gRPC keeps for it."""
+STRANGER_BYTES = 1 << 20
+"""Of a connection that may begin calls with a few kilobytes, and nothing else."""
+SERVING_BYTES = 48 << 20
+"""What the libraries take with the first requests: threads, pools, buffers of their own."""
+ALLOCATOR_SHARE = 1.75
+"""Memory beside that of the requests, over it: a message is there twice while it is taken apart, as pieces and as
+Arrow's buffer, and two allocators keep what was given back for the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Bytes by purpose."""
+
+    process: int
+    """The program itself, as it is now."""
+    rows: int
+    """Of a shard in memory, once every row was written. Rows on disk are the system's to keep or forget."""
+    requests: int
+    """Being served."""
+    arriving: int
+    """Received and not yet a request."""
+    connections: int
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def warm_up() -> None:
+    """Loads what the first request would load: the compiled kernels, which are a good part of the program."""
+    layout = Layout(tables=(Table("warm", 9),), width=2, state_width=1, optimizer="none")
+    for share in (Share(1, 2), Share(0, 1)):
+        shard = memory_shard(layout, share)
+        rows = Rows.empty(1, layout)
+        shard.read(np.array([share.shard]), rows)
+        shard.write(np.array([share.shard]), rows)
+        scatter(rows, np.array([0]), rows)
+        shard.close()
+
+
+def footprint(shard: Shard, limits: Limits, *, in_memory: bool) -> Footprint:
+    """What a server of this shard takes at most, under these limits."""
+    rules = limits.rules(shard.layout)
+    share = 1 + ALLOCATOR_SHARE
+    return Footprint(
+        process=used_bytes() + SERVING_BYTES,
+        rows=shard.num_rows * shard.layout.row_bytes + shard.num_rows // 8 if in_memory else 0,
+        requests=int(share * limits.bytes_in_flight_max),
+        arriving=int(share * rules.unread_total_bytes_max),
+        connections=rules.connections_max * CONNECTION_BYTES + rules.strangers_max * STRANGER_BYTES,
+    )
+
+
+def in_words(needed: Footprint) -> str:
+    """One line for a person."""
+    parts = ", ".join(f"{field.name} {in_megabytes(getattr(needed, field.name))}" for field in fields(needed))
+    return f"memory needed, at most: {in_megabytes(needed.total)} ({parts})"
+
+
+def check_footprint(needed: Footprint, available: int | None = None) -> None:
+    """Refuses what the machine cannot give."""
+    available = available_bytes() if available is None else available
+    if available is not None and needed.total - needed.process > available:
+        larger = needed.rows > needed.requests + needed.arriving
+        decide_restart = "keep the rows on disk (--folder), or use more servers" if larger else "lower --bytes-in-flight-max"
+        raise ConfigError(
+            f"this server needs up to {in_megabytes(needed.total - needed.process)} more memory "
+            f"({in_megabytes(needed.rows)} for rows, {in_megabytes(needed.requests + needed.arriving)} for requests), "
+            f"and {in_megabytes(available)} are available; {decide_restart}"
+        )

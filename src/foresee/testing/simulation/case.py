@@ -3,22 +3,31 @@
 In: a seed. Out: a `Case`, which many schedules share. Values are small whole numbers, so sums are exact and the result
 is that of plain synchronous training, whatever the number of workers (`Reference`). One column is different: its
 gradients are numbers whose float32 sum depends on the order, so a sum in another order than that of the workers shows.
+
+The slots of a simulated trainer: the engine's own bookkeeping of slots, and rows of a few whole numbers.
+
+What `engine.cache.SlotCache` does with kernels is done here with plain numpy, as far as the conversation of workers and
+a flush ask for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from foresee.engine.workers.itinerary import Itinerary
+from foresee.base.arrays import Float32, Int32, Int64
+from foresee.engine.cache import SlotTable
+from foresee.engine.exchange.schedule import ExchangeSchedule
 from foresee.plan import make_planner, plan
 from foresee.plan.check_step import rows_of
-from foresee.plan.record import UNKNOWN_VERSION, Header, Int64, Record, Touches
+from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record
 from foresee.plan.workers.placement import PLACEMENTS
-from foresee.store.contract import Float32, Int32, Layout, Table
+from foresee.store.contract import Layout, Rows, Table
 
 EXACT, ORDERED = 0, 1
 """Columns of a row's values: a whole number that training depends on, and the last sum of numbers in worker order."""
@@ -34,7 +43,7 @@ class Task:
     """A record with what a simulated trainer needs beside it."""
 
     record: Record
-    itinerary: Itinerary
+    itinerary: ExchangeSchedule
     rows: Int64
     """Of `record.unique`."""
     keys: NDArray[np.float64]
@@ -72,7 +81,7 @@ class Case:
     planner: str
     header: Header
     layout: Layout
-    trace: list[Touches]
+    trace: list[Accesses]
     reference: Reference
     forgetful: bool = False
     """The planner knows no version of a row that is fetched, as of rows that left its window long ago: then a read is
@@ -114,7 +123,7 @@ def make_case(seed: int) -> Case:
     planner = rng.choice(ALONE if num_workers == 1 else TOGETHER)
     window = 2 if planner == "window" else None
     most = max(
-        len(np.unique(np.concatenate([touches.rows for touches in trace[step : step + (window or 0) + 1]])))
+        len(np.unique(np.concatenate([accesses.rows for accesses in trace[step : step + (window or 0) + 1]])))
         for step in range(num_steps)
     )
     header = Header(
@@ -141,10 +150,10 @@ def make_case(seed: int) -> Case:
     )  # fmt: skip
 
 
-def _touches(rng: Random, num_samples: int, num_lookups: int, num_rows: int, skew: float) -> Touches:
+def _touches(rng: Random, num_samples: int, num_lookups: int, num_rows: int, skew: float) -> Accesses:
     rows = [int(rng.random() ** skew * num_rows) for _ in range(num_samples * num_lookups)]
     offsets = np.arange(0, len(rows) + 1, num_lookups, dtype=np.int32)
-    return Touches(np.array(rows, np.int64), offsets)
+    return Accesses(np.array(rows, np.int64), offsets)
 
 
 def _keys(step: int, samples: Int32, num_lookups: int) -> NDArray[np.float64]:
@@ -153,18 +162,18 @@ def _keys(step: int, samples: Int32, num_lookups: int) -> NDArray[np.float64]:
     return (step * 5 + sample * 7 + position * 3).astype(np.float64)
 
 
-def _num_lookups(touches: Touches) -> int:
-    return len(touches.rows) // touches.num_samples
+def _num_lookups(accesses: Accesses) -> int:
+    return len(accesses.rows) // accesses.num_samples
 
 
-def _reference(trace: list[Touches], num_rows: int) -> Reference:
+def _reference(trace: list[Accesses], num_rows: int) -> Reference:
     values, state = np.zeros((num_rows, WIDTH), np.float32), np.zeros((num_rows, STATE_WIDTH), np.float32)
     versions, dense = np.zeros(num_rows, np.int32), 0
     reference = Reference([values[:, EXACT].copy()], [state[:, 0].copy()], [versions.copy()], [0])
-    for step, touches in enumerate(trace):
-        keys = _keys(step, np.arange(touches.num_samples, dtype=np.int32), _num_lookups(touches))
-        each = gradients(values[touches.rows, EXACT], keys)
-        rows, inverse = np.unique(touches.rows, return_inverse=True)
+    for step, accesses in enumerate(trace):
+        keys = _keys(step, np.arange(accesses.num_samples, dtype=np.int32), _num_lookups(accesses))
+        each = gradients(values[accesses.rows, EXACT], keys)
+        rows, inverse = np.unique(accesses.rows, return_inverse=True)
         sums = np.zeros((len(rows), WIDTH), np.float32)
         sums[:, EXACT] = np.bincount(inverse, weights=each, minlength=len(rows))
         step_rows(values, state, versions, rows, sums, step + 1)
@@ -185,8 +194,8 @@ def _plan(case: Case, first_step: int) -> Plan:
     tasks, ordered = [], []
     for begin in range(0, len(records), case.num_workers):
         together = records[begin : begin + case.num_workers]
-        touches = trace[together[0].step - first_step]
-        step = [_task(record, touches, case.num_workers) for record in together]
+        accesses = trace[together[0].step - first_step]
+        step = [_task(record, accesses, case.num_workers) for record in together]
         tasks.append(step)
         ordered.append(_ordered_sum(step, case.header.num_rows))
     return Plan(first_step, tasks, ordered)
@@ -197,15 +206,15 @@ def _without_versions(record: Record) -> Record:
     return replace(record, fetch=replace(fetch, version=np.full(len(fetch), UNKNOWN_VERSION, np.int32)))
 
 
-def _task(record: Record, touches: Touches, num_workers: int) -> Task:
-    looked_up = rows_of(touches, record)
+def _task(record: Record, accesses: Accesses, num_workers: int) -> Task:
+    looked_up = rows_of(accesses, record)
     rows = np.empty(len(record.unique), np.int64)
     rows[record.inverse] = looked_up
-    keys = _keys(record.step, record.samples, _num_lookups(touches))
+    keys = _keys(record.step, record.samples, _num_lookups(accesses))
     ordered = np.zeros(len(rows), np.float32)
     for position, key in zip(record.inverse.tolist(), keys.astype(int).tolist(), strict=True):
         ordered[position] += np.float32(ORDERED_GRADIENTS[(key * key + key) % len(ORDERED_GRADIENTS)])
-    return Task(record, Itinerary.of(record, num_workers), rows, keys, ordered)
+    return Task(record, ExchangeSchedule.of(record, num_workers), rows, keys, ordered)
 
 
 def _ordered_sum(step: list[Task], num_rows: int) -> Float32:
@@ -214,3 +223,57 @@ def _ordered_sum(step: list[Task], num_rows: int) -> Float32:
     for task in step:
         total[task.rows] += task.ordered
     return total
+
+
+class SimulatedCache:
+    """As much of `engine.cache.Cache` as is needed without models."""
+
+    def __init__(self, layout: Layout, capacity_rows: int) -> None:
+        self.table = SlotTable(capacity_rows)
+        self.rows = Rows(
+            np.zeros((capacity_rows, layout.width), np.float32),
+            np.zeros((capacity_rows, layout.state_width), np.float32),
+            np.zeros(capacity_rows, np.int32),
+        )
+
+    def fill(self, fetch: Fetch, staging: Rows) -> None:
+        self.put(fetch.slot, staging)
+        self.table.hold(fetch, staging.versions)
+
+    def apply(self, slots: Int32, sums: Any, *, version: int) -> None:
+        if len(slots):
+            step_rows(self.rows.values, self.rows.state, self.rows.versions, slots, sums.numpy(), version)
+
+    def copy(self, slots: Int32) -> Rows:
+        rows = self.rows
+        return Rows(rows.values[slots], rows.state[slots], rows.versions[slots])
+
+    def put(self, slots: Int32, arrived: Rows) -> None:
+        if len(slots):
+            self.rows.values[slots] = arrived.values
+            self.rows.state[slots] = arrived.state
+            self.rows.versions[slots] = arrived.versions
+
+    def take(self, evict: Evict) -> Rows:
+        out = self.copy(evict.slot)
+        self.table.free(evict.slot)
+        return out
+
+    def changed(self) -> tuple[Int64, Rows]:
+        slots = self.table.changed(self.rows.versions)
+        return self.table.row[slots], self.copy(slots)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGradients:
+    """The gradients of a step, as the conversation asks for them."""
+
+    record: Record
+    of_unique: Tensor
+    cache: SimulatedCache
+
+    def sums(self, positions: Int32) -> Tensor:
+        return self.of_unique[positions]
+
+    def apply(self, positions: Int32) -> None:
+        self.cache.apply(self.record.unique[positions], self.of_unique[positions], version=self.record.step + 1)

@@ -6,6 +6,8 @@ some day, and must not disturb the attempt that replaced it.
 
 Judged: every read against synchronous training; after every death, that exactly one commit can be opened, that it is
 whole at all servers and no older than the newest decided one; at the end, every value, state and version.
+
+The planner that simulated trainers ask.
 """
 
 from __future__ import annotations
@@ -18,10 +20,9 @@ from foresee.errors import ForeseeError, StaleReadError, StoreError
 from foresee.store.commits import Part, step_to_open
 from foresee.store.server.shard import Share
 from foresee.testing.simulation.case import EXACT, ORDERED, Case
-from foresee.testing.simulation.planner import Planner
 from foresee.testing.simulation.server import Disk, Server, rows_of_commit
 from foresee.testing.simulation.trainer import Trainer
-from foresee.testing.simulation.world import World
+from foresee.testing.simulation.world import Call, Process, World
 
 VIOLATIONS_MAX = 5
 STARTS_STALLED = 0.1
@@ -285,3 +286,20 @@ class Cluster:
         for shard, disk in enumerate(self._disks):
             if (disk.part.committed, disk.part.prepared) != (self.case.num_steps, None):
                 self.wrong(None, f"server {shard} ended with {disk.part}")
+
+
+RECORDS_OF_ONE_ANSWER = 3
+
+
+class Planner(Process):
+    """Plans again from the run's first step whenever it is started, and gives each worker its own records."""
+
+    def __init__(self, world: World, cluster: Cluster) -> None:
+        super().__init__(world, "planner")
+        self._cluster = cluster
+        world.roles[self.name] = self
+
+    def handle(self, call: Call) -> None:
+        first_step, worker, step = call.request
+        tasks = self._cluster.case.plan(first_step).tasks[step - first_step :][:RECORDS_OF_ONE_ANSWER]
+        self.world.reply(call, [together[worker] for together in tasks])

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from foresee.base.arrays import Float32, Int32, Int64
 from foresee.errors import ForeseeError, StoreError
 from foresee.store.commits import Discard, GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Float32, Int32, Int64, Layout, Rows
-from foresee.store.memory import MemoryStore
-from foresee.store.pre_images import PreImages
+from foresee.store.contract import Layout, Rows
+from foresee.store.memory import MemoryStore, PreImages
 from foresee.store.server.applied import Applied
-from foresee.store.server.counters import Counters
 from foresee.store.server.rows import Guard, RowService
 from foresee.store.server.shard import Shard, Share
 from foresee.store.server.shard import _inner_layout as inner_layout
+from foresee.store.server.status import Counters
 from foresee.testing.simulation.world import Call, Process, World
 
 Snapshot = tuple[Float32, Any]

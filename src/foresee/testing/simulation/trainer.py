@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from foresee.engine.pipeline import WRITES_IN_FLIGHT, Helping, joined, may_be_fetched, parted
-from foresee.engine.workers.conversation import Conversation, Moments, StartBackground, Swap
+from foresee.base.arrays import Int64
+from foresee.engine.exchange.protocol import ExchangeProtocol, Phases, StartBackground, Swap
+from foresee.engine.pipeline import WRITES_IN_FLIGHT, FetchBatching, joined, may_be_fetched, parted
 from foresee.errors import ForeseeError, StoreError
-from foresee.plan.record import Int64, Record
+from foresee.plan.record import Record
 from foresee.store.commits import Commit, OpenAt, Prepare, Settle, step_to_open
 from foresee.store.contract import Rows
 from foresee.store.remote.shards import split
 from foresee.testing.simulation import case as arithmetic
-from foresee.testing.simulation.cache import SimulatedCache, SimulatedGradients
-from foresee.testing.simulation.case import EXACT, ORDERED, WIDTH
+from foresee.testing.simulation.case import EXACT, ORDERED, WIDTH, SimulatedCache, SimulatedGradients
 from foresee.testing.simulation.case import Task as Planned
 from foresee.testing.simulation.server import Joining, Reading, Refused, Writing
 from foresee.testing.simulation.world import Call, Process, Task, World
@@ -54,7 +54,7 @@ class Trainer(Process):
         self._ready: deque[tuple[Planned, Rows]] = deque()
         self._writes: deque[tuple[int, Int64, Rows, int]] = deque()
         self._cache = SimulatedCache(self._case.layout, self._case.header.capacity_rows)
-        self._conversation = Conversation(self._case.layout, rank, self._case.num_workers)
+        self._conversation = ExchangeProtocol(self._case.layout, rank, self._case.num_workers)
         self._in_background = False
         self._tickets = self._tickets_done = 0
         self._incarnations: list[str] = []
@@ -95,7 +95,7 @@ class Trainer(Process):
         """The moments of a step in the order of `engine.loop`."""
         record = planned.record
         self._cache.fill(record.fetch, staging)
-        self._conversation.deliver(record.step, self._cache)  # type: ignore[arg-type]
+        self._conversation.receive_rows(record.step, self._cache)  # type: ignore[arg-type]
         sums, contribution = self._gradients(planned)
         yield from self.sleep(self.world.rng.random())
         wishes = yield from self._swap(PULSE, [(contribution, self._wants_commit())] * self._case.num_workers)
@@ -108,7 +108,7 @@ class Trainer(Process):
         self.progress = True
         if self._case.num_workers > 1:
             yield from self._carry_out(
-                self._conversation.depart(record, planned.itinerary, self._cache)  # type: ignore[arg-type]
+                self._conversation.send_rows(record, planned.itinerary, self._cache)  # type: ignore[arg-type]
             )
         self.cluster.step_done(self)
         if any(wish[1] for wish in wishes) or self._steps_done == self._case.num_steps:
@@ -141,7 +141,7 @@ class Trainer(Process):
 
     # Peers -----------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, moments: Moments) -> Task:
+    def _carry_out(self, moments: Phases) -> Task:
         answer: Any = None
         while True:
             try:
@@ -157,7 +157,7 @@ class Trainer(Process):
             else:
                 yield from self._finish_background()
 
-    def _travel(self, moments: Moments) -> Task:
+    def _travel(self, moments: Phases) -> Task:
         yield from self._carry_out(moments)
         self._in_background = False
 
@@ -197,7 +197,7 @@ class Trainer(Process):
 
     def _fetch_rows(self, step: int) -> Task:
         """As the reader of `engine.pipeline`: in step order, each fetch after this worker's write-backs it names."""
-        helping = Helping.of(self._case.header, at_once=True)
+        helping = FetchBatching.of(self._case.header, at_once=True)
         while step < self._case.num_steps:
             while not self._planned or len(self._ready) > helping.in_hand_steps:
                 yield

@@ -1,0 +1,1 @@
+"""Looks at plans and runs: planning without training, comparison, simulation, explanation, verification, fsck."""

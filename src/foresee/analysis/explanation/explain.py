@@ -1,0 +1,228 @@
+"""Rows by the names a person uses: TABLE:ID as the prepared log numbers them, TABLE:=VALUE as the raw log wrote them.
+
+In: an opened log and such a name. Out: the row, and for any row its name, with the raw value where the log kept one.
+A plain number is a row id as it stands in plans and in messages. What cannot be found is a DataError that says what
+the log has instead.
+
+The two questions a person asks of a plan, answered from the run's configuration alone.
+
+In: a `RunPlan`, made from a configuration, and a row's name or a step. Out: a `RowLife` or a `StepAccount`. The plan is
+the run's own: the kept file if the configuration names one, else planned again from the log, which gives the same
+records every time. A run that was resumed began with an empty cache where it went on; the answer here is that of a run
+that never stopped.
+"""
+
+from __future__ import annotations
+
+import bisect
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow.compute as pc
+
+from foresee.analysis.explanation.following import Decided, Played, decided_records, played_steps
+from foresee.analysis.explanation.row_life import RowFollower, RowLife
+from foresee.analysis.explanation.step_account import StepAccount, StepFollower
+from foresee.analysis.planning import Advance
+from foresee.data.click_log import ClickLog
+from foresee.data.stream import LogStream
+from foresee.engine.plan_file import PlanFile
+from foresee.errors import DataError, PlanError
+from foresee.plan import WINDOW_STEPS
+from foresee.plan.record import Header
+from foresee.run.build import open_log, plan_header, saved_plan, train_stream
+from foresee.run.config import RunConfig
+
+TABLES_SHOWN = 8
+
+
+class RowNames:
+    """The names of one log's rows."""
+
+    def __init__(self, log: ClickLog) -> None:
+        self._log = log
+        self._vocabularies: dict[str, Any] = {}
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        return list(self._log.table_offsets.values())
+
+    def find(self, name: str) -> int:
+        """The row of TABLE:ID, TABLE:=VALUE or a plain row id."""
+        if name.isdecimal():
+            return self._checked(int(name))
+        table, separator, value = name.partition(":=")
+        if separator:
+            return self._log.table_offsets[self._table(table, name)] + self._id_of_value(table, value)
+        table, separator, number = name.rpartition(":")
+        if not separator:
+            raise DataError(f"--row {name}: this names no row; give TABLE:ID, TABLE:=VALUE or a row id")
+        num_rows = dict(self._log.tables)[self._table(table, name)]
+        if not number.isdecimal() or int(number) >= num_rows:
+            raise DataError(
+                f"--row {name}: {number!r} is no id of table {table}, whose ids are 0 to {num_rows - 1}; "
+                f"for a value of the raw log write {table}:={number}"
+            )
+        return self._log.table_offsets[table] + int(number)
+
+    def name(self, row: int) -> str:
+        """TABLE:ID of a row."""
+        table, number = self._split(row)
+        return f"{table}:{number}"
+
+    def value(self, row: int) -> str | None:
+        """What the raw log had for this row; None if that is not known, or if the row stands for all rare values."""
+        table, number = self._split(row)
+        vocabulary = self._vocabulary(table)
+        return None if vocabulary is None else vocabulary.column("value")[number].as_py()
+
+    def _split(self, row: int) -> tuple[str, int]:
+        # An empty table begins where the next one does: the last that begins here is the one that holds the row.
+        place = bisect.bisect_right(self._offsets, row) - 1
+        return self._log.tables[place].name, row - self._offsets[place]
+
+    def _checked(self, row: int) -> int:
+        if row >= self._log.num_rows:
+            raise DataError(f"--row {row}: the log's rows are 0 to {self._log.num_rows - 1}; give one of these")
+        return row
+
+    def _table(self, table: str, name: str) -> str:
+        known = [entry.name for entry in self._log.tables]
+        if table in known:
+            return table
+        close = difflib.get_close_matches(table, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known[:TABLES_SHOWN])}"
+        hint += f" and {len(known) - TABLES_SHOWN} more" if not close and len(known) > TABLES_SHOWN else ""
+        raise DataError(f"--row {name}: the log {self._log.path} has no table {table!r}; {hint}")
+
+    def _id_of_value(self, table: str, value: str) -> int:
+        vocabulary = self._vocabulary(table)
+        if vocabulary is None:
+            kind = self._log.vocabularies[table].kind
+            why = "its values were hashed" if kind == "hash" else "its values are ids already"
+            raise DataError(f"--row {table}:={value}: table {table} keeps no values ({why}); give {table}:ID")
+        place = pc.index(vocabulary.column("value"), value).as_py()
+        if place < 0:
+            raise DataError(
+                f"--row {table}:={value}: the vocabulary of {table} has no value {value!r}; rare and unseen values "
+                f"share the row {table}:0"
+            )
+        return int(vocabulary.column("id")[place].as_py())
+
+    def _vocabulary(self, table: str) -> Any:
+        if table not in self._vocabularies:
+            self._vocabularies[table] = self._log.vocabulary(table)
+        return self._vocabularies[table]
+
+
+FORESIGHTED = ("lookahead", "belady")
+"""Planners that give up the row whose next use is farthest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """A run's plan, ready to be played through."""
+
+    header: Header
+    stream: LogStream
+    names: RowNames
+    kept: PlanFile | None
+
+    @classmethod
+    def of(cls, config: RunConfig) -> RunPlan:
+        log = open_log(config)
+        stream = train_stream(config, log)
+        file = saved_plan(config, stream)
+        if file is None:
+            header = plan_header(config, log, stream)
+            # Versions change no decision, and without them nothing says when a fetched row was last used.
+            header = replace(header, parameters={**header.parameters, "remember_versions": 1})
+            return cls(header, stream, RowNames(log), None)
+        return cls(file.header, stream, RowNames(log), file)
+
+    def steps(self, advance: Advance | None) -> Iterator[Played]:
+        """Every step of the plan, in order."""
+        if self.kept is None:
+            return played_steps(self.header, decided_records(self.stream, self.header, advance))
+        last, failpoint = self.header.first_step + self.header.num_steps - 1, _window_of(self.header)
+        decided = (
+            Decided(record, last if failpoint is None else min(last, record.step + 1 + failpoint))
+            for record in self.kept.records()
+        )
+        return played_steps(self.header, decided)
+
+
+def explain_row(plan: RunPlan, name: str, *, advance: Advance | None = None) -> RowLife:
+    """What happens to a row over all steps of a run, and why."""
+    return explain_rows(plan, [plan.names.find(name)], advance=advance)[0]
+
+
+def explain_rows(plan: RunPlan, rows: Sequence[int], *, advance: Advance | None = None) -> list[RowLife]:
+    """The lives of several rows, from one pass over the plan."""
+    followers = [_follower_of(plan, row) for row in rows]
+    for played in plan.steps(advance):
+        for follower in followers:
+            follower.add(played)
+    return [follower.life for follower in followers]
+
+
+def _follower_of(plan: RunPlan, row: int) -> RowFollower:
+    header = plan.header
+    life = RowLife(
+        row=row,
+        name=plan.names.name(row),
+        value=plan.names.value(row),
+        num_rows=header.num_rows,
+        planner=header.planner,
+        window_steps=_fixed_window(header),
+        num_workers=header.num_workers,
+        first_step=header.first_step,
+        num_steps=header.num_steps,
+    )
+    foresighted = header.planner in FORESIGHTED
+    return RowFollower(life, keeps_expired=life.window_steps is None, knows_the_future=foresighted)
+
+
+def explain_step(plan: RunPlan, step: int, *, advance: Advance | None = None) -> StepAccount:
+    """What a step of a run does and waits for, and why."""
+    header = plan.header
+    last = header.first_step + header.num_steps - 1
+    if not header.first_step <= step <= last:
+        raise PlanError(f"--step {step}: the run has steps {header.first_step} to {last}; give one of these")
+    account = StepAccount(
+        step=step,
+        last_step=last,
+        planner=header.planner,
+        window_steps=_fixed_window(header),
+        capacity_rows=header.capacity_rows,
+        fetch_ahead_steps=header.fetch_ahead_steps,
+        known_until=last,
+        workers=[],
+    )
+    follower = StepFollower(account)
+    for played in plan.steps(advance):
+        follower.add(played)
+        if follower.done and played.step > step:
+            break
+    return account
+
+
+def _fixed_window(header: Header) -> int | None:
+    """Steps after which a row without a known use leaves at once; None: rows stay until their slots are needed."""
+    if header.planner == "none":
+        return 0
+    if header.planner != "lookahead" or header.num_workers > 1:
+        return None
+    window = header.parameters.get("window_steps")
+    return None if window is None else int(window)
+
+
+def _window_of(header: Header) -> int | None:
+    """How far a kept plan's planner read ahead; None: to the end."""
+    fixed = _fixed_window(header)
+    if fixed is not None:
+        return fixed - 1
+    return {"lookahead": WINDOW_STEPS, "belady": None}.get(header.planner, 0)

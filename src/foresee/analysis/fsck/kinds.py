@@ -1,0 +1,199 @@
+"""What a path holds, and the check for it.
+
+In: a path. Out: a `Checkup`, or a DataError for what is not ours. A table folder, the shards of servers, a run folder,
+a prepared log, a plan, an export: each is told by the one file that decides what it is. Nothing is ever written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from foresee.analysis.fsck.finding import Checkup
+from foresee.analysis.fsck.tables import check_tables, openable_steps
+from foresee.base.terminal import counted
+from foresee.data.click_log import ClickLog
+from foresee.data.folder import DESCRIPTION_FILE
+from foresee.engine.plan_file import PlanFile
+from foresee.errors import DataError, PlanError, StoreError
+from foresee.run import checkpoint
+from foresee.run.config import RunConfig
+from foresee.run.run_folder import CONFIG_FILE, RunFolder, open_run
+from foresee.run.serving.export import EXPORT_FILE
+from foresee.run.serving.exported import load_exported
+from foresee.run.shard_folders import shard_folders
+from foresee.store.disk.manifest import MANIFEST_FILE
+from foresee.store.server.shard import SHARD_FILE, read_shard_file
+
+ARROW_MARK = b"\xff\xff\xff\xff"
+PLAN_SUFFIX = ".arrow"
+
+
+def check(path: Path) -> Checkup:
+    """Looks at whatever is there."""
+    if not path.exists():
+        raise DataError(f"{path}: there is nothing here; give a folder or file that Foresee made")
+    for mark, kind, look in _KINDS:
+        if (path / mark).exists():
+            checkup = Checkup(kind, str(path))
+            look(path, checkup)
+            return checkup
+    if path.is_dir() and shard_folders(path):
+        checkup = Checkup("the tables of several servers", str(path))
+        _shards(path, checkup)
+        return checkup
+    if path.is_file() and _looks_like_plan(path):
+        checkup = Checkup("a plan", str(path))
+        _plan(path, checkup)
+        return checkup
+    raise DataError(
+        f"{path} is nothing that Foresee made: neither a table folder, a run, a prepared log, a plan nor an export; "
+        "give another path"
+    )
+
+
+def _looks_like_plan(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == ARROW_MARK or path.suffix == PLAN_SUFFIX
+    except OSError:
+        return False
+
+
+def _tables(path: Path, checkup: Checkup) -> None:
+    check_tables(path, checkup)
+    if (path / SHARD_FILE).exists():
+        checkup.attempt(SHARD_FILE, lambda: "shard {shard} of {num_shards}".format(**(read_shard_file(path) or {})))
+
+
+def _shards(path: Path, checkup: Checkup) -> list[set[int]]:
+    """All shards; the steps that each can be opened at."""
+    steps = []
+    for folder in shard_folders(path):
+        manifest = check_tables(folder, checkup, f"{folder.name}/")
+        steps.append(set() if manifest is None else set(openable_steps(manifest)))
+    if steps and not set.intersection(*steps):
+        checkup.add("shards", "damaged", "there is no step that all of them can be opened at")
+    return steps
+
+
+def _run(path: Path, checkup: Checkup) -> None:
+    config: list[RunConfig] = []
+
+    def read() -> str:
+        config.append(open_run(path))
+        return f"model {config[0].model.name}, log {config[0].log}"
+
+    readable = checkup.attempt(CONFIG_FILE, read)
+    folder = RunFolder(path)
+    checkup.attempt(folder.metrics_file.name, lambda: f"{sum(1 for _ in folder.read_metrics()):,} lines")
+    whole = _checkpoints(folder.checkpoints, checkup)
+    if folder.best.is_dir():
+        _best(folder, checkup)
+    if not readable:
+        return
+    if config[0].tables.store == "memory":
+        checkup.add("tables", "note", "the rows were in memory and ended with their process")
+        return
+    tables = config[0].tables_folder
+    if (tables / MANIFEST_FILE).exists():
+        manifest = check_tables(tables, checkup, "tables/")
+        steps = [set() if manifest is None else set(openable_steps(manifest))]
+    elif shard_folders(tables):
+        steps = _shards(tables, checkup)
+    else:
+        checkup.add("tables", "note" if not whole else "damaged", f"there are no tables in {tables}")
+        return
+    _both_halves(whole, steps, checkup)
+
+
+def _best(folder: RunFolder, checkup: Checkup) -> None:
+    """A pair of tables and checkpoints of its own, for the best evaluation."""
+    whole = _checkpoints(folder.best_checkpoints, checkup, "best/")
+    manifest = check_tables(folder.best_tables, checkup, "best/tables/")
+    if manifest is not None:
+        _both_halves(whole, [set(openable_steps(manifest))], checkup, "best/")
+
+
+def _checkpoints(folder: Path, checkup: Checkup, where: str = "") -> list[int]:
+    """Steps whose dense half is whole. One that was being written when the run stopped is no damage: the newest."""
+    there, whole = checkpoint.steps_there(folder), []
+    for step in there:
+        problems = checkpoint.problems(folder, step)
+        unfinished = step == there[-1] and any("not finished" in problem for problem in problems)
+        if not problems:
+            whole.append(step)
+            checkup.add(f"{where}checkpoint of step {step}", "whole", "all files as its manifest says")
+        else:
+            checkup.add(f"{where}checkpoint of step {step}", "note" if unfinished else "damaged", "; ".join(problems))
+    if not there:
+        checkup.add(f"{where}checkpoints", "note", "nothing was committed yet")
+    return whole
+
+
+def _both_halves(whole: list[int], steps: list[set[int]], checkup: Checkup, where: str = "") -> None:
+    """A commit is rows and weights of one step."""
+    common = sorted(set(whole).intersection(*steps))
+    if common:
+        checkup.add(f"{where}commits", "whole", f"rows and weights are there of step {', '.join(map(str, common))}")
+    elif whole or any(step > 0 for some in steps for step in some):
+        checkup.add(f"{where}commits", "damaged", "there is no step of which both rows and weights are there")
+
+
+def _log(path: Path, checkup: Checkup) -> None:
+    log: list[ClickLog] = []
+
+    def read() -> str:
+        log.append(ClickLog.open(path))
+        samples = ", ".join(f"{name} {size:,}" for name, size in log[0].split_sizes.items())
+        return f"{counted(len(log[0].features), 'feature')}, {log[0].num_rows:,} rows; samples: {samples}"
+
+    def contents() -> str:
+        log[0].check()
+        return f"all samples as the digest says ({log[0].digest[:12]}…)"
+
+    def vocabularies() -> str:
+        found = [log[0].vocabulary(name) for name in log[0].vocabularies]
+        return f"{counted(sum(1 for it in found if it is not None), 'file')} can be read"
+
+    if checkup.attempt(DESCRIPTION_FILE, read):
+        checkup.attempt("samples", contents)
+        checkup.attempt("vocabularies", vocabularies)
+
+
+def _plan(path: Path, checkup: Checkup) -> None:
+    plan: list[PlanFile] = []
+
+    def read() -> str:
+        plan.append(PlanFile.open(path))
+        header = plan[0].header
+        return f"{header.planner}, {counted(header.num_steps, 'step')}, {counted(header.num_workers, 'worker')}"
+
+    def records() -> str:
+        return f"{sum(1 for _ in plan[0].records()):,} records, each as its checksum says"
+
+    if checkup.attempt("header and counters", read):
+        checkup.attempt("records", records)
+
+
+def _export(path: Path, checkup: Checkup) -> None:
+    def read() -> str:
+        exported = load_exported(path)
+        name, step = exported.description["model"]["name"], exported.description.get("step")
+        return f"model {name} of step {step}, tables as long as it says"
+
+    try:
+        checkup.add(EXPORT_FILE, "whole", read())
+    except (DataError, StoreError, PlanError) as error:
+        foreign = "import_model" in str(error)
+        checkup.add(EXPORT_FILE, "note" if foreign else "damaged", str(error))
+
+
+_KINDS: tuple[tuple[str, str, Callable[[Path, Checkup], None]], ...] = (
+    (CONFIG_FILE, "a run", _run),
+    (MANIFEST_FILE, "a table folder", _tables),
+    (DESCRIPTION_FILE, "a prepared log", _log),
+    (EXPORT_FILE, "an export", _export),
+)
+"""The file that decides, what it makes of its folder, and the check."""
+

@@ -1,0 +1,266 @@
+"""Planning without training: what a plan would move, for this planner and beside it for the others.
+
+In: a stream of batches and the header of a plan. Out: records, or the counters of several planners on the same steps
+and the same cache, or a curve of fetches over cache sizes. Opens no tables and writes nothing.
+
+Which features are worth the time that placement takes to look at them, measured on the beginning of a log.
+
+In: a stream and the header of a plan for several workers. Out: for each position of a lookup in a sample (with one id a
+feature: for each feature), best first, what routing can save there and how long placement takes with it and all before
+it. Nothing is planned with it here: the choice is a parameter of the plan, which stays a function of its inputs.
+
+How many rows a cache of each size would fetch, before anything is trained.
+
+    for cache_rows, fetched in fetches_by_cache(batches).items():
+        print(f"{cache_rows:>10,} rows in the cache: {fetched:,.0f} fetched a step")
+
+In: a person's own batches, or the stream of a log. Out: rows fetched a step by the lookahead planner, for sizes from
+the smallest cache that works to one that holds every row. Plans the first steps and opens no tables. For a prepared log
+`foresee plan` shows the same beside other policies.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from foresee.base.arrays import Int32, Int64
+from foresee.data.batch import Batch, BatchStream
+from foresee.engine.loop import make_header
+from foresee.engine.planned_step import accesses_of, too_large
+from foresee.errors import DataError, PlanError
+from foresee.plan import make_planner, planned_from
+from foresee.plan.check import Verdict, check
+from foresee.plan.count import count
+from foresee.plan.ranked_eviction import BatchTooLargeError
+from foresee.plan.record import Accesses, Counters, Header, Record
+from foresee.plan.workers.ownership import Ownership
+from foresee.plan.workers.placement import LocationAware, Placement, Scene, location_aware
+from foresee.plan.workers.positions import rank_positions
+
+COMPARED = ("lookahead", "none", "lru", "lfu", "static", "belady")
+COMPARED_FOR_MANY = ("lookahead", "none")
+"""What the engine can train with several workers; `comparison` has the protocols of others."""
+CURVE_POINTS = 8
+PENDING_ROWS_MIN = 1 << 20
+
+Advance = Callable[[], None]
+"""Called once for every step that was planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSteps:
+    """The beginning of a stream. It keeps the stream's digest: these are its batches."""
+
+    whole: BatchStream
+    num_steps: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.whole.num_rows
+
+    @property
+    def digest(self) -> str:
+        return self.whole.digest
+
+    def batches(self, first_step: int = 0) -> Iterator[Batch]:
+        return islice(self.whole.batches(first_step), max(0, self.num_steps - first_step))
+
+
+def first_steps(stream: BatchStream, num_steps: int | None) -> FirstSteps:
+    """So many steps, or all of them if there are fewer or none are named."""
+    return FirstSteps(stream, stream.num_steps if num_steps is None else min(num_steps, stream.num_steps))
+
+
+def planned_records(stream: BatchStream, header: Header, advance: Advance | None = None) -> Iterator[Record]:
+    """The records of a plan for the header's steps. A batch that cannot fit is refused with the cache that works."""
+
+    def accesses(num_steps: int) -> Iterator[Accesses]:
+        return map(accesses_of, islice(stream.batches(header.first_step), num_steps))
+
+    planner, begun = make_planner(header, accesses), planned_from(header)
+    num_steps = header.first_step + header.num_steps - begun
+    for step, touched in enumerate(map(accesses_of, islice(stream.batches(begun), num_steps)), start=begun):
+        try:
+            yield from planner.push(touched)
+        except BatchTooLargeError as error:
+            raise too_large(step, error.num_distinct, error.capacity_rows, stream) from None
+        if advance is not None:
+            advance()
+    yield from planner.finish()
+
+
+def counters_of(stream: BatchStream, header: Header, advance: Advance | None = None) -> Counters:
+    """What a plan moves."""
+    return count(planned_records(stream, header, advance))
+
+
+def proved(
+    stream: BatchStream, header: Header, records: Iterable[Record], promised: Counters | None,
+    advance: Advance | None = None,
+) -> Verdict:  # fmt: skip
+    """Plays a plan through against the batches it is for; what is wrong with it is in the verdict."""
+    if (header.num_rows, header.stream_digest) != (stream.num_rows, stream.digest):
+        raise PlanError(
+            f"the plan is for {header.num_rows} rows and the batches {header.stream_digest[:12]}, this run has "
+            f"{stream.num_rows} and {stream.digest[:12]}: another log, seed, batch size or number of epochs; give the "
+            "run that the plan was made for"
+        )
+
+    def accesses() -> Iterator[Accesses]:
+        for batch in islice(stream.batches(header.first_step), header.num_steps):
+            yield accesses_of(batch)
+            if advance is not None:
+                advance()
+
+    return check(header, accesses(), records, promised)
+
+
+def same_for(header: Header, planner: str, *, num_steps: int, capacity_rows: int | None = None) -> Header:
+    """The header of another planner for the first steps, in the same cache or another one."""
+    parameters = header.parameters if planner == header.planner else {**header.parameters, "window_steps": None}
+    capacity = header.capacity_rows if capacity_rows is None else capacity_rows
+    return replace(header, planner=planner, parameters=parameters, num_steps=num_steps, capacity_rows=capacity)
+
+
+def compared(header: Header) -> tuple[str, ...]:
+    """The planners to put beside the header's, which comes first."""
+    return tuple(dict.fromkeys([header.planner, *(COMPARED if header.num_workers == 1 else COMPARED_FOR_MANY)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What some steps ask for, whoever plans them."""
+
+    rows: Int64
+    """Different rows of all steps together, ascending."""
+    largest_batch: int
+    """Distinct rows of the largest batch: the smallest cache that works."""
+
+
+def demand_of(batches: Iterable[Batch], advance: Advance | None = None) -> Demand:
+    """One pass over the batches; memory grows with the rows they touch."""
+    touched, largest = np.empty(0, np.int64), 1
+    pending: list[Int64] = []
+    for batch in batches:
+        pending.append(np.unique(batch.rows))
+        largest = max(largest, len(pending[-1]))
+        # Merging when as much is new as is known already keeps the whole pass linear, up to a logarithm.
+        if sum(map(len, pending)) > max(PENDING_ROWS_MIN, len(touched)):
+            touched, pending = np.unique(np.concatenate([touched, *pending])), []
+        if advance is not None:
+            advance()
+    return Demand(np.unique(np.concatenate([touched, *pending])), largest)
+
+
+def curve_capacities(demand: Demand, capacity_rows: int) -> list[int]:
+    """Cache sizes from the smallest that works to all touched rows, in equal ratios, with the run's own among them."""
+    least, most = demand.largest_batch, max(1, len(demand.rows))
+    sizes = {round(size) for size in np.geomspace(least, most, CURVE_POINTS)} | {least, most}
+    return sorted(sizes | ({capacity_rows} if least <= capacity_rows <= most else set()))
+
+
+def curve(
+    stream: BatchStream, header: Header, capacities: Sequence[int], advance: Advance | None = None
+) -> dict[str, list[int]]:
+    """For each planner the rows it fetches at each capacity; windows follow the cache, whatever the header's is."""
+    free = replace(header, parameters={**header.parameters, "window_steps": None})
+    fetched: dict[str, list[int]] = {}
+    for planner in COMPARED if header.num_workers == 1 else COMPARED_FOR_MANY:
+        headers = [
+            same_for(free, planner, num_steps=stream.num_steps, capacity_rows=capacity) for capacity in capacities
+        ]
+        fetched[planner] = [counters_of(stream, header, advance).num_fetched for header in headers]
+    return fetched
+
+
+TIMED_STEPS = 4
+REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One position, in the order of what it saves."""
+
+    position: int
+    saved: float
+    """Transfers a step that routing by it can save at best, critical ones counting more."""
+    seconds: float
+    """Placement's time a step with this position and all before it."""
+
+
+def measure(
+    stream: BatchStream, header: Header, *, num_steps: int, advance: Callable[[], None] = lambda: None
+) -> list[Choice]:
+    scenes = _scenes(stream, header, num_steps, advance)
+    ranked = rank_positions(scenes)
+    # Time is linear in the number of positions: two points give the line.
+    timed = scenes[-TIMED_STEPS:]
+    one = _seconds(LocationAware(positions=(ranked[0][0],)), timed)
+    every = _seconds(location_aware, timed)
+    slope = max(0.0, every - one) / max(1, len(ranked) - 1)
+    return [Choice(position, saved, one + slope * place) for place, (position, saved) in enumerate(ranked)]
+
+
+def _scenes(stream: BatchStream, header: Header, num_steps: int, advance: Callable[[], None]) -> list[Scene]:
+    """What placement sees in the first steps, as they come out if it looks at everything."""
+    scenes: list[Scene] = []
+
+    def watched(scene: Scene) -> Int32:
+        scenes.append(scene)
+        advance()
+        return location_aware(scene)
+
+    beginning = first_steps(stream, num_steps)
+    planner = Ownership(replace(header, num_steps=beginning.num_steps), watched)
+    for batch in beginning.batches(header.first_step):
+        planner.push(accesses_of(batch))
+    planner.finish()
+    return scenes
+
+
+def _seconds(place: Placement, scenes: list[Scene]) -> float:
+    place(scenes[0])  # compiles
+
+    def once() -> float:
+        begun = time.perf_counter()
+        for scene in scenes:
+            place(scene)
+        return (time.perf_counter() - begun) / len(scenes)
+
+    return statistics.median(once() for _ in range(REPEATS))
+
+
+STEPS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Batches that were read already: a source need not give them twice."""
+
+    read: Sequence[Batch]
+    num_rows: int
+    digest: str = "read already"
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.read)
+
+    def batches(self, first_step: int = 0) -> Iterator[Batch]:
+        return iter(self.read[first_step:])
+
+
+def fetches_by_cache(stream: BatchStream, *, num_steps: int = STEPS) -> dict[int, float]:
+    """Rows fetched a step, by rows of the cache, over the first steps. Keeps these steps in memory meanwhile."""
+    read = list(first_steps(stream, num_steps).batches())
+    if not read:
+        raise DataError("there is no batch to plan; give batches, or a log with more samples than a batch")
+    kept = _Read(read, stream.num_rows)
+    sizes = curve_capacities(demand_of(read), capacity_rows=0)
+    headers = [make_header(kept, planner="lookahead", cache_rows=size) for size in sizes]
+    return {size: counters_of(kept, it).num_fetched / len(read) for size, it in zip(sizes, headers, strict=True)}

@@ -1,0 +1,183 @@
+"""Does a run with its plan, cache and store end with the bytes of a run without any of them? Trains both and compares.
+
+In: a configuration and a number of steps. Out: a `Verification`: how many bytes of touched rows (values, state,
+versions) and dense weights were compared, and how many differ. One side has no cache and its rows in memory; the other
+is as the configuration says, in a temporary folder. Never reads or writes the run's own folder, so it works on a run in
+any state: not begun, under way, interrupted, finished.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from foresee.analysis.planning import Advance, FirstSteps, demand_of, first_steps
+from foresee.base.arrays import Int64
+from foresee.data.click_log import ClickLog
+from foresee.engine.loop import Run, make_header
+from foresee.engine.planned_step import Pooling
+from foresee.engine.tables import Tables
+from foresee.errors import PlanError
+from foresee.plan.record import Header, Record
+from foresee.run import build
+from foresee.run.config import RunConfig
+from foresee.run.dense_half import DenseHalf
+from foresee.store.contract import Rows, Store
+
+ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What the comparison found."""
+
+    num_steps: int
+    num_rows: int
+    """Rows that the steps touched; all were compared."""
+    num_bytes: int
+    """Compared on each side, dense weights included."""
+    num_differing: int
+    """Bytes that differ. 0, or something is wrong with us."""
+    first_difference: str | None
+    """Where the first one is, in words."""
+
+    @property
+    def equal(self) -> bool:
+        return self.num_differing == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One side after its last step."""
+
+    store: Store
+    weights: Mapping[str, Tensor]
+
+
+def verify(config: RunConfig, *, num_steps: int, advance: Advance | None = None) -> Verification:
+    """Trains the first steps twice, without and with the plan, and compares every byte. Both sides are one process."""
+    config = _in_one_process(config)
+    log = build.open_log(config)
+    stream = first_steps(build.train_stream(config, log), num_steps)
+    demand = demand_of(stream.batches())
+    in_memory = config.model_copy(update={"tables": config.tables.model_copy(update={"store": "memory"})})
+    with tempfile.TemporaryDirectory(prefix="foresee-verify-") as folder:
+        as_it_is = _elsewhere(config, Path(folder))
+        with build.open_tables(in_memory, log) as plain, build.open_tables(as_it_is, log) as planned:
+            without = _train(config, log, _plain_run(config, log, stream, plain, demand.largest_batch), advance)
+            with_plan = _train(config, log, _planned_run(config, log, stream, planned), advance)
+            return compare(without, with_plan, demand.rows, num_steps=stream.num_steps)
+
+
+def _elsewhere(config: RunConfig, folder: Path) -> RunConfig:
+    """The same run with nothing in its folder yet: commits and checkpoints of the real one belong to other tables."""
+    tables = config.tables.model_copy(update={"folder": None})
+    return config.model_copy(update={"run": folder, "tables": tables})
+
+
+def _in_one_process(config: RunConfig) -> RunConfig:
+    """The plan of one worker, who trains all samples: a plan for several carried out by one would train a share."""
+    return config.model_copy(update={"distributed": config.distributed.model_copy(update={"workers": 1, "servers": 0})})
+
+
+def compare(left: Trained, right: Trained, rows: Int64, *, num_steps: int) -> Verification:
+    """Compares these rows of two stores, and two sets of weights, byte by byte."""
+    differences = _Differences()
+    for begin in range(0, len(rows), ROWS_AT_ONCE):
+        some = rows[begin : begin + ROWS_AT_ONCE]
+        mine, theirs = Rows.empty(len(some), left.store.layout), Rows.empty(len(some), right.store.layout)
+        left.store.read(some, mine)
+        right.store.read(some, theirs)
+        for name in ("values", "state", "versions"):
+            differences.add(f"{name} of row", some, getattr(mine, name), getattr(theirs, name))
+    if left.weights.keys() != right.weights.keys():
+        raise PlanError("the two models have different weights; build both from one configuration")
+    for name, weight in left.weights.items():
+        both = (_bytes_of(weight), _bytes_of(right.weights[name]))
+        differences.add(f"dense weights {name}, byte", np.arange(len(both[0])), *both)
+    return Verification(
+        num_steps=num_steps,
+        num_rows=len(rows),
+        num_bytes=differences.num_bytes,
+        num_differing=differences.num_differing,
+        first_difference=differences.first,
+    )
+
+
+class _Differences:
+    """Counts bytes, and remembers the first that differs."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self.num_differing = 0
+        self.first: str | None = None
+
+    def add(self, what: str, labels: Int64, left: NDArray[np.generic], right: NDArray[np.generic]) -> None:
+        """Two arrays of equal shape with one label for each of their first dimension."""
+        self.num_bytes += left.nbytes
+        if not left.nbytes:
+            return
+        # Bytes and not numbers: two NaNs are equal if they are the same bits, and -0.0 is not 0.0.
+        differ = _bytes(left).reshape(len(left), -1) != _bytes(right).reshape(len(right), -1)
+        self.num_differing += int(np.count_nonzero(differ))
+        if self.first is None and differ.any():
+            self.first = f"{what} {labels[int(np.argmax(differ.any(axis=1)))]}"
+
+
+def _bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
+    return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+
+
+def _bytes_of(weight: Tensor) -> NDArray[np.uint8]:
+    return _bytes(weight.detach().cpu().contiguous().view(-1).numpy())
+
+
+def _plain_run(config: RunConfig, log: ClickLog, stream: FirstSteps, tables: Tables, cache_rows: int) -> Run:
+    return _run(config, log, stream, tables, make_header(stream, planner="none", cache_rows=cache_rows), None)
+
+
+def _planned_run(config: RunConfig, log: ClickLog, stream: FirstSteps, tables: Tables) -> Run:
+    whole = build.train_stream(config, log)
+    kept = build.saved_plan(config, whole)
+    if kept is not None and kept.header.num_workers > 1:
+        raise PlanError(f"{kept.path} is a plan for {kept.header.num_workers} workers; verify without cache.plan_file")
+    if kept is not None:
+        return _run(config, log, stream, tables, kept.header, islice(kept.records(), stream.num_steps))
+    header = replace(build.plan_header(config, log, whole), num_steps=stream.num_steps)
+    return _run(config, log, stream, tables, header, None)
+
+
+def _run(
+    config: RunConfig, log: ClickLog, stream: FirstSteps, tables: Tables, header: Header,
+    records: Iterable[Record] | None,
+) -> Run:  # fmt: skip
+    device, num_threads = build.training_device(config), config.train.num_threads or torch.get_num_threads()
+    pooling = Pooling.of(log.mean_features)
+    return Run(stream, tables, header, pooling, records=records, device=device, num_threads=num_threads)
+
+
+def _train(config: RunConfig, log: ClickLog, run: Run, advance: Advance | None) -> Trained:
+    """The loop of training, without anything beside it."""
+    model = build.build_model(config, log)
+    half = DenseHalf.of(config, model, build.train_stream(config, log).num_steps)
+    optimizer = half.optimizer
+    model.train()
+    for step in run:
+        loss = binary_cross_entropy_with_logits(model(step.dense, step.embeddings), step.labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        step.update()
+        half.schedule.step(run.steps_done)
+        if advance is not None:
+            advance()
+    return Trained(run.tables.store, model.state_dict())

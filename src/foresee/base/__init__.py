@@ -1,0 +1,1 @@
+"""What several rooms need and nobody owns: array types, prefetching, durable files, bounded JSON, failpoints."""

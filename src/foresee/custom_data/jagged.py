@@ -1,0 +1,237 @@
+"""Embeddings by the name of their feature, as TorchRec's `KeyedTensor` gives them.
+
+In: embeddings [samples, features, width] and the name and width of each feature. Out: a tensor [samples, width] for
+each name. All are views: what a model makes of them sends its gradient back to the embeddings.
+
+Ids as people have them in, bags of rows as a plan takes them out.
+
+In, for one batch, one of
+    a KeyedJaggedTensor       keys(), values(), lengths() or offsets(): feature by feature, sample by sample
+    a dict of features        ids [samples], ids [samples, ids a bag], or (ids, offsets) as nn.EmbeddingBag takes them
+    a tensor or array         [samples, features], one id each, in the order of the features
+Out: global rows, sample by sample, feature by feature, and where each bag starts. Ids outside their table are refused
+by feature and sample. Knows TorchRec's names and never imports it; keeps nothing of what it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foresee.base.arrays import Float32, Int32, Int64
+from foresee.data.batch import Batch
+from foresee.errors import DataError, UsageError
+
+
+class KeyedEmbeddings:
+    """The methods of TorchRec's KeyedTensor that models use."""
+
+    def __init__(self, features: Sequence[tuple[str, int]], embeddings: Tensor) -> None:
+        if embeddings.dim() != 3 or embeddings.shape[1] != len(features):
+            raise UsageError(
+                f"embeddings have shape {tuple(embeddings.shape)}; there are {len(features)} features: give "
+                "step.embeddings of the same bags, [samples, features, width]"
+            )
+        self._features = dict(features)
+        self._positions = {name: position for position, (name, _) in enumerate(features)}
+        self._embeddings = embeddings
+
+    def keys(self) -> list[str]:
+        """Names of the features, in their order."""
+        return list(self._features)
+
+    def length_per_key(self) -> list[int]:
+        """Width of each feature."""
+        return list(self._features.values())
+
+    def offset_per_key(self) -> list[int]:
+        """Where each feature begins in `values()`, and where the last ends."""
+        return list(accumulate(self._features.values(), initial=0))
+
+    def values(self) -> Tensor:
+        """[samples, sum of all widths]: the features side by side."""
+        samples, num_features, width = self._embeddings.shape
+        if all(dim == width for dim in self._features.values()):
+            return self._embeddings.reshape(samples, num_features * width)
+        return torch.cat([self[name] for name in self._features], dim=1)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """[samples, width] of one feature."""
+        if name not in self._positions:
+            raise UsageError(f"there is no feature {name!r}; the features are {', '.join(self._features)}")
+        return self._embeddings[:, self._positions[name], : self._features[name]]
+
+    def to_dict(self) -> dict[str, Tensor]:
+        """All features by name."""
+        return {name: self[name] for name in self._features}
+
+
+
+
+class Lookup(Protocol):
+    """The part of a feature that finds its rows."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def first_row(self) -> int: ...
+
+    @property
+    def num_rows(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bags:
+    """The lookups of one batch."""
+
+    step: int
+    rows: Int64  # [lookups]
+    bag_offsets: Int32 | None  # [samples * features + 1]
+    num_samples: int
+    num_features: int
+
+    def batch(self, dense: Any, labels: Any) -> Batch:
+        """With its dense features and labels; none of them is a batch without columns, and labels of 0."""
+        columns = np.zeros((self.num_samples, 0), np.float32) if dense is None else _floats(dense)
+        targets = np.zeros(self.num_samples, np.float32) if labels is None else _floats(labels)
+        for name, values in (("dense features", columns), ("labels", targets)):
+            if len(values) != self.num_samples:
+                raise DataError(
+                    f"step {self.step}: the ids are of {self.num_samples} samples, the {name} of {len(values)}; "
+                    "give the same samples in both"
+                )
+        return Batch(self.step, columns, targets, self.rows, self.bag_offsets, self.num_features)
+
+
+def bags_of(ids: Any, features: Sequence[Lookup], *, step: int) -> Bags:
+    """The bags of one batch."""
+    if is_keyed_jagged(ids):
+        columns = _of_keyed_jagged(ids, features, step)
+    elif isinstance(ids, Mapping):
+        columns = [_of_cell(_entry(ids, feature.key, step), feature.key, step) for feature in features]
+    else:
+        columns = _of_matrix(_ints(ids, step), features, step)
+    num_samples = len(columns[0].lengths)
+    for feature, column in zip(features, columns, strict=True):
+        _check(feature, column, num_samples, step)
+    return _assembled(columns, features, num_samples, step)
+
+
+def is_keyed_jagged(ids: Any) -> bool:
+    """Has it the methods of a KeyedJaggedTensor?"""
+    return all(callable(getattr(ids, name, None)) for name in ("keys", "values", "lengths"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One feature: its ids, sample after sample, and how many each sample has."""
+
+    ids: Int64
+    lengths: Int64
+
+
+def _of_keyed_jagged(ids: Any, features: Sequence[Lookup], step: int) -> list[_Column]:
+    weights = getattr(ids, "weights_or_none", None)
+    if callable(weights) and weights() is not None:
+        raise DataError(f"step {step}: this KeyedJaggedTensor has weights; bags are summed or averaged: give none")
+    variable = getattr(ids, "variable_stride_per_key", None)
+    if callable(variable) and variable():
+        raise DataError(
+            f"step {step}: this KeyedJaggedTensor has another number of samples for each key (variable stride); give "
+            "every key the same samples"
+        )
+    keys, values, lengths = list(ids.keys()), _ints(ids.values(), step), _ints(ids.lengths(), step)
+    if not keys or len(lengths) % len(keys):
+        raise DataError(
+            f"step {step}: a KeyedJaggedTensor of {len(keys)} keys has {len(lengths)} lengths; "
+            "give every key as many samples"
+        )
+    by_key = lengths.reshape(len(keys), -1)  # [keys, samples]
+    ends = np.cumsum(by_key.sum(axis=1))
+    if int(ends[-1]) != len(values):
+        raise DataError(f"step {step}: lengths sum to {ends[-1]}, but there are {len(values)} values; give both whole")
+    columns = {
+        key: _Column(values[end - own.sum() : end], own) for key, own, end in zip(keys, by_key, ends, strict=True)
+    }
+    return [_entry(columns, feature.key, step) for feature in features]
+
+
+def _of_cell(cell: Any, key: str, step: int) -> _Column:
+    if isinstance(cell, tuple | list) and len(cell) == 2 and hasattr(cell[0], "shape"):
+        ids, offsets = _ints(cell[0], step), _ints(cell[1], step)
+        if len(offsets) and (offsets[0] != 0 or (np.diff(offsets) < 0).any() or offsets[-1] > len(ids)):
+            raise DataError(f"step {step}: offsets of {key!r} do not ascend from 0 to {len(ids)}; give bag starts")
+        return _Column(ids, np.diff(offsets, append=len(ids)))
+    ids = _ints(cell, step)
+    if ids.ndim == 1:
+        return _Column(ids, np.ones(len(ids), np.int64))
+    if ids.ndim != 2:
+        raise DataError(f"step {step}: ids of {key!r} have shape {ids.shape}; give [samples] or [samples, ids a bag]")
+    return _Column(ids.reshape(-1), np.full(len(ids), ids.shape[1], np.int64))
+
+
+def _of_matrix(ids: Int64, features: Sequence[Lookup], step: int) -> list[_Column]:
+    if ids.ndim != 2 or ids.shape[1] != len(features):
+        raise DataError(
+            f"step {step}: ids have shape {ids.shape}; give [samples, {len(features)}], one id for each feature, or a "
+            "KeyedJaggedTensor or dict of features"
+        )
+    ones = np.ones(len(ids), np.int64)
+    return [_Column(column, ones) for column in ids.T]
+
+
+def _check(feature: Lookup, column: _Column, num_samples: int, step: int) -> None:
+    if len(column.lengths) != num_samples:
+        raise DataError(
+            f"step {step}: feature {feature.key!r} has {len(column.lengths)} samples, others {num_samples}; "
+            "give every feature the same samples"
+        )
+    wrong = (column.ids < 0) | (column.ids >= feature.num_rows)
+    if wrong.any():
+        position = int(np.argmax(wrong))
+        sample = int(np.searchsorted(np.cumsum(column.lengths), position, side="right"))
+        raise DataError(
+            f"step {step}, sample {sample}: {feature.key!r} has id {column.ids[position]}, its table rows 0 to "
+            f"{feature.num_rows - 1}; give num_embeddings the largest id and one, or map ids before"
+        )
+
+
+def _assembled(columns: Sequence[_Column], features: Sequence[Lookup], num_samples: int, step: int) -> Bags:
+    """Columns become samples: bag after bag in the order of samples, and within a sample in that of features."""
+    num_features = len(features)
+    lengths = np.stack([column.lengths for column in columns], axis=1)  # [samples, features]
+    shifted = [column.ids + feature.first_row for column, feature in zip(columns, features, strict=True)]
+    if (lengths == 1).all():
+        return Bags(step, np.stack(shifted, axis=1).reshape(-1), None, num_samples, num_features)
+    by_column = np.concatenate(shifted)
+    starts = np.cumsum(lengths.T.reshape(-1)) - lengths.T.reshape(-1)  # where each bag starts in `by_column`
+    starts, sizes = starts.reshape(num_features, num_samples).T.reshape(-1), lengths.reshape(-1)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
+    rows = by_column[np.repeat(starts, sizes) + within]
+    return Bags(step, rows, offsets.astype(np.int32), num_samples, num_features)
+
+
+def _entry(columns: Mapping[str, Any], key: str, step: int) -> Any:
+    if key not in columns:
+        raise DataError(f"step {step}: this batch has no feature {key!r}; it has {', '.join(map(str, columns))}")
+    return columns[key]
+
+
+def _ints(values: Any, step: int) -> Int64:
+    array = np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
+    if array.dtype.kind not in "iu":
+        raise DataError(f"step {step}: ids are {array.dtype}; give whole numbers")
+    return array.astype(np.int64, copy=False)
+
+
+def _floats(values: Any) -> Float32:
+    array = np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
+    return np.ascontiguousarray(array, np.float32)

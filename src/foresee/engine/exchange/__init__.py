@@ -1,0 +1,1 @@
+"""What workers say to each other: schedules of transfers, the protocol of a step, dense sums, the link's order."""

@@ -1,0 +1,135 @@
+"""Where a worker's model computes: on the CPU, or each on a GPU of its own.
+
+In: `train.device`, and which worker of its machine this is. Out: a device with its number, or a sentence. Rows, pulses
+and barriers go over gloo in either case; only dense gradients are on the device, and are summed over NCCL there.
+
+The dense half of a model that several workers train: its gradients are averaged while backward goes on.
+
+In: a module that is the same on every worker. Out: one whose backward leaves the mean gradient of all of them.
+No GPU has run the half of this that is for GPUs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from threading import Event, Lock
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from foresee.engine.exchange.link_scheduler import PATIENCE_SECONDS
+from foresee.errors import ConfigError
+
+CPU, CUDA = "cpu", "cuda"
+
+
+def check_device(name: str, num_workers_here: int, count: Callable[[], int] = torch.cuda.device_count) -> None:
+    """Refuses what several workers cannot train on, before any of them is there. Touches no GPU."""
+    if name == CPU:
+        return
+    if name != CUDA:
+        raise ConfigError(
+            f"train.device: several workers train on cpu, or on cuda with a GPU for each, not on {name!r}; set it to "
+            "one of these, or train in one process"
+        )
+    if (found := count()) < num_workers_here:
+        raise ConfigError(
+            f"train.device: {num_workers_here} workers on this machine need as many GPUs, torch finds {found}; "
+            "set it to cpu, or start fewer workers"
+        )
+
+
+def local_rank(rank: int) -> int:
+    """Which worker of its machine this is: torchrun says so, and the launcher has only one machine."""
+    return int(os.environ.get("LOCAL_RANK", rank))
+
+
+def worker_device(
+    name: str, rank: int, count: Callable[[], int] = torch.cuda.device_count,
+    choose: Callable[[int], None] = torch.cuda.set_device,
+) -> torch.device:  # fmt: skip
+    """The device of this worker; from now on it is the one that "cuda" means in this thread."""
+    here = local_rank(rank)
+    check_device(name, here + 1, count)
+    if name == CPU:
+        return torch.device(CPU)
+    choose(here)
+    return torch.device(CUDA, here)
+
+
+_KNOWN = inspect.signature(DistributedDataParallel.__init__).parameters
+SENDS_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
+"""What torch calls it, by its version."""
+
+
+class Sums:
+    """The sums of dense gradients that are on the link just now. Any thread may wait until there is none."""
+
+    def __init__(self) -> None:
+        self._lock, self._num_under_way = Lock(), 0
+        self._none = Event()
+        self._none.set()
+
+    @property
+    def under_way(self) -> bool:
+        return not self._none.is_set()
+
+    def wait(self) -> None:
+        """It orders, it guards nothing: who has waited for `PATIENCE_SECONDS` goes on."""
+        self._none.wait(PATIENCE_SECONDS)
+
+    def begin(self) -> None:
+        with self._lock:
+            self._num_under_way += 1
+            self._none.clear()
+
+    def end(self) -> None:
+        with self._lock:
+            self._num_under_way -= 1
+            if not self._num_under_way:
+                self._none.set()
+
+
+def dense_group(device: torch.device) -> dist.ProcessGroup | None:
+    """Over whom dense gradients are summed: NCCL where they are on GPUs, else the default group, which is gloo.
+
+    Call it on every worker at the same point. Rows never go over NCCL: their owner sums them in its own memory, and two
+    exchanges of rows beside a sum would be three communicators at once, which NCCL lets nobody use in any order.
+    """
+    return dist.new_group(backend="nccl") if device.type == "cuda" else None
+
+
+def shared(model: nn.Module, sums: Sums | None = None, group: dist.ProcessGroup | None = None) -> nn.Module:
+    """Call it on every worker at the same point; the process group must be there.
+
+    Buffers that hold no floating-point numbers (indices, masks) do not change in training. To send them round before
+    every forward, as torch does unless told otherwise, would let each step begin with a wait for the link.
+    """
+    learned = any(buffer.is_floating_point() for buffer in model.buffers())
+    options: dict[str, Any] = {} if learned else {SENDS_BUFFERS: False}
+    together = DistributedDataParallel(model, process_group=group, **options)
+    # A lambda, as torch compares annotations with its own classes, and ours are words.
+    together.register_comm_hook(sums or Sums(), lambda sums, bucket: _average(sums, bucket, group))
+    return together
+
+
+def _average(sums: Sums, bucket: GradBucket, group: dist.ProcessGroup | None) -> Future[Tensor]:
+    """What torch does with a bucket of gradients, seen by `sums`."""
+    sums.begin()
+    gradients = bucket.buffer().div_(dist.get_world_size())
+    summing = dist.all_reduce(gradients, group=group, async_op=True)
+    assert summing is not None
+
+    def averaged(summed: Future[list[Tensor]]) -> Tensor:
+        sums.end()
+        return summed.value()[0]
+
+    result: Future[Tensor] = summing.get_future().then(averaged)
+    return result

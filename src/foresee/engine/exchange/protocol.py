@@ -1,0 +1,222 @@
+"""What a worker says to its peers in a step, and what it does with the answers. No thread, wire or clock inside.
+
+Three exchanges belong to a step x, each one all-to-all whose sizes both sides know from the plan:
+
+    gradients    after backward, for rows that the next step uses: the owner sums in worker order and applies
+    rows         after evictions and dense sums, for step x + 1: copies (VALUE), rows that change their owner (MOVE)
+    background   everything with deadline x + 2, while step x + 1 computes
+
+Most rows of a step are used by one worker alone. They are applied while an exchange is under way: those that leave the
+cache during the first, the rest during the second, so that nobody waits for work that nobody waits for.
+
+The moments of a step are generators: they yield what has to be done by whoever has a wire (`Swap`, `StartBackground`,
+`FINISH_BACKGROUND`) and are sent the answer. `peers.PeerExchange` carries them out over a mesh; the simulation of
+`foresee.testing` carries out the very same in one thread.
+
+The background exchange of step x ends before step x + 1 evicts or sends anything: from then on all of its rows are
+final. Rows for a later step wait beside the cache and take their slots when that step begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foresee.base.arrays import Float32, Int32, Int64
+from foresee.engine.cache import Cache
+from foresee.engine.exchange.mesh import Lane
+from foresee.engine.exchange.schedule import ExchangeSchedule, Joint, Payload, PeerBuffer
+from foresee.plan.record import Record
+from foresee.store.contract import Layout, Rows
+
+
+class Gradients(Protocol):
+    """What backward left for the distinct rows of a step, by position in `unique`."""
+
+    def sums(self, positions: Int32) -> Tensor:
+        """[positions, width]: what these rows get from this worker. On the CPU."""
+        ...
+
+    def apply(self, positions: Int32) -> None:
+        """One optimiser step on rows that no other worker uses."""
+        ...
+
+
+def nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Send each peer its contents; the answer is what each peer sent, in worker order."""
+
+    lane: Lane
+    contents: list[Payload]
+    outgoing: list[PeerBuffer]
+    incoming: list[PeerBuffer]
+    meanwhile: Callable[[], None] = nothing
+    """To be done while the contents travel, or wait for the link."""
+    after_dense: bool = False
+    """The sums of dense gradients have the link before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartBackground:
+    """Carry these moments out beside the next step."""
+
+    moments: Phases
+
+
+@dataclass(frozen=True, slots=True)
+class FinishBackground:
+    """Wait until what was started is over."""
+
+
+FINISH_BACKGROUND = FinishBackground()
+Request = Swap | StartBackground | FinishBackground
+Phases = Generator[Request, Any, None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """Rows that wait for their step."""
+
+    value_slots: Int32
+    values: Rows
+    move_slots: Int32
+    moved: Rows
+    moved_rows: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfinished:
+    """Owned rows whose step waits for gradients that travel in the background."""
+
+    step: int
+    rows: Joint
+    own: Tensor
+
+
+class ExchangeProtocol:
+    """One of `num_workers` workers."""
+
+    def __init__(self, layout: Layout, rank: int, num_workers: int) -> None:
+        self.rank, self.num_workers = rank, num_workers
+        self._layout = layout
+        self._empty = Payload(
+            np.empty((0, layout.width), np.float32), np.empty((0, layout.width), np.float32), Rows.empty(0, layout),
+            np.empty(0, np.int64),
+        )  # fmt: skip
+        self._arrivals: dict[int, list[_Arrival]] = {}
+        self._unfinished: _Unfinished | None = None
+        self._late_gradients: list[Payload] = []
+        self._remaining: Callable[[], None] = nothing
+        """The part of a step's update that need not be over before its rows leave."""
+
+    def receive_rows(self, step: int, cache: Cache) -> None:
+        """Before the step: rows that peers sent for it take their slots."""
+        for arrival in self._arrivals.pop(step, []):
+            cache.put(arrival.value_slots, arrival.values)
+            cache.put(arrival.move_slots, arrival.moved)
+            cache.table.adopt(arrival.move_slots, arrival.moved_rows)
+
+    def update(self, record: Record, itinerary: ExchangeSchedule, gradients: Gradients, cache: Cache) -> Phases:
+        """After backward: gradients go to the owners of their rows, and owners apply."""
+        sums = gradients.sums(itinerary.travelling)
+        arrived = yield Swap(
+            Lane.CRITICAL, self._sent(sums, itinerary.gradients_sent), itinerary.gradients_out,
+            itinerary.gradients_in, partial(gradients.apply, itinerary.alone_leaving),
+        )  # fmt: skip
+        self._apply(_Unfinished(record.step, itinerary.now, _some(sums, itinerary.now.own)), arrived, cache)
+        # The background exchange of the step before must be over before rows are evicted or sent.
+        yield FINISH_BACKGROUND
+        self._unfinished = _Unfinished(record.step, itinerary.late, _some(sums, itinerary.late.own))
+        self._late_gradients = self._sent(sums, itinerary.background_sent)
+        self._remaining = partial(gradients.apply, itinerary.alone_staying)
+
+    def send_rows(self, record: Record, itinerary: ExchangeSchedule, cache: Cache) -> Phases:
+        """After the evictions: rows leave for the peers that need them next."""
+        next_step = record.step + 1
+        later = [
+            self._rows(parcel, cache, gradients.gradients)
+            for parcel, gradients in zip(itinerary.background_out, self._late_gradients, strict=True)
+        ]
+        soon = [self._rows(parcel, cache) for parcel in itinerary.rows_out]
+        cache.table.free(itinerary.moved)
+        cache.table.free(record.drop)
+        unfinished = self._unfinished
+        assert unfinished is not None
+        arrived = yield Swap(
+            Lane.CRITICAL, soon, itinerary.rows_out, itinerary.rows_in, self._remaining, after_dense=True
+        )
+        self._remaining = nothing
+        self._arrive(next_step, itinerary.rows_in, arrived)
+        # Only now: what is not urgent must not take the link from what is.
+        yield StartBackground(self._travel(next_step + 1, later, itinerary, unfinished, cache))
+
+    def waiting(self) -> list[tuple[Int64, Rows]]:
+        """Rows that belong to this worker and are in no cache yet, because their step has not come.
+
+        Ask when nothing is in the background: those, with what the caches hold, are the whole state.
+        """
+        arrivals = [arrival for arrivals in self._arrivals.values() for arrival in arrivals]
+        return [(arrival.moved_rows, arrival.moved) for arrival in arrivals if len(arrival.moved_rows)]
+
+    def _travel(
+        self, deadline: int, contents: list[Payload], itinerary: ExchangeSchedule, unfinished: _Unfinished, cache: Cache
+    ) -> Phases:
+        incoming = itinerary.background_in
+        arrived = yield Swap(Lane.BACKGROUND, contents, itinerary.background_out, incoming)
+        self._apply(unfinished, arrived, cache)
+        self._arrive(deadline, incoming, arrived)
+
+    def _apply(self, unfinished: _Unfinished, arrived: list[Payload], cache: Cache) -> None:
+        rows = unfinished.rows
+        if len(rows.slots):
+            total = sum_in_worker_order(self.rank, unfinished.own, rows.added, arrived)
+            cache.apply(rows.slots, total, version=unfinished.step + 1)
+
+    def _sent(self, sums: Tensor, places: list[Int64]) -> list[Payload]:
+        """The gradients for each worker."""
+        return [replace(self._empty, gradients=sums.numpy()[at]) if len(at) else self._empty for at in places]
+
+    def _rows(self, parcel: PeerBuffer, cache: Cache, gradients: Float32 | None = None) -> Payload:
+        contents = self._empty if gradients is None else replace(self._empty, gradients=gradients)
+        if len(parcel.values):
+            contents = replace(contents, values=cache.copy(parcel.values).values)
+        if len(parcel.moves):
+            contents = replace(contents, moved=cache.copy(parcel.moves), moved_rows=cache.table.row[parcel.moves])
+        return contents
+
+    def _arrive(self, deadline: int, incoming: list[PeerBuffer], arrived: list[Payload]) -> None:
+        for parcel, content in zip(incoming, arrived, strict=True):
+            if not (len(parcel.values) or len(parcel.moves)):
+                continue
+            copies = Rows.empty(len(parcel.values), self._layout)
+            copies.values[:] = content.values
+            copies.state[:] = 0.0
+            copies.versions[:] = 0
+            arrival = _Arrival(parcel.values, copies, parcel.moves, content.moved, content.moved_rows)
+            self._arrivals.setdefault(deadline, []).append(arrival)
+
+
+def _some(sums: Tensor, places: Int64) -> Tensor:
+    """Some rows of a tensor on the CPU: numpy takes a numpy index far quicker."""
+    return torch.from_numpy(sums.numpy()[places])
+
+
+def sum_in_worker_order(rank: int, own: Tensor, added: list[Int64], arrived: list[Payload]) -> Tensor:
+    """Gradients of rows in the order of workers, whoever owns them; `added` says where a worker's go."""
+    total = np.zeros_like(own.numpy())
+    for worker, (places, content) in enumerate(zip(added, arrived, strict=True)):
+        if worker == rank:
+            total += own.numpy()
+        elif len(places):
+            total[places] += content.gradients  # a worker sends a row's gradient once
+    return torch.from_numpy(total)

@@ -1,0 +1,136 @@
+"""What the training loop is handed: a batch with its record, planned ahead in the background.
+
+In: a stream of batches and the header of a plan. Out: `PlannedStep` in step order, from a planner that runs beside training,
+or from a kept plan. The planner thread does what can be done before rows arrive, grouping the lookups by row included,
+and its kernels release the GIL.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresee.data.batch import Batch, BatchStream
+from foresee.engine.kernels import LookupOrder, order_lookups
+from foresee.errors import PlanError, UsageError
+from foresee.plan import make_planner, planned_from
+from foresee.plan.ranked_eviction import BatchTooLargeError
+from foresee.plan.record import Accesses, Header, Planner, Record
+from foresee.plan.row_table import checksum_of
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """One step of one worker, ready to be carried out once its rows are there."""
+
+    batch: Batch
+    record: Record
+    order: LookupOrder
+    batch_size: int
+    """Samples of the step, those of all workers together."""
+    looked_ahead_steps: int = 0
+    """Steps after this one that the planner had read when it decided; 0 if the plan came from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooling:
+    """Which features are averaged over their bag; the others are summed."""
+
+    mean: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, mean_features: Iterable[bool]) -> Pooling:
+        return cls(mean=np.array(list(mean_features), np.bool_))
+
+
+def accesses_of(batch: Batch) -> Accesses:
+    return Accesses(batch.rows, batch.sample_offsets)
+
+
+def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: int = 0) -> Iterator[PlannedStep]:
+    """One worker's work from the header's first step on, planned as the stream is read."""
+
+    def profile(num_steps: int) -> Iterator[Accesses]:
+        for batch, _ in zip(stream.batches(header.first_step), range(num_steps), strict=False):
+            yield accesses_of(batch)
+
+    planner, begun = make_planner(header, profile), planned_from(header)
+    waiting: deque[Batch] = deque()
+
+    def work_of(record: Record) -> PlannedStep:
+        batch = waiting.popleft()
+        return _work(_own(batch, record), record, pooling, batch.num_samples, len(waiting))
+
+    for step, batch in enumerate(stream.batches(begun), start=begun):
+        if batch.step != step:
+            raise PlanError(
+                f"the stream gives the batch of step {batch.step} where step {step} is due; give batches in step order"
+            )
+        if step >= header.first_step:
+            waiting.append(batch.without_rows())
+        for record in _push(planner, batch, stream):
+            if record.worker == worker:
+                yield work_of(record)
+    for record in planner.finish():
+        if record.worker == worker:
+            yield work_of(record)
+
+
+def replayed(stream: BatchStream, records: Iterable[Record], first_step: int, pooling: Pooling) -> Iterator[PlannedStep]:
+    """The stream's work as a plan of one worker has it; refuses one of other data at the first step that differs."""
+    remaining = iter(records)
+    for batch in stream.batches(first_step):
+        record = next(remaining, None)
+        if record is None:
+            raise PlanError(f"step {batch.step}: the plan ends before it; plan this log again")
+        own = _own(batch, record)
+        if record.step != batch.step or record.digest != checksum_of(own.rows):
+            raise PlanError(
+                f"step {batch.step}: the plan was made for other rows than this log gives; plan this log again"
+            )
+        yield _work(own, record, pooling, batch.num_samples)
+    if next(remaining, None) is not None:
+        raise PlanError("the plan goes on after the last step of this log; plan this log again")
+
+
+def _own(batch: Batch, record: Record) -> Batch:
+    """The samples of a global batch that the record's worker trains."""
+    if len(record.samples) == batch.num_samples:
+        return batch
+    if int(record.samples.max(initial=-1)) >= batch.num_samples:
+        raise PlanError(
+            f"step {batch.step}: the plan was made for larger batches than this log gives; plan this log again"
+        )
+    return batch.part(record.samples)
+
+
+def _work(batch: Batch, record: Record, pooling: Pooling, batch_size: int, looked_ahead_steps: int = 0) -> PlannedStep:
+    order = order_lookups(record.inverse, len(record.unique), bag_offsets=batch.bag_offsets, mean=pooling.mean)
+    return PlannedStep(batch, record, order, batch_size, looked_ahead_steps)
+
+
+def _push(planner: Planner, batch: Batch, stream: BatchStream) -> list[Record]:
+    try:
+        return planner.push(accesses_of(batch))
+    except BatchTooLargeError as error:
+        raise too_large(batch.step, error.num_distinct, error.capacity_rows, stream) from None
+
+
+TOO_LARGE_REMEDY = (
+    "raise cache.rows or lower train.batch_size in the run file (in Python cache_rows and the size of batches)"
+)
+
+
+def too_large(step: int, num_distinct: int, capacity_rows: int, stream: BatchStream) -> PlanError:
+    """The sentence for a batch that the cache cannot hold. Naming the smallest that can takes a pass over the rest."""
+    what = f"step {step} touches {num_distinct} distinct rows, but the cache holds {capacity_rows}"
+    try:
+        needed = max((len(np.unique(later.rows)) for later in stream.batches(step)), default=0)
+    except UsageError:  # batches that can be read only once
+        return PlanError(f"{what}; give the cache at least {num_distinct} rows: {TOO_LARGE_REMEDY}")
+    fewest = max(needed, num_distinct)
+    return PlanError(f"{what}; the smallest cache that works for this log is {fewest} rows: {TOO_LARGE_REMEDY}")

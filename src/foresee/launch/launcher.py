@@ -1,0 +1,135 @@
+"""`foresee train --workers 2 --servers 2`: everything a distributed run needs, started and watched on one machine.
+
+In: a configuration. Out: the run folder, as `worker` leaves it, and an exit code. `supervisor` starts the parts and
+starts those again that were killed; worker 0's progress is shown here. If a part cannot be helped, all are taken down
+and it is said which one it was, with its last lines. The first Ctrl-C or SIGTERM asks the workers to commit and stop,
+the second ends everything at once. However this ends, no process stays behind.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from foresee.base.terminal import counted
+from foresee.engine.exchange.dense import check_device
+from foresee.errors import ConfigError, InputError
+from foresee.launch.processes import Part, Processes, Start
+from foresee.launch.supervisor import Failed, Stopped, Supervisor
+from foresee.run import run_folder
+from foresee.run.build import build_model, open_log, plan_header, table_layout, train_stream
+from foresee.run.config import RunConfig
+from foresee.run.ending import StopSignals
+from foresee.run.memory import check_memory, in_words, launched_memory, window_in_words
+from foresee.run.progress import Display, make_display
+from foresee.run.run_folder import RunFolder
+from foresee.run.shard_folders import reshard, shard_folders
+from foresee.store.layouts import write_layout
+
+
+def launch(
+    config: RunConfig,
+    start: Start,
+    *,
+    resume: bool = False,
+    replace: bool = False,
+    stop_after: int | None = None,
+    console: Console | None = None,
+    display: Display | None = None,
+) -> int:
+    """Runs to the end; returns the exit code. What is wrong with the input is an InputError, before or during.
+
+    `start` starts parts; see `processes.starting`.
+    """
+    console = console or Console()
+    check_can_launch(config, resume=resume)
+    log = open_log(config)
+    build_model(config, log)
+    stream = train_stream(config, log)
+    header, layout = plan_header(config, log, stream), table_layout(config, log)
+    memory = launched_memory(
+        layout, header, stream.batch(0), config.train.shuffle_samples, num_servers=config.num_servers,
+        rows_in_memory=config.tables.store == "memory",
+    )  # fmt: skip
+    check_memory(memory)
+    with (
+        _folder(config, log.digest, resume=resume, replace=replace),
+        _logs(RunFolder(config.run)) as logs,
+        tempfile.TemporaryDirectory(prefix="foresee-") as scratch,
+        StopSignals() as stop,
+        Processes(logs, start) as processes,
+        display or make_display(console) as display,
+    ):
+        if resume:
+            folder = RunFolder(config.run)
+            reshard(config.tables_folder, layout, config.num_servers, folder.checkpoints, display.say)
+        display.say(in_words(memory))
+        display.say(window_in_words(header, stream.batch(0)))
+        write_layout(Path(scratch) / "layout.json", layout)
+        if config.tables.store == "memory":
+            display.say(
+                "rows are in the memory of the servers: a server that ends takes the run with it (tables.store: disk)"
+            )
+        supervisor = Supervisor(config, processes, Path(scratch), display, stop, stop_after)
+        try:
+            supervisor.run()
+        except Stopped:
+            return supervisor.stop_workers()
+        except Failed as failed:
+            return _tell(failed.part)
+    return 0
+
+
+def check_can_launch(config: RunConfig, *, resume: bool = False) -> None:
+    """What would only be found out by a process later."""
+    if config.cache.plan_file is not None:
+        raise ConfigError("cache.plan_file: a run with servers is planned by its planner; leave the key out")
+    check_device(config.train.device, config.distributed.workers)
+    found = shard_folders(config.tables_folder)
+    if config.tables.store == "disk" and found and len(found) != config.num_servers and not resume:
+        raise ConfigError(
+            f"{config.tables_folder} holds {counted(len(found), 'shard')}, but this run has "
+            f"{counted(config.num_servers, 'server')}; "
+            f"give --servers {len(found)}, or another run folder"
+        )
+
+
+def _folder(
+    config: RunConfig, log_digest: str, *, resume: bool, replace: bool
+) -> AbstractContextManager[RunFolder]:
+    if resume:
+        return run_folder.resume(config, log_digest=log_digest)
+    return run_folder.begin(config, log_digest=log_digest, replace=replace)
+
+
+@contextmanager
+def _logs(folder: RunFolder) -> Iterator[Path]:
+    """What the parts print. If a person's mistake ends the run before its first commit, it does not stay."""
+    path = folder.path / "logs"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    try:
+        yield path
+    except InputError:
+        if not any(folder.checkpoints.glob("*/*")):
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _tell(part: Part) -> int:
+    """Says which part failed and how; what a person did wrong is an InputError."""
+    if (sentence := part.sentence()) is not None:
+        raise InputError(f"{sentence} ({part.name})")
+    lines = "\n".join(f"  {line}" for line in part.last_lines())
+    print(
+        f"foresee: {part.name} {part.how_it_ended()} and everything else was taken down; go on from the last commit "
+        f"with --resume; its last lines in {part.output}:\n{lines}",
+        file=sys.stderr,
+    )
+    return 1

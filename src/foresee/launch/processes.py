@@ -1,0 +1,174 @@
+"""The processes of a launched run: started, watched, started again and ended together.
+
+In: commands with names. Out: running processes whose output is in files, the first of them that fails, and the promise
+that none is left when the block is left. Each has a process group of its own, so Ctrl-C reaches only the launcher, and
+each ends with the launcher (`lifeline`). Who runs under which process id is in `parts.json` beside their output.
+Nothing here knows what the processes do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from foresee.base.failpoints import PART_VARIABLE
+from foresee.launch.fork_server import ForkServer
+from foresee.launch.parent_death import LAUNCHER_VARIABLE
+from foresee.launch.restarts import LOST_ANOTHER_CODE
+
+STOP_SECONDS = 15.0
+"""What a process may take to end when it is asked to."""
+POLL_SECONDS = 0.05
+LAST_LINES = 15
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+
+
+class Process(Protocol):
+    """What is needed of a started process."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Its exit code, or minus a signal; None while it runs."""
+        ...
+
+    def send_signal(self, number: int) -> None: ...
+
+
+Start = Callable[[Sequence[str], dict[str, str], Path], Process]
+"""`foresee` with these arguments and this environment; what it prints is added to the file."""
+
+
+@contextmanager
+def starting(num_workers: int, optimizers: Sequence[str]) -> Iterator[Start]:
+    """How parts are started: forked from a warm process, which begins to warm up now."""
+    with ForkServer({**os.environ, **worker_environment(num_workers)}, optimizers) as server:
+        yield server.start
+
+
+def worker_environment(num_workers: int) -> dict[str, str]:
+    """What the person has set stays; by default workers talk on this machine only and share its cores."""
+    return {
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", LOOPBACK),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers))),
+    }
+
+
+@dataclass
+class Part:
+    """One process of a run."""
+
+    name: str
+    process: Process
+    output: Path
+    endless: bool
+    """It should run until it is told to end: any end before is a failure."""
+
+    @property
+    def code(self) -> int | None:
+        return self.process.poll()
+
+    def how_it_ended(self) -> str:
+        code = self.code
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def last_lines(self) -> list[str]:
+        return self.output.read_text("utf-8", errors="replace").splitlines()[-LAST_LINES:]
+
+    def sentence(self) -> str | None:
+        """What it said of a person's mistake, if that is how it ended."""
+        said = [line.removeprefix("foresee: ") for line in self.last_lines() if line.startswith("foresee: ")]
+        return said[-1] if self.code == 2 and said else None
+
+
+def culprit(parts: Sequence[Part]) -> Part | None:
+    """Which part failed first, as well as can be told: one that was killed before one that failed by itself, and that
+    before one that only lost another; else in the order in which they were started, and depend on each other."""
+    ended = [(part, code) for part in parts if (code := part.code) is not None]
+    failed = [(part, code) for part, code in ended if code != 0 or part.endless]
+    rank = {LOST_ANOTHER_CODE: 2}
+    return min(failed, key=lambda it: 0 if it[1] < 0 else rank.get(it[1], 1), default=(None, 0))[0]
+
+
+class Processes:
+    """Use it as a context manager: on leaving, whatever still runs is ended."""
+
+    def __init__(self, folder: Path, start: Start) -> None:
+        self._folder, self._start = folder, start
+        self.parts: list[Part] = []
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """What runs until it is told to end is told so. The others would only wait for each other now."""
+        with _undisturbed():
+            send([part for part in self.parts if not part.endless or kind is KeyboardInterrupt], signal.SIGKILL)
+            self.end(self.parts, STOP_SECONDS)
+
+    def start(
+        self, name: str, command: Sequence[str], *, endless: bool, environment: dict[str, str] | None = None
+    ) -> Part:
+        """A part of this name that has ended is replaced."""
+        output = self._folder / f"{name.replace(' ', '-')}.log"
+        everything = {**os.environ, **(environment or {}), LAUNCHER_VARIABLE: str(os.getpid()), PART_VARIABLE: name}
+        part = Part(name, self._start(command, everything, output), output, endless)
+        self.parts = [*(it for it in self.parts if it.name != name), part]
+        self._write_down()
+        return part
+
+    def kill(self, parts: Sequence[Part]) -> None:
+        """Ends these at once, and forgets them."""
+        send(parts, signal.SIGKILL)
+        wait(parts, None)
+        self.parts = [part for part in self.parts if part not in parts]
+
+    def _write_down(self) -> None:
+        """For a person who wants to look at one of them."""
+        draft = self._folder / "parts.json.draft"
+        draft.write_text(json.dumps({part.name: part.process.pid for part in self.parts}, indent=2) + "\n")
+        os.replace(draft, self._folder / "parts.json")
+
+    def end(self, parts: Sequence[Part], seconds: float) -> None:
+        """Asks these to end; kills those that do not, and waits for all."""
+        send(parts, signal.SIGTERM)
+        wait(parts, seconds)
+        send(parts, signal.SIGKILL)
+        wait(parts, None)
+
+
+def send(parts: Sequence[Part], number: signal.Signals) -> None:
+    for part in parts:
+        if part.code is None:
+            part.process.send_signal(number)
+
+
+def wait(parts: Sequence[Part], seconds: float | None) -> bool:
+    """True if all have ended. Without a number of seconds it is for processes that were killed: they do end."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while any(part.code is None for part in parts):
+        if deadline is not None and time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Another Ctrl-C while everything is being taken down would leave processes behind."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

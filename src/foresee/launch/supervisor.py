@@ -1,0 +1,288 @@
+"""The display of a run, one process away: worker 0 writes lines of JSON, the launcher shows them.
+
+In, at the worker: readings and sentences. Out: lines. In, at the launcher: those lines. Out: calls of a real display.
+Other output of the worker passes by unharmed.
+
+The parts of a launched run, from the first start to the last end, with all the starts again in between.
+
+In: a configuration and processes to start. Out: returns when all trainers are done; `Failed` names the part that could
+not be helped, `Stopped` says that somebody wants the run to stop. What is done about a part that ended is decided in
+`restarts`; here it is carried out. Servers and planner come first, then the trainers, with ports the system chose; a
+planner keeps its port when it is started again, since trainers that go on know it by that.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from foresee.errors import InputError
+from foresee.launch.processes import POLL_SECONDS, Part, Processes, culprit, send, worker_environment
+from foresee.launch.restarts import LOST_ANOTHER_CODE, STOPPED_CODES, Ended, RestartDecision, decide_restart
+from foresee.run.config import RunConfig
+from foresee.run.ending import StopSignals
+from foresee.run.progress import TERMINAL_SECONDS, Display, Reading
+from foresee.run.run_folder import CONFIG_FILE
+from foresee.run.shard_folders import shard_folder
+
+MARK = '{"foresee": '
+
+
+class SilentDisplay:
+    """For all workers but the first."""
+
+    def __enter__(self) -> SilentDisplay:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def due(self) -> bool:
+        return False
+
+    def show(self, reading: Reading) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+
+class RelayedDisplay(SilentDisplay):
+    """Writes lines for a launcher."""
+
+    def __init__(self, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._file, self._clock = file, clock
+        self._last = clock()
+
+    def due(self) -> bool:
+        return self._clock() - self._last >= TERMINAL_SECONDS
+
+    def show(self, reading: Reading) -> None:
+        self._last = self._clock()
+        self._write("reading", asdict(reading))
+
+    def say(self, text: str) -> None:
+        self._write("say", text)
+
+    def _write(self, kind: str, content: Any) -> None:
+        print(json.dumps({"foresee": kind, "content": content}), file=self._file, flush=True)
+
+
+def relay(line: str, display: Display) -> bool:
+    """Shows a line of `RelayedDisplay`; False if it is something else."""
+    if not line.startswith(MARK):
+        return False
+    try:
+        message = json.loads(line)
+        kind, content = message["foresee"], message["content"]
+        if kind == "say":
+            display.say(str(content))
+        elif display.due() or content["step"] == content["num_steps"]:
+            display.show(Reading(**content))
+    except (ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
+START_SECONDS = 300.0
+"""Until servers and planner listen."""
+FAREWELL_SECONDS = 700.0
+"""Until workers that were asked to stop have committed: a little longer than a commit may take."""
+CAUSE_SECONDS = 2.0
+"""Until it shows which part failed first."""
+
+
+class Failed(Exception):  # noqa: N818 - says who, not what
+    """A part ended, and starting it again would not help, or was done too often."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+
+
+class Stopped(Exception):  # noqa: N818 - a signal came
+    """The run is to stop."""
+
+
+class Supervisor:
+    """One launched run."""
+
+    def __init__(
+        self, config: RunConfig, processes: Processes, scratch: Path, display: Display, stop: StopSignals,
+        stop_after: int | None,
+    ) -> None:  # fmt: skip
+        self._config, self._processes, self._scratch = config, processes, scratch
+        self._display, self._stop, self._stop_after = display, stop, stop_after
+        self._num_servers = config.num_servers
+        self._restarts = 0
+        self._starts_of_trainers = 0
+        self._lost_in_a_row = 0
+        self._shown = 0
+        self._planner_port = 0
+
+    @property
+    def _workers(self) -> list[Part]:
+        return [part for part in self._processes.parts if not part.endless]
+
+    def run(self) -> None:
+        """Until all trainers are done."""
+        for shard in range(self._num_servers):
+            self._start_server(shard)
+        self._start_planner()
+        while True:
+            ended = self._watch(self._listening, START_SECONDS)
+            if ended is None:
+                if not self._workers:
+                    self._start_workers()
+                ended = self._watch(self._done, None)
+            if ended is None:
+                break
+            self._help(ended)
+        self._show()
+
+    def stop_workers(self) -> int:
+        """Lets the trainers commit; what they cannot finish is given up. Returns the exit code."""
+        asked = self._stop.received or signal.SIGTERM
+        if self._stop.asked:
+            self._display.say("stopping after a commit; a second Ctrl-C ends everything at once")
+        send(self._workers, signal.SIGTERM)
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        while any(part.code is None for part in self._workers) and time.monotonic() < deadline:
+            if any((part.code or 0) < 0 for part in self._workers):
+                break  # it was ended before it could listen, and the others would wait for it
+            self._show()
+            time.sleep(POLL_SECONDS)
+        self._show()
+        if not self._workers or not all(part.code in (0, *STOPPED_CODES) for part in self._workers):
+            self._display.say("stopped before anything could be kept; everything since the last commit is given up")
+        return 128 + asked
+
+    def _done(self) -> bool:
+        return all(part.code == 0 for part in self._workers)
+
+    def _help(self, first: Part) -> None:
+        """Starts again what has to be, if that is possible and was not done too often."""
+        ended = [
+            Ended(name=part.name, role=part.name.split()[0], code=code)
+            for part in self._processes.parts
+            if (code := part.code) is not None and (code != 0 or part.endless)
+        ]
+        only_lost = all(it.code == LOST_ANOTHER_CODE for it in ended)
+        self._lost_in_a_row = self._lost_in_a_row + 1 if only_lost else 0
+        on_disk = self._config.tables.store == "disk"
+        what = decide_restart(ended, servers_on_disk=on_disk, lost_in_a_row=self._lost_in_a_row)
+        if not what.possible or self._restarts >= self._config.distributed.restarts_max:
+            raise Failed(first)
+        self._restarts += 1
+        self._display.say(
+            f"{first.name} {first.how_it_ended()}; {_in_words(what)} "
+            f"(restart {self._restarts} of at most {self._config.distributed.restarts_max})"
+        )
+        self._carry_out(what)
+
+    def _carry_out(self, what: RestartDecision) -> None:
+        """Trainers that are gone are started by `run`, once everything they need listens."""
+        if what.trainers:
+            self._processes.kill(self._workers)
+        for name in what.servers:
+            self._start_server(int(name.split()[1]))
+        if what.planner:
+            self._start_planner()
+
+    def _start_server(self, shard: int) -> None:
+        config, port_file = self._config, self._server_port_file(shard)
+        port_file.unlink(missing_ok=True)
+        command = ["serve", "--layout", str(self._scratch / "layout.json"), "--shard", str(shard)]
+        command += ["--num-shards", str(self._num_servers), "--port-file", str(port_file)]
+        if config.tables.store == "disk":
+            command += ["--folder", str(shard_folder(config.tables_folder, shard))]
+        self._processes.start(f"server {shard}", command, endless=True)
+
+    def _start_planner(self) -> None:
+        self._processes.kill([part for part in self._processes.parts if part.name == "planner"])
+        self._planner_port_file.unlink(missing_ok=True)
+        command = ["plan-server", self._run_file, "--port-file", str(self._planner_port_file)]
+        if self._planner_port:
+            command += ["--port", str(self._planner_port)]
+        self._processes.start("planner", command, endless=True)
+
+    def _start_workers(self) -> None:
+        """When servers and planner listen."""
+        self._planner_port = int(self._planner_port_file.read_text())
+        self._starts_of_trainers += 1
+        num_workers = self._config.distributed.workers
+        command = ["worker", self._run_file, "--planner", f"grpc://127.0.0.1:{self._planner_port}", "--launched"]
+        command += ["--rendezvous", f"file://{self._scratch / f'rendezvous-{self._starts_of_trainers}'}"]
+        for shard in range(self._num_servers):
+            port = self._server_port_file(shard).read_text().strip()
+            command += ["--server", f"grpc://127.0.0.1:{port}"]
+        if self._stop_after is not None:
+            command += ["--stop-after", str(self._stop_after)]
+        shared = worker_environment(num_workers)
+        for rank in range(num_workers):
+            environment = {**shared, "RANK": str(rank), "WORLD_SIZE": str(num_workers)}
+            self._processes.start(f"worker {rank}", command, endless=False, environment=environment)
+
+    def _watch(self, done: Callable[[], bool], seconds: float | None) -> Part | None:
+        """Looks after everything until `done`; returns a part that has ended before it should."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not done():
+            self._show()
+            if self._stop.asked or any(part.code in STOPPED_CODES for part in self._workers):
+                raise Stopped
+            if (part := culprit(self._processes.parts)) is not None:
+                return self._cause(part)
+            if deadline is not None and time.monotonic() > deadline:
+                raise InputError(
+                    f"servers and planner did not start within {seconds:.0f} s; see {self._config.run}/logs, and try "
+                    "again when the machine is less busy"
+                )
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def _cause(self, part: Part) -> Part:
+        """A part that only lost another notices at once, while the other may still be printing why it ends."""
+        deadline = time.monotonic() + CAUSE_SECONDS
+        while part.code == LOST_ANOTHER_CODE and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            part = culprit(self._processes.parts) or part
+        return part
+
+    def _show(self) -> None:
+        """Passes on what worker 0 has to say."""
+        output = next((part.output for part in self._processes.parts if part.name == "worker 0"), None)
+        if output is None or not output.exists():
+            return
+        with open(output, encoding="utf-8", errors="replace") as file:
+            file.seek(self._shown)
+            for line in iter(file.readline, ""):
+                if not line.endswith("\n"):
+                    break
+                self._shown = file.tell()
+                relay(line, self._display)
+
+    def _listening(self) -> bool:
+        files = [self._server_port_file(shard) for shard in range(self._num_servers)]
+        return all(file.exists() for file in (*files, self._planner_port_file))
+
+    @property
+    def _run_file(self) -> str:
+        return str(self._config.run / CONFIG_FILE)
+
+    @property
+    def _planner_port_file(self) -> Path:
+        return self._scratch / "planner.port"
+
+    def _server_port_file(self, shard: int) -> Path:
+        return self._scratch / f"server-{shard}.port"
+
+
+def _in_words(what: RestartDecision) -> str:
+    if not what.trainers:
+        return "it is started again, and training goes on meanwhile"
+    again = "it is started again, and all trainers" if what.servers else "all trainers"
+    return f"{again} go on from the last commit"

@@ -1,0 +1,108 @@
+"""A stack of linear layers with ReLU between them.
+
+In: the width that goes in and the width of each layer. Out: an nn.Sequential. The last layer has an activation only
+when asked for, so that a stack can end in logits as well as in features.
+
+The linear part of a model: a bias, a weight for each dense feature, a weight for each id.
+
+In: dense [samples, dense features] and the ids' weights [samples, features], which are a column of their rows, so that
+they are fetched, updated and stored with the embedding. Out: one number for each sample.
+
+Second-order interactions: what every pair of a sample's vectors has in common, without a loop over pairs.
+
+In: vectors [samples, vectors, dim]. Out: either the dot product of each pair (`PairDots`, for DLRM) or the element-wise
+products of all pairs summed up (`sum_of_pair_products`, for NCF). Never a vector with itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+
+def mlp(width_in: int, widths: Sequence[int], *, activate_last: bool) -> nn.Sequential:
+    """Linear layers of the given widths; no layers pass their input on."""
+    layers: list[nn.Module] = []
+    for width_out in widths:
+        layers += [nn.Linear(width_in, width_out), nn.ReLU()]
+        width_in = width_out
+    if layers and not activate_last:
+        layers.pop()
+    return nn.Sequential(*layers)
+
+
+def checked_widths(option: str, widths: object) -> tuple[int, ...]:
+    """The widths as a tuple, or a sentence naming the option that is wrong. They may come from a file."""
+    if isinstance(widths, str) or not isinstance(widths, Sequence):
+        raise ValueError(f"{option} is {widths!r}: give a list of layer widths such as [512, 256]")
+    for width in widths:
+        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            raise ValueError(f"{option} holds {width!r}: every layer width is a whole number of at least 1")
+    return tuple(widths)
+
+
+class FirstOrder(nn.Module):
+    """Starts at zero, as a linear model may: nothing has to be told apart."""
+
+    def __init__(self, num_dense: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(()))
+        # Not nn.Linear: it warns about zero inputs, and logs without dense features are ordinary.
+        self.dense_weights = nn.Parameter(torch.zeros(num_dense))
+
+    def forward(self, dense: Tensor, weights: Tensor) -> Tensor:  # -> [samples]
+        return self.bias + dense @ self.dense_weights + weights.sum(dim=1)
+
+
+class PairDots(nn.Module):
+    """Dot products of all pairs i < j, row by row: (0,1), (0,2), …, (1,2), …"""
+
+    def __init__(self, num_vectors: int) -> None:
+        super().__init__()
+        first, second = torch.triu_indices(num_vectors, num_vectors, offset=1)
+        self.num_pairs = first.numel()
+        # Where the cell (i, j) of a sample's matrix of dots comes from and goes to. The diagonal is in no pair: it
+        # points at one column past the pairs, which backward fills with zeros.
+        pair_of_cell = torch.full((num_vectors, num_vectors), self.num_pairs)
+        pair_of_cell[first, second] = torch.arange(self.num_pairs)
+        pair_of_cell[second, first] = torch.arange(self.num_pairs)
+        self.cell_of_pair: Tensor
+        self.pair_of_cell: Tensor
+        # They follow from num_vectors alone, so they move with the module but are no part of its saved weights.
+        self.register_buffer("cell_of_pair", first * num_vectors + second, persistent=False)
+        self.register_buffer("pair_of_cell", pair_of_cell.flatten(), persistent=False)
+
+    def forward(self, vectors: Tensor) -> Tensor:  # [samples, vectors, dim] -> [samples, pairs]
+        dots: Tensor = _PairDots.apply(vectors, self.cell_of_pair, self.pair_of_cell)  # type: ignore[no-untyped-call]
+        return dots
+
+
+class _PairDots(torch.autograd.Function):
+    """The gradient written out, because autograd's own does most of its work twice.
+
+    dots(i, j) = x_i · x_j, hence d/dx_i = Σ_{j≠i} g(i, j) x_j with g symmetric: one product of the mirrored gradient
+    with the vectors. Autograd would scatter into a zeroed matrix and multiply once for either factor of x xᵀ.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, cell_of_pair: Tensor, pair_of_cell: Tensor) -> Tensor:
+        ctx.save_for_backward(vectors, pair_of_cell)
+        return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, cell_of_pair)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        vectors, pair_of_cell = ctx.saved_tensors
+        samples, num_vectors, _ = vectors.shape
+        mirrored = nn.functional.pad(gradient, (0, 1)).index_select(1, pair_of_cell)
+        return torch.bmm(mirrored.view(samples, num_vectors, num_vectors), vectors), None, None
+
+
+def sum_of_pair_products(vectors: Tensor) -> Tensor:  # [samples, vectors, dim] -> [samples, dim]
+    """Σ_{i<j} x_i ⊙ x_j = ½ ((Σ x_i)² − Σ x_i²): linear in the number of vectors. One vector alone gives zeros."""
+    total: Tensor = vectors.sum(dim=1)
+    return 0.5 * (total.square() - vectors.square().sum(dim=1))

@@ -1,0 +1,157 @@
+"""The places of the lowest ranks, and among equals the first places.
+
+`numpy.argpartition` takes whichever equals it meets first, which differs from processor to processor; a plan must be
+the same wherever it is made.
+
+Planners that keep what a ranking tells them to: LRU, LFU, a static hot set.
+
+A batch's missing rows need slots. The frame takes free ones first, then evicts the resident rows of lowest rank that
+the batch does not touch; a policy is one function that ranks the rows just touched. Belady's yardstick uses the same
+frame with ranks from the future. The frame looks at every slot in every step and never forgets a row: it is there to
+be compared with, not to be fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from foresee.base.arrays import Int32, Int64
+from foresee.errors import PlanError
+from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record
+from foresee.plan.row_table import NO_SLOT, Distinct, RowTable
+
+
+def lowest(ranks: Int64, number: int) -> Int64:
+    """Ascending places of so many of the lowest ranks, of which there must be as many."""
+    bound = np.partition(ranks, number - 1)[number - 1]
+    chosen = ranks < bound
+    chosen[np.flatnonzero(ranks == bound)[: number - int(np.count_nonzero(chosen))]] = True
+    return np.flatnonzero(chosen)
+
+
+Rank = Callable[[int, Int32, Int64], Int64]
+"""(step, slots touched in order of first touch, their rows) -> a rank for each. The lowest is evicted first."""
+
+
+class BatchTooLargeError(PlanError):
+    """The refusal that every planner gives to a batch that can never fit."""
+
+    def __init__(self, step: int, num_distinct: int, capacity_rows: int) -> None:
+        super().__init__(
+            f"step {step} touches {num_distinct} distinct rows, but the cache holds {capacity_rows}; "
+            f"the smallest cache that works for this step is {num_distinct} rows"
+        )
+        self.num_distinct = num_distinct
+        self.capacity_rows = capacity_rows
+
+
+class RankedEviction:
+    """The frame: one worker, one ranking."""
+
+    def __init__(self, header: Header, rank: Rank) -> None:
+        self.header = header
+        self._rank = rank
+        fresh = 0 if header.first_step == 0 else UNKNOWN_VERSION
+        self._table = RowTable(num_rows=header.num_rows, fresh_version=fresh)
+        self._slot_row = np.zeros(header.capacity_rows, np.int64)
+        self._slot_last = np.full(header.capacity_rows, -1, np.int32)
+        self._slot_rank = np.zeros(header.capacity_rows, np.int64)
+        self._next = header.first_step
+        self._open: Record | None = None
+
+    def push(self, accesses: Accesses) -> list[Record]:
+        step = self._next
+        batch = self._table.deduplicate(accesses.rows, stamp=step)
+        if len(batch.rows) > self.header.capacity_rows:
+            raise BatchTooLargeError(step, len(batch.rows), self.header.capacity_rows)
+        unique = self._table.slots_of(batch.rows)
+        missing = np.flatnonzero(unique == NO_SLOT)
+        closed = self._close(self._victims(len(missing), unique[unique != NO_SLOT]))
+        unique[missing] = np.flatnonzero(self._slot_last < 0)[: len(missing)]
+        self._open = self._admit(step, accesses, batch, unique, missing)
+        self._next += 1
+        return closed
+
+    def finish(self) -> list[Record]:
+        return self._close(np.flatnonzero(self._slot_last >= 0).astype(np.int32))
+
+    def _victims(self, num_missing: int, touched: Int32) -> Int32:
+        """The resident slots of lowest rank that the batch does not touch, as many as are needed."""
+        resident = self._slot_last >= 0
+        num_needed = num_missing - (len(resident) - int(np.count_nonzero(resident)))
+        if num_needed <= 0:
+            return np.empty(0, np.int32)
+        resident[touched] = False
+        candidates = np.flatnonzero(resident)
+        return candidates[lowest(self._slot_rank[candidates], num_needed)].astype(np.int32)
+
+    def _close(self, victims: Int32) -> list[Record]:
+        """Completes the record of the step before with what it evicts."""
+        if self._open is None:
+            return []
+        rows, versions = self._slot_row[victims], self._slot_last[victims] + np.int32(1)
+        self._table.release(rows, versions, step=self._open.step)
+        self._slot_last[victims] = -1
+        return [replace(self._open, evict=Evict(victims, rows, versions))]
+
+    def _admit(self, step: int, accesses: Accesses, batch: Distinct, unique: Int32, missing: Int64) -> Record:
+        fetch_rows, fetch_slots = batch.rows[missing], unique[missing]
+        versions, written_at = self._table.assign(fetch_rows, fetch_slots)
+        self._slot_row[fetch_slots] = fetch_rows
+        self._slot_last[unique] = step
+        self._slot_rank[unique] = self._rank(step, unique, batch.rows)
+        return Record(
+            step=step,
+            worker=0,
+            samples=np.arange(accesses.num_samples, dtype=np.int32),
+            unique=unique,
+            inverse=batch.inverse,
+            fetch=Fetch(fetch_rows, fetch_slots, versions),
+            not_before=max(written_at, step - 1 - self.header.fetch_ahead_steps, -1),
+            apply=unique,
+            evict=Evict(),
+            digest=batch.checksum,
+        )
+
+
+def least_recently_used(header: Header) -> RankedEviction:
+    """LRU: the row touched longest ago goes first; inside a batch, the one touched first."""
+
+    def rank(step: int, slots: Int32, rows: Int64) -> Int64:
+        return (np.int64(step) << 32) + np.arange(len(slots), dtype=np.int64)
+
+    return RankedEviction(header, rank)
+
+
+def least_frequently_used(header: Header) -> RankedEviction:
+    """LFU: the row touched in the fewest steps since it came goes first; among equals, the one touched longest ago."""
+    uses = np.zeros(header.capacity_rows, np.int64)
+    holds = np.full(header.capacity_rows, -1, np.int64)
+
+    def rank(step: int, slots: Int32, rows: Int64) -> Int64:
+        uses[slots] = np.where(holds[slots] == rows, uses[slots], 0) + 1
+        holds[slots] = rows
+        return (uses[slots] << 32) + step
+
+    return RankedEviction(header, rank)
+
+
+def static_hot_set(header: Header, profile: Iterable[Accesses]) -> RankedEviction:
+    """The rows most frequent in a profile stay; all others come and go. Frequencies never change."""
+    rows, counts = row_frequencies(profile)
+
+    def rank(step: int, slots: Int32, touched: Int64) -> Int64:
+        place = np.minimum(np.searchsorted(rows, touched), len(rows) - 1)
+        return np.where(rows[place] == touched, counts[place], 0)
+
+    return RankedEviction(header, rank)
+
+
+def row_frequencies(profile: Iterable[Accesses]) -> tuple[Int64, Int64]:
+    """In how many batches each row occurs: (rows ascending, counts). Never empty: row -1 stands for none."""
+    distinct = [np.unique(accesses.rows) for accesses in profile]
+    rows, counts = np.unique(np.concatenate([np.array([-1]), *distinct]), return_counts=True)
+    return rows, counts.astype(np.int64)

@@ -1,0 +1,1 @@
+"""What a run is: configuration, training, workers, callbacks, checkpoints, folder, evaluation, export."""

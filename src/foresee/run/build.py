@@ -1,0 +1,205 @@
+"""The parts of a run, made from its configuration: log, stream, cache size, tables, model.
+
+In: a `RunConfig`. Out: each part by itself, so that planning opens no tables and verifying can make two of each. What a
+configuration can get wrong about a part is a ConfigError that names the key. Nothing here trains or decides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from foresee.data.batch import Batch
+from foresee.data.click_log import ClickLog
+from foresee.data.stream import LogStream
+from foresee.engine.loop import Run, make_header
+from foresee.engine.optimizers import OPTIMIZERS, Optimizer
+from foresee.engine.plan_file import PlanFile
+from foresee.engine.planned_step import Pooling, too_large
+from foresee.engine.tables import Tables, layout_for
+from foresee.errors import ConfigError, PlanError
+from foresee.plan import PLANNERS
+from foresee.plan.record import Header
+from foresee.run import checkpoint
+from foresee.run.by_name import build, look_in, row_width
+from foresee.run.config import RowOptimizerConfig, RunConfig
+from foresee.run.run_folder import RunFolder
+from foresee.run.shard_folders import LocalShards, shard_folders
+from foresee.store.contract import Layout, TwoPhaseStore
+from foresee.store.disk import DiskStore
+
+
+def open_log(config: RunConfig) -> ClickLog:
+    return ClickLog.open(config.log)
+
+
+def train_stream(config: RunConfig, log: ClickLog) -> LogStream:
+    """The batches of all steps."""
+    train = config.train
+    return log.batches(
+        batch_size=train.batch_size, seed=train.seed, epochs=train.epochs, shuffle_samples=train.shuffle_samples
+    )
+
+
+def cache_rows(config: RunConfig, log: ClickLog) -> int:
+    """Slots of the cache; never more than there are rows, which no planner could use."""
+    if config.cache.rows is not None:
+        return min(config.cache.rows, log.num_rows)
+    assert config.cache.share is not None, "the configuration has one of the two"
+    return math.ceil(config.cache.share * log.num_rows)
+
+
+def plan_header(
+    config: RunConfig, log: ClickLog, stream: LogStream, *, first_step: int = 0, planned_from: int | None = None
+) -> Header:
+    """What is to be planned, from a step on; `planned_from`: of a plan that began there."""
+    planner, workers = config.cache.planner, config.distributed.workers
+    if planner not in PLANNERS:
+        raise ConfigError(f"cache.planner: there is no planner {planner!r}; choose one of {', '.join(PLANNERS)}")
+    if config.train.batch_size < workers:
+        raise ConfigError(
+            f"train.batch_size: {workers} workers cannot share {config.train.batch_size} samples; "
+            f"choose at least {workers}, or fewer workers"
+        )
+    return make_header(
+        stream,
+        planner=planner,
+        cache_rows=cache_rows(config, log),
+        first_step=first_step,
+        window_steps=config.cache.window_steps,
+        window_bytes=config.cache.window_bytes,
+        num_workers=workers,
+        placement=config.distributed.placement if workers > 1 else None,
+        placement_positions=_placement_positions(config, log) if workers > 1 else None,
+        planned_from=planned_from,
+    )
+
+
+def _placement_positions(config: RunConfig, log: ClickLog) -> tuple[int, ...] | None:
+    """The features that placement looks at, as positions of lookups in a sample."""
+    chosen, names = config.distributed.placement_features, [feature.name for feature in log.features]
+    if chosen is None:
+        return None
+    if config.distributed.placement != "location_aware" or log.multi_valued:
+        raise ConfigError(
+            "distributed.placement_features: only location_aware chooses features, and only in a log with one id a "
+            "feature; leave the key out"
+        )
+    unknown = [name for name in chosen if name not in names]
+    if unknown or not chosen:
+        raise ConfigError(
+            f"distributed.placement_features: {config.log} has no feature {unknown[0] if unknown else ''!r}; choose "
+            f"from {', '.join(names)}"
+        )
+    return tuple(sorted({names.index(name) for name in chosen}))
+
+
+def saved_plan(config: RunConfig, stream: LogStream) -> PlanFile | None:
+    """The plan file of the configuration, if it names one; refuses the plan of another stream, or of a part of it."""
+    if config.cache.plan_file is None:
+        return None
+    plan = PlanFile.open(config.cache.plan_file)
+    if plan.header.stream_digest != stream.digest:
+        raise PlanError(
+            f"{plan.path} was made for another log, seed, batch size or number of epochs than this run has; "
+            "plan this run again, or leave cache.plan_file out"
+        )
+    if plan.header.num_steps != stream.num_steps:
+        raise PlanError(
+            f"{plan.path} covers {plan.header.num_steps} of the run's {stream.num_steps} steps; plan the whole run"
+        )
+    return plan
+
+
+def make_run(config: RunConfig, log: ClickLog, stream: LogStream, tables: Tables, *, num_threads: int = 1) -> Run:
+    """Steps from the tables' last commit on, as the kept plan has them or planned as they go.
+
+    A kept plan begins with an empty cache at its first step, so a run in the middle is planned as it goes, by the same
+    planner in as many slots. The caller commits: rows belong together with the dense half.
+    """
+    first_step, pooling, device = tables.store.committed_step, Pooling.of(log.mean_features), training_device(config)
+    header, records = plan_header(config, log, stream, first_step=first_step), None
+    plan = saved_plan(config, stream)
+    if plan is not None and plan.header.first_step == first_step:
+        header, records = plan.header, plan.records()
+    elif plan is not None:
+        header = replace(plan.header, first_step=first_step, num_steps=stream.num_steps - first_step)
+    return Run(
+        stream, tables, header, pooling, records=records, device=device, num_threads=num_threads, commit_at_end=False
+    )
+
+
+def check_batch_fits(header: Header, batch: Batch, stream: LogStream) -> None:
+    """Refuses a cache too small for this batch, before anything is made. Planning would, but later."""
+    num_distinct = len(np.unique(batch.rows))
+    if num_distinct > header.capacity_rows:
+        raise too_large(batch.step, num_distinct, header.capacity_rows, stream)
+
+
+def row_optimizer(config: RowOptimizerConfig) -> Optimizer:
+    """How rows learn."""
+    kind = OPTIMIZERS[config.name]
+    takes = [field.name for field in fields(kind)]
+    numbers = {key: value for key, value in config if key != "name" and value is not None}
+    for key in numbers:
+        if key not in takes:
+            raise ConfigError(f"tables.optimizer.{key}: {config.name} has no such number; it takes {', '.join(takes)}")
+    return kind(**numbers)
+
+
+def table_layout(config: RunConfig, log: ClickLog) -> Layout:
+    """How the rows of this run look."""
+    tables = config.tables
+    return layout_for(log, _width(config), row_optimizer(tables.optimizer), tables.seed, tables.init_scale)
+
+
+def open_tables(config: RunConfig, log: ClickLog) -> Tables:
+    """The tables of this run at its last complete commit: opened if they are there, else made."""
+    tables, optimizer = config.tables, row_optimizer(config.tables.optimizer)
+    width = _width(config)
+    if tables.store == "memory":
+        return Tables.in_memory(log, dim=width, optimizer=optimizer, seed=tables.seed, init_scale=tables.init_scale)
+    store: TwoPhaseStore
+    if shard_folders(config.tables_folder):
+        store = LocalShards.open(config.tables_folder, table_layout(config, log))
+    else:
+        store = DiskStore.open_or_create(config.tables_folder, table_layout(config, log))
+    try:
+        checkpoint.open_newest(store, RunFolder(config.run).checkpoints)
+    except BaseException:
+        store.close()
+        raise
+    return Tables(store, optimizer)
+
+
+def build_model(config: RunConfig, log: ClickLog) -> nn.Module:
+    """The model with the weights that the seed gives, on its device. Seeds torch's global generator."""
+    device = training_device(config)
+    torch.manual_seed(config.train.seed)
+    _look_beside_run_file(config)
+    return build(config.model.name, log, config.model.dim, **config.model.options).to(device)
+
+
+def _width(config: RunConfig) -> int:
+    _look_beside_run_file(config)
+    return row_width(config.model.name, config.model.dim)
+
+
+def _look_beside_run_file(config: RunConfig) -> None:
+    if config.model.folder is not None:
+        look_in(config.model.folder)
+
+
+def training_device(config: RunConfig) -> torch.device:
+    """The device, if this machine has it."""
+    name = config.train.device
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ConfigError(f"train.device: this machine has no {name!r}; use cpu, or a device torch finds") from None
+    return device

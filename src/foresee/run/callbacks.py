@@ -1,0 +1,260 @@
+"""What has to happen beside training: show, write down, evaluate, keep. Each is a duty with its own schedule.
+
+In: `StepResult`, after every step. Out: lines on the display, lines in metrics.jsonl, checkpoints and commits. The loop calls
+all duties in order and knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from foresee.base import failpoints
+from foresee.base.failpoints import failpoint
+from foresee.data.click_log import ClickLog
+from foresee.engine.loop import Run
+from foresee.errors import ConfigError, UsageError
+from foresee.run import checkpoint
+from foresee.run.best_folder import BestFolder
+from foresee.run.by_name import Schedule
+from foresee.run.checkpoint_interval import CheckpointInterval
+from foresee.run.config import RunConfig
+from foresee.run.dense_half import DenseHalf
+from foresee.run.evaluation import evaluate
+from foresee.run.metrics import Metrics
+from foresee.run.progress import Display, Meter
+from foresee.run.run_folder import RunFolder
+from foresee.store.contract import Store, TwoPhaseStore
+
+Sink = Callable[[dict[str, Any]], None]
+"""Takes one line of metrics: kind, step and figures."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StepResult:
+    """A step that was carried out."""
+
+    steps_done: int
+    loss: float
+    num_samples: int
+    last: bool
+    """The loop ends here, for whatever reason; a duty that comes first may decide so."""
+    finished: bool
+    """All steps of the run are done."""
+
+
+class Callback(Protocol):
+    """Something that looks at every step and acts on some."""
+
+    def after(self, done: StepResult) -> None: ...
+
+
+class MoveRate:
+    """The learning rate of the dense part, as its schedule says after this step."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def after(self, done: StepResult) -> None:
+        self._schedule.step(done.steps_done)
+
+
+class ShowProgress:
+    """Readings for the display, whenever one would be seen."""
+
+    def __init__(self, meter: Meter, display: Display) -> None:
+        self._meter, self._display = meter, display
+
+    def after(self, done: StepResult) -> None:
+        self._meter.add(done.loss, done.num_samples)
+        if self._display.due() or done.last:
+            self._display.show(self._meter.read())
+
+
+class WriteMetrics:
+    """Readings for the record, every so many steps."""
+
+    def __init__(self, meter: Meter, run: Run, sinks: Sequence[Sink], *, every_steps: int) -> None:
+        self._meter, self._run, self._sinks, self._every_steps = meter, run, sinks, every_steps
+
+    def after(self, done: StepResult) -> None:
+        self._meter.add(done.loss, done.num_samples)
+        if done.steps_done % self._every_steps == 0 or done.last:
+            counters, row_bytes = self._run.counters, self._run.tables.layout.row_bytes
+            moved = {
+                "rows_fetched": counters.num_fetched,
+                "rows_written": counters.num_evicted,
+                "bytes_moved": (counters.num_fetched + counters.num_evicted) * row_bytes,
+            }
+            send({"kind": "train", **asdict(self._meter.read()), **moved}, self._sinks)
+
+
+class EvaluateValid:
+    """The valid split, every so many steps and when all are done; keeps the best, and ends a loop that has had it."""
+
+    def __init__(
+        self, config: RunConfig, run: Run, half: DenseHalf, log: ClickLog, folder: RunFolder, sinks: Sequence[Sink],
+        display: Display,
+    ) -> None:  # fmt: skip
+        self._train, self._run, self._half, self._log = config.train, run, half, log
+        self._best, self._sinks, self._display = BestFolder(folder), sinks, display
+        self.result: Metrics | None = None
+
+    def after(self, done: StepResult) -> None:
+        if self.due(done):
+            self._run.flush()
+            self.evaluate(done)
+            self._run.span("evaluate")
+            done.last = done.last or self._half.best.exhausted
+
+    def due(self, done: StepResult) -> bool:
+        every = self._train.evaluate_every_steps
+        return "valid" in self._log.split_sizes and (
+            done.finished or (every is not None and done.steps_done % every == 0)
+        )
+
+    def evaluate(self, done: StepResult) -> None:
+        """With the rows that the store has; all samples when the run is finished."""
+        samples_max = self._train.evaluate_samples_max
+        compared = self.result = self._evaluate(None if done.finished else samples_max)
+        if done.finished and samples_max is not None and self._train.best.metric is not None:
+            compared = self._evaluate(samples_max)  # on the samples that those before it had
+        send({"kind": "valid", "step": done.steps_done, **self.result.as_dict()}, self._sinks)
+        kept = "  the best so far, kept" if self._keep_if_best(done.steps_done, compared) else ""
+        self._display.say(f"step {done.steps_done:,}  valid  {in_words(self.result)}{kept}")
+
+    def _evaluate(self, samples_max: int | None) -> Metrics:
+        return evaluate(
+            self._half.model, self._run.tables.store, self._log, samples_max=samples_max, ranking=self._train.ranking,
+            device=self._run.device, num_threads=self._run.num_threads,
+        )  # fmt: skip
+
+    def _keep_if_best(self, step: int, metrics: Metrics) -> bool:
+        before = self._half.best.step
+        if not self._half.best.look(step, metrics):
+            return False
+        self._best.keep(step, self._run.tables.store, self._half, before=before)
+        return True
+
+
+class SaveCheckpoint:
+    """One commit of rows and dense half; every so many steps, as often as its cost allows, at a best and at the end."""
+
+    def __init__(
+        self, config: RunConfig, run: Run, half: DenseHalf, folder: RunFolder, sinks: Sequence[Sink],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._every_steps, self._pace = config.train.commit_every_steps, CheckpointInterval(config.train.commit_every_seconds, clock)
+        self._run, self._half, self._folder = run, half, folder
+        self._sinks, self._clock = sinks, clock
+
+    def after(self, done: StepResult) -> None:
+        failpoint(failpoints.STEP_DONE)
+        by_steps = self._every_steps is not None and done.steps_done % self._every_steps == 0
+        # A best is known to the run once its step is committed: see `best_folder`.
+        if done.last or by_steps or self._half.best.step == done.steps_done or self._pace.due():
+            self.keep()
+
+    def keep(self) -> None:
+        """After this returns, a process that ends in any way can go on from here."""
+        begun, step, store = self._clock(), self._run.steps_done, two_phase(self._run.tables.store)
+        self._run.flush()
+        failpoint(failpoints.FLUSHED)
+        store.prepare(step)
+        failpoint(failpoints.PREPARED)
+        self._half.save(self._folder.checkpoints, step, num_shards=len(store.parts))
+        store.settle(step)
+        failpoint(failpoints.SETTLED)
+        finish_commit(self._folder, step)
+        send({"kind": "commit", "step": step, "seconds": self._pace.committed(begun)}, self._sinks)
+        self._run.span("commit")
+
+
+def two_phase(store: Store) -> TwoPhaseStore:
+    """The store of a run that keeps rows and dense half together."""
+    if not isinstance(store, TwoPhaseStore):
+        raise UsageError(f"{type(store).__name__} cannot commit in two phases; use a store that can")
+    return store
+
+
+def finish_commit(folder: RunFolder, step: int) -> None:
+    """All parts have the commit: others may know, and older ones may go."""
+    folder.mark(step)
+    failpoint(failpoints.MARKED)
+    checkpoint.prune(folder.checkpoints)
+
+
+def send(line: dict[str, Any], sinks: Sequence[Sink]) -> None:
+    for sink in sinks:
+        sink(line)
+
+
+def in_words(metrics: Metrics) -> str:
+    """The figures of an evaluation on one line."""
+    if metrics.reason is not None:
+        return metrics.reason
+    figures = [
+        ("AUC", metrics.auc, ".4f"),
+        ("log loss", metrics.log_loss, ".4f"),
+        ("normalised entropy", metrics.normalised_entropy, ".4f"),
+        ("calibration", metrics.calibration, ".3f"),
+    ]
+    if metrics.ranking is not None:
+        figures += [(name.upper(), value, ".4f") for name, value in metrics.ranking.figures().items()]
+    said = [f"{name} {value:{form}}" for name, value, form in figures if value is not None]
+    return "  ".join([*said, f"({metrics.num_samples:,} samples)"])
+
+
+@contextmanager
+def tensorboard_sink(folder: Path) -> Iterator[Sink]:
+    """The same lines for TensorBoard."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ConfigError(
+            "train.tensorboard is true, but tensorboard is not installed; "
+            "use `pip install foresee[tensorboard]`, or set it to false"
+        ) from None
+    writer: Any = SummaryWriter(str(folder))
+
+    def sink(line: dict[str, Any]) -> None:
+        for name, value in line.items():
+            if isinstance(value, int | float) and name not in ("step", "num_steps"):
+                writer.add_scalar(f"{line['kind']}/{name}", value, line["step"])
+
+    try:
+        yield sink
+    finally:
+        writer.close()
+
+
+class TakeTime:
+    """How long the run took, and how much of it the loop waited for rows once its first step was done."""
+
+    def __init__(self, run: Run, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._run, self._clock = run, clock
+        self._begun = clock()
+        self._first: tuple[float, float] | None = None
+
+    def after(self, done: StepResult) -> None:
+        if self._first is None:
+            self._first = self._clock() - self._begun, self._run.times.rows_seconds
+
+    @property
+    def ready_seconds(self) -> float:
+        """Until the first step was done: compiling kernels, reading ahead, planning the first window."""
+        return self._first[0] if self._first is not None else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """After the first step, until now."""
+        return self._clock() - self._begun - self.ready_seconds
+
+    @property
+    def waited_seconds(self) -> float:
+        """Of `seconds`, waiting for rows."""
+        return self._run.times.rows_seconds - self._first[1] if self._first is not None else 0.0

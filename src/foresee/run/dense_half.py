@@ -1,0 +1,115 @@
+"""Which evaluation was the best so far, and when to stop looking for a better one. Decides, and keeps nothing itself.
+
+In: the metrics of each evaluation, in step order. Out: the step and the value of the best, and how many evaluations
+have followed that were no better. All of it is part of a checkpoint, so a run that goes on decides as one that never
+stopped. An evaluation whose figure cannot be said (None) is no better than any.
+
+Everything of a run that is not a row: the model, its optimiser, its schedule, and what was the best so far.
+
+In: a configuration and a model. Out: one object that duties keep and a resumed run brings back, the same for one
+process and for a worker of several.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from foresee.run import checkpoint
+from foresee.run.by_name import Schedule, dense_optimizer
+from foresee.run.config import BestConfig, RunConfig
+from foresee.run.metrics import Metrics
+from foresee.run.state_tree import Stateful
+
+
+class Best:
+    """The best evaluation of a run. Without a metric nothing is ever better."""
+
+    def __init__(self, config: BestConfig) -> None:
+        self._config = config
+        self.step = 0
+        """Steps that were done at the best evaluation; 0 before there was one."""
+        self.value = math.nan
+        self.num_since = 0
+        """Evaluations after it."""
+
+    @property
+    def exhausted(self) -> bool:
+        """There were as many evaluations without a better one as patience allows."""
+        patience = self._config.patience
+        return patience is not None and self.num_since >= patience
+
+    def look(self, step: int, metrics: Metrics) -> bool:
+        """Takes an evaluation in; True if it is the best so far."""
+        if self._config.metric is None:
+            return False
+        value = metrics.figure(self._config.metric)
+        if value is not None and (not self.step or self._gain(value) > self._config.min_delta):
+            self.step, self.value, self.num_since = step, value, 0
+            return True
+        self.num_since += 1
+        return False
+
+    def _gain(self, value: float) -> float:
+        return value - self.value if self._config.larger_is_better else self.value - value
+
+    def words(self) -> str:
+        """The best so far, for a person."""
+        return f"{self._config.metric} {self.value:.4f} after step {self.step:,}"
+
+    def numbers(self) -> list[float]:
+        """For other workers, which do not evaluate."""
+        return [float(self.step), self.value, float(self.num_since)]
+
+    def take(self, numbers: list[float]) -> None:
+        """What another worker's `numbers` say."""
+        self.step, self.value, self.num_since = int(numbers[0]), numbers[1], int(numbers[2])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was compared, and how far that has come."""
+        config = self._config
+        return {
+            "metric": config.metric, "larger_is_better": config.larger_is_better, "step": self.step,
+            "value": self.value, "num_since": self.num_since,
+        }  # fmt: skip
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from there; with another metric than before, looks for the best anew."""
+        same = (state_dict["metric"], state_dict["larger_is_better"])
+        if same == (self._config.metric, self._config.larger_is_better):
+            self.take([state_dict["step"], float(state_dict["value"]), state_dict["num_since"]])
+
+
+@dataclass(frozen=True, slots=True)
+class DenseHalf:
+    """What a checkpoint of a run holds."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+    best: Best
+
+    @classmethod
+    def of(cls, config: RunConfig, model: nn.Module, num_steps: int) -> DenseHalf:
+        """As the configuration says, at step 0 of a run of `num_steps` steps."""
+        optimizer = dense_optimizer(config.train.optimizer, model)
+        schedule = Schedule(config.train.schedule, optimizer, steps_per_epoch=num_steps // config.train.epochs)
+        return cls(model, optimizer, schedule, Best(config.train.best))
+
+    def save(self, folder: Path, step: int, *, num_shards: int = 1) -> None:
+        """Makes it durable."""
+        checkpoint.save(folder, step, self.model, self.optimizer, others=self._others(), num_shards=num_shards)
+
+    def load(self, folder: Path, step: int) -> None:
+        """Brings it back; what a checkpoint of before did not keep begins anew."""
+        kept = checkpoint.kept_names(folder, step)
+        others = {name: it for name, it in self._others().items() if name in kept}
+        checkpoint.load(folder, step, self.model, self.optimizer, others=others)
+
+    def _others(self) -> dict[str, Stateful]:
+        return {"schedule": self.schedule, "best": self.best}

@@ -1,0 +1,135 @@
+"""How good a model is on a split: rows straight from the store, batch by batch, in bounded memory.
+
+In: a model, tables, a log and the name of a split. Out: `Metrics`. Reads only, and needs no plan: every row of a batch
+is asked for once. While a run is under way, `Run.flush()` first brings the store up to date with the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from foresee.base.arrays import Int64
+from foresee.data.batch import Batch
+from foresee.data.click_log import ClickLog
+from foresee.engine.cache import pool
+from foresee.engine.kernels import ONE_THREAD, Threads
+from foresee.engine.planned_step import Pooling
+from foresee.errors import ConfigError, DataError
+from foresee.run.config import RankingConfig
+from foresee.run.metrics import Metrics, MetricsAccumulator
+from foresee.run.ranking import Ranking, RankingAccumulator
+from foresee.store.contract import Rows, Store
+
+EVALUATION_BATCH_SIZE = 4096
+
+
+def evaluate(
+    model: nn.Module,
+    store: Store,
+    log: ClickLog,
+    *,
+    split: str = "valid",
+    batch_size: int = EVALUATION_BATCH_SIZE,
+    samples_max: int | None = None,
+    ranking: RankingConfig | None = None,
+    device: torch.device | None = None,
+    num_threads: int = 1,
+) -> Metrics:
+    """Metrics of the split, or of its first samples. Leaves the model's mode and torch's generator as they were.
+
+    ranking: a feature that makes groups, for the figures within them.
+    """
+    device = device or torch.device("cpu")
+    stream = log.batches(batch_size=batch_size, split=split, shuffle=False, drop_last=False)
+    pooling = Pooling.of(log.mean_features)
+    accumulator, groups = MetricsAccumulator(), _Groups(log, ranking or RankingConfig())
+    num_seen = 0
+    with judging(model), Threads(num_threads) as threads:
+        for batch in stream.batches():
+            logits = score(model, store, batch, pooling, device=device, threads=threads).cpu().numpy()
+            accumulator.add(logits, batch.labels)
+            groups.add(batch, logits)
+            num_seen += batch.num_samples
+            if samples_max is not None and num_seen >= samples_max:
+                break
+    return replace(accumulator.result(), ranking=groups.result())
+
+
+class _Groups:
+    """Samples by the id of one of their features, if a configuration names one."""
+
+    def __init__(self, log: ClickLog, config: RankingConfig) -> None:
+        self._name = config.group
+        self._accumulator: RankingAccumulator | None = None
+        if config.group is not None:
+            self._position = group_position(log, config.group)
+            self._accumulator = RankingAccumulator(config.group, config.at)
+
+    def add(self, batch: Batch, logits: NDArray[np.float32]) -> None:
+        if self._accumulator is not None:
+            self._accumulator.add(self._ids(batch), logits, batch.labels)
+
+    def result(self) -> Ranking | None:
+        return None if self._accumulator is None else self._accumulator.result()
+
+    def _ids(self, batch: Batch) -> Int64:  # [samples]
+        bags = np.arange(batch.num_samples) * batch.num_features + self._position
+        if batch.bag_offsets is None:
+            return batch.rows[bags]
+        sizes = batch.bag_offsets[bags + 1] - batch.bag_offsets[bags]
+        if (sizes != 1).any():
+            raise DataError(
+                f"train.ranking.group: sample {int(np.argmax(sizes != 1))} of an evaluation has {sizes.max()} ids of "
+                f"{self._name!r}, and a group is one id; choose a feature with one"
+            )
+        return batch.rows[batch.bag_offsets[bags]]
+
+
+def group_position(log: ClickLog, name: str) -> int:
+    """Which of a sample's features makes the groups."""
+    names = [feature.name for feature in log.features]
+    if name not in names:
+        raise ConfigError(f"train.ranking.group: {log.path} has no feature {name!r}; choose from {', '.join(names)}")
+    return names.index(name)
+
+
+def score(
+    model: nn.Module, store: Store, batch: Batch, pooling: Pooling, *, device: torch.device,
+    threads: Threads = ONE_THREAD,
+) -> Tensor:  # fmt: skip
+    """Logits of a batch, [samples]. Call it inside `judging`."""
+    embeddings = look_up(store, batch, pooling, threads)
+    dense = torch.from_numpy(batch.dense)
+    logits: Tensor = model(dense.to(device), embeddings.to(device))
+    return logits
+
+
+def look_up(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE_THREAD) -> Tensor:
+    """[samples, features, width]: the pooled rows of a batch, as the store has them now."""
+    unique, inverse = np.unique(batch.rows, return_inverse=True)
+    rows = Rows.empty(len(unique), store.layout)
+    store.read(unique, rows)
+    out = np.empty((batch.num_samples * batch.num_features, store.layout.width), np.float32)
+    slots = np.arange(len(unique), dtype=np.int32)
+    pool(rows.values, slots, inverse.astype(np.int32), batch, pooling, out, threads)
+    return torch.from_numpy(out).view(batch.num_samples, batch.num_features, -1)
+
+
+@contextmanager
+def judging(model: nn.Module) -> Iterator[None]:
+    """The model as it will serve: no dropout, no gradients; afterwards everything is as before."""
+    was_training = model.training
+    model.eval()
+    try:
+        # A model that draws random numbers even now must not change what training draws next.
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        model.train(was_training)

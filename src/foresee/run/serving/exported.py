@@ -1,0 +1,330 @@
+"""Scores raw samples with an exported model.
+
+    model = load_exported("export")
+    model.score([{"user": "u17", "film": "f4", "genres": "drama|comedy", "age": 31}])
+
+In: raw samples as the raw log had them: records, a dict of columns, a data frame, Arrow. Out: probabilities. Values
+become ids and numbers as they did when the log was prepared: values it has not seen go to the unknown row, and what
+cannot be right is refused with its column and row. Tables are mapped, not loaded.
+
+The tables of an export, mapped and not loaded: safetensors files of all rows, or of those that were ever written.
+
+In: a folder and what its `export.json` says of each table. Out: a store that can only be read. Rows that a file leaves
+out have their initial values, which follow from the seed: the same bytes as the store had them that was exported.
+Anybody may have made these files, so each is checked against its own length and shapes before a row is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import nn
+
+from foresee.base import json_fields
+from foresee.base.arrays import Float32, Int32, Int64
+from foresee.data.samples import Ids, Samples, assemble, cut, fill_empty, offsets_of
+from foresee.data.schema import (
+    DenseFeature,
+    Feature,
+    Vocabulary,
+    dense_from,
+    feature_from,
+    vocabularies_from,
+)
+from foresee.data.vocabulary import GivenIds, HashVocabulary, IdMap, transform
+from foresee.engine.planned_step import Pooling
+from foresee.errors import ConfigError, DataError, UsageError
+from foresee.models import MODELS, LogShape
+from foresee.run.by_name import build
+from foresee.run.checkpoint import load_model
+from foresee.run.evaluation import EVALUATION_BATCH_SIZE, judging, look_up
+from foresee.run.metrics import sigmoid
+from foresee.run.serving.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION, READABLE_VERSIONS
+from foresee.run.serving.raw_reading import check_ids, read_numbers, read_values
+from foresee.run.serving.raw_table import RawTable, raw_table
+from foresee.store.contract import Layout, Rows, Table
+from foresee.store.initial import initial_values
+from foresee.store.layouts import SEED_MAX, WIDTH_MAX
+
+Encode = Callable[[pa.Array], Int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportDescription:
+    """What `export.json` says, checked."""
+
+    content: dict[str, Any]
+    model: str
+    dim: int
+    options: dict[str, Any]
+    features: tuple[Feature, ...]
+    dense: tuple[DenseFeature, ...]
+    tables: tuple[ExportedTable, ...]
+    vocabularies: dict[str, Vocabulary]
+    seed: int
+    init_scale: float
+    """Of which the values of rows that were never written follow."""
+
+
+def load_exported(path: str | Path, *, import_model: bool = False) -> Exported:
+    """Opens a folder that `foresee export` made.
+
+    A model of somebody's own is Python code, which is imported only with `import_model`: an export may come from
+    anyone.
+    """
+    folder = Path(path)
+    description = _description(folder)
+    if description.model not in MODELS and not import_model:
+        raise DataError(
+            f"{folder / EXPORT_FILE}: its model {json_fields.shown(description.model)} is none of ours but Python code "
+            "to import; if you trust it, use load_exported(path, import_model=True)"
+        )
+    try:
+        return Exported(folder, description)
+    except (ConfigError, RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{folder}: this export cannot be used ({reason}); export again") from error
+
+
+class Exported:
+    """A model that scores raw samples."""
+
+    def __init__(self, folder: Path, description: ExportDescription) -> None:
+        self.description = description.content
+        self.features, self.dense = description.features, description.dense
+        shape = LogShape(num_dense=len(self.dense), num_features=len(self.features))
+        self.model: nn.Module = build(description.model, shape, description.dim, **description.options)
+        load_model(folder, self.model)
+        self._rows = ExportedRows(
+            folder, description.tables, seed=description.seed, init_scale=description.init_scale
+        )
+        sizes = {table.name: table.num_rows for table in description.tables}
+        self._offsets = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+        self._vocabularies = description.vocabularies
+        self._encode = {name: _encoder(folder, it, sizes[name]) for name, it in self._vocabularies.items()}
+        self._pooling = Pooling.of(feature.pooling == "mean" for feature in self.features)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that raw samples must have; others are not looked at."""
+        names = [*(it.name for it in self.dense), *(it.name for it in self.features)]
+        return tuple(dict.fromkeys(names))
+
+    def score(self, samples: Any) -> Float32:  # [samples]
+        """Probabilities of a click, for raw samples in any of the forms of `raw_table`."""
+        return sigmoid(self.logits(samples)).astype(np.float32)
+
+    def logits(self, samples: Any) -> Float32:  # [samples]
+        """What the model says before the sigmoid."""
+        table = raw_table(samples)
+        if not table.num_rows:
+            return np.empty(0, np.float32)
+        group = assemble(self._samples(table), [self._offsets[feature.table] for feature in self.features], None)
+        out = np.empty(table.num_rows, np.float32)
+        with judging(self.model):
+            # In the batches of `evaluate`, so that sums inside the model come out to the last digit as they do there.
+            for begin in range(0, table.num_rows, EVALUATION_BATCH_SIZE):
+                batch = cut([(group, begin, min(begin + EVALUATION_BATCH_SIZE, table.num_rows))], 0)
+                embeddings = look_up(self._rows, batch, self._pooling)
+                out[begin : begin + batch.num_samples] = self.model(torch.from_numpy(batch.dense), embeddings).numpy()
+        return out
+
+    def _samples(self, table: RawTable) -> Samples:
+        dense = tuple(transform(read_numbers(table, feature), feature) for feature in self.dense)
+        ids = tuple(self._ids(table, feature) for feature in self.features)
+        return Samples(np.zeros(table.num_rows, np.float32), dense, ids)
+
+    def _ids(self, table: RawTable, feature: Feature) -> Ids:
+        encode, given = self._encode[feature.table], self._vocabularies[feature.table].kind == "none"
+        values = read_values(table, feature, given_ids=given)
+        if given:
+            check_ids(values, table, feature)
+        if not feature.multi_valued:
+            return Ids(encode(values))
+        lengths = np.diff(values.offsets.to_numpy()).astype(np.int64)
+        ids = Ids(encode(values.values), offsets_of(lengths))
+        return ids if given else fill_empty(ids, 0)
+
+
+def _description(folder: Path) -> ExportDescription:
+    file = folder / EXPORT_FILE
+    try:
+        content = json_fields.parse(file.read_bytes())
+    except OSError:
+        raise DataError(f"{folder} holds no exported model ({EXPORT_FILE} is missing); use `foresee export`") from None
+    except ValueError as error:
+        raise DataError(f"{file}: this is not JSON ({error}); export again") from None
+    found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
+    if found not in [(FORMAT_NAME, version) for version in READABLE_VERSIONS]:
+        raise DataError(f"{file}: this release reads {FORMAT_NAME} {FORMAT_VERSION}, the file is another; export again")
+    try:
+        return _parsed(content)
+    except ValueError as error:
+        raise DataError(f"{file}: a field is missing or wrong ({error}); export again") from None
+
+
+def _parsed(content: dict[str, Any]) -> ExportDescription:
+    model = json_fields.object_of(content, "model")
+    initial = json_fields.object_of({"initial": {"seed": 0, "init_scale": 0.0}, **content}, "initial")
+    description = ExportDescription(
+        content=content,
+        model=json_fields.text_of(model, "name"),
+        dim=json_fields.whole(model, "dim", 1, WIDTH_MAX),
+        options=json_fields.object_of(model, "options"),
+        features=tuple(feature_from(entry) for entry in json_fields.objects(content, "features")),
+        dense=tuple(dense_from(entry) for entry in json_fields.objects(content, "dense")),
+        tables=tuple(exported_table(entry) for entry in json_fields.objects(content, "tables")),
+        vocabularies=vocabularies_from(content),
+        seed=json_fields.whole(initial, "seed", -SEED_MAX, SEED_MAX),
+        init_scale=json_fields.number(initial, "init_scale", -1e30, 1e30),
+    )
+    tables = {table.name for table in description.tables}
+    if not tables or len({table.width for table in description.tables}) > 1:
+        raise ValueError("its tables are none, or of several widths")
+    if strangers := {feature.table for feature in description.features} - (tables & description.vocabularies.keys()):
+        raise ValueError(f"table {json_fields.shown(min(strangers))} of a feature is not described")
+    if description.vocabularies.keys() - tables:
+        raise ValueError("it has a vocabulary of no table")
+    return description
+
+
+def _encoder(folder: Path, vocabulary: Vocabulary, num_rows: int) -> Encode:
+    """From raw values to local ids, as the log was prepared."""
+    if vocabulary.kind == "none":
+        return GivenIds(num_rows).ids
+    if vocabulary.kind == "hash":
+        return HashVocabulary(vocabulary.num_buckets).ids
+    if vocabulary.file is None:
+        raise ValueError("a vocabulary by frequency has no file")
+    try:
+        table = pq.read_table(folder / vocabulary.file)
+        table.validate(full=True)
+        known = table.column("value").combine_chunks()
+        if len(known) > num_rows:
+            raise ValueError(f"it has {len(known):,} values for {num_rows:,} rows")
+        id_map = IdMap(pa.concat_arrays([pa.array([], pa.large_string()), known.slice(1).cast(pa.large_string())]))
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{folder / vocabulary.file}: this is no vocabulary ({reason}); export again") from None
+    return id_map.ids
+
+
+HEADER_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedTable:
+    """One table file."""
+
+    name: str
+    file: str
+    num_rows: int
+    num_written: int
+    """Rows in the file: all, or those ever written."""
+    width: int
+
+
+def exported_table(content: dict[str, Any]) -> ExportedTable:
+    """A table out of JSON; ValueError for anything else."""
+    return ExportedTable(
+        name=json_fields.text_of(content, "name"),
+        file=json_fields.file_name(content, "file"),
+        num_rows=(num_rows := json_fields.whole(content, "num_rows", 0, json_fields.LARGE_MAX)),
+        num_written=json_fields.whole({"num_written": num_rows, **content}, "num_written", 0, num_rows),
+        width=json_fields.whole(content, "width", 1, WIDTH_MAX),
+    )
+
+
+class ExportedRows:
+    """The exported tables as a store that can only be read."""
+
+    def __init__(self, folder: Path, tables: tuple[ExportedTable, ...], *, seed: int, init_scale: float) -> None:
+        self._files = [map_table(folder / table.file, table) for table in tables]
+        self._starts = np.array(list(accumulate((table.num_rows for table in tables), initial=0)))
+        self.layout = Layout(
+            tables=tuple(Table(table.name, table.num_rows) for table in tables),
+            width=tables[0].width,
+            state_width=0,
+            optimizer="sgd",
+            seed=seed,
+            init_scale=init_scale,
+        )
+        self.committed_step = 0
+
+    def read(self, rows: Int64, out: Rows) -> None:
+        """Rows by global id, which ascend."""
+        bounds = np.searchsorted(rows, self._starts)
+        for file, start, begin, end in zip(self._files, self._starts[:-1], bounds[:-1], bounds[1:], strict=True):
+            wanted = rows[begin:end]
+            if file.rows is None:
+                out.values[begin:end] = file.values[wanted - start]
+                continue
+            places = np.searchsorted(file.rows, wanted - start)
+            there = places < len(file.rows)
+            there[there] = file.rows[places[there]] == (wanted - start)[there]
+            out.values[begin:end][there] = file.values[places[there]]
+            out.values[begin:end][~there] = initial_values(self.layout, wanted[~there])
+
+    def write(self, rows: Int64, source: Rows) -> None:
+        raise UsageError("exported tables can only be read; train the run they came from instead")
+
+    def commit(self, step: int) -> None:
+        raise UsageError("exported tables can only be read; train the run they came from instead")
+
+    def close(self) -> None:
+        self._files = []
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A table file, mapped."""
+
+    values: Float32  # [rows in the file, width]
+    rows: Int64 | None
+    """Which rows those are, ascending; None: all."""
+
+
+def map_table(path: Path, table: ExportedTable) -> TableFile:
+    """The contents of a table file, if they are of this shape and all there."""
+    whole, shape = table.num_written == table.num_rows, (table.num_written, table.width)
+    rows_bytes = 0 if whole else 8 * table.num_written
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > HEADER_BYTES_MAX:
+                raise ValueError(f"a header of {length:,} bytes")
+            tensors = json_fields.parse_object(file.read(length))
+            num_bytes = os.fstat(file.fileno()).st_size
+        _check_tensor(tensors, "values", "F32", list(shape), rows_bytes)
+        if not whole:
+            _check_tensor(tensors, "rows", "I64", [table.num_written], 0)
+        if num_bytes != (expected := 8 + length + rows_bytes + 4 * shape[0] * shape[1]):
+            raise ValueError(f"it has {num_bytes:,} bytes where {expected:,} are expected")
+        values: Float32 = np.empty(shape, np.float32)
+        rows: Int64 = np.empty(0, np.int64)
+        if shape[0]:
+            values = np.memmap(path, "<f4", "r", 8 + length + rows_bytes, shape)
+            rows = rows if whole else np.memmap(path, "<i8", "r", 8 + length, (shape[0],))
+        if len(rows) and (rows[0] < 0 or rows[-1] >= table.num_rows or not (np.diff(rows) > 0).all()):
+            raise ValueError("its row ids do not ascend")
+    except (OSError, ValueError, MemoryError) as error:
+        raise DataError(f"{path}: this is not an exported table, or it is damaged ({error}); export again") from None
+    return TableFile(values, None if whole else rows)
+
+
+def _check_tensor(tensors: dict[str, Any], name: str, dtype: str, shape: list[int], begin: int) -> None:
+    entry = json_fields.object_of(tensors, name)
+    found, offsets = (entry.get("dtype"), entry.get("shape")), entry.get("data_offsets")
+    if found != (dtype, shape):
+        raise ValueError(f"`{name}` is not {dtype} of shape {shape}")
+    if not isinstance(offsets, list) or offsets[:1] != [begin]:
+        raise ValueError(f"`{name}` does not begin at {begin:,}")

@@ -1,0 +1,110 @@
+"""The rows of a raw file, scored piece by piece in bounded memory.
+
+In: an exported model and a file of text or Parquet, which is recognised by its first bytes. Out: probabilities in the
+order of the file, as text that reads back to the same float32. Lines are cut into cells by the reader that prepares
+logs, and a line that it would report is refused: without it, all scores after it would stand at the wrong line. Pieces
+are batches of `evaluate`, wherever the file was cut, so that both come to the same digits.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from foresee.base.arrays import Float32
+from foresee.data.bad_lines import BadLine
+from foresee.data.formats.delimited import Layout, delimited_chunks
+from foresee.data.source import check_files, check_names
+from foresee.errors import DataError
+from foresee.run.evaluation import EVALUATION_BATCH_SIZE
+from foresee.run.serving.exported import Exported
+from foresee.run.serving.raw_table import RawTable, raw_table
+
+HEADER = "probability"
+PIECE_ROWS = 4 * EVALUATION_BATCH_SIZE
+_LINE = "\0line"
+"""The column in which the lines of rows travel with them; no raw column has such a name."""
+
+
+def score_file(model: Exported, file: Path, layout: Layout) -> Iterator[Float32]:
+    """Probabilities of a file's rows; `layout` says how text is cut."""
+    check_files((file,))
+    with open(file, "rb") as stream:
+        is_parquet = stream.read(4) == b"PAR1"
+    tables = _parquet(file, model.columns) if is_parquet else _text(file, layout, model.columns)
+    for table in _in_pieces(tables):
+        yield model.score(_with_places(table, file, "row " if is_parquet else ""))
+
+
+def write_scores(scores: Iterable[Float32], out: Path | None) -> None:
+    """One probability a line, below a header; a file appears whole or not at all."""
+    if out is None:
+        sys.stdout.writelines(_lines(scores))
+        return
+    draft = out.with_name(f".{out.name}.partial")
+    try:
+        with open(draft, "w", encoding="ascii") as file:
+            file.writelines(_lines(scores))
+        draft.replace(out)
+    except OSError as error:
+        raise DataError(f"{out} cannot be written ({error.strerror}); give --out another path") from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def _lines(scores: Iterable[Float32]) -> Iterator[str]:
+    header = f"{HEADER}\n"
+    for piece in scores:  # so that a file whose beginning cannot be scored prints nothing
+        yield header + "".join(f"{value}\n" for value in piece.astype(str))
+        header = ""
+    yield header
+
+
+def _text(file: Path, layout: Layout, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+    for chunk in delimited_chunks(file, layout, columns, _refuse):
+        yield pa.table({**chunk.cells, _LINE: chunk.lines})
+
+
+def _parquet(file: Path, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+    row = 1
+    try:
+        with pq.ParquetFile(file) as opened:
+            check_names(columns, tuple(opened.schema_arrow.names), str(file))
+            for batch in opened.iter_batches(PIECE_ROWS, columns=list(columns), use_threads=False):
+                lines = pa.array(np.arange(row, row + len(batch)))
+                yield pa.Table.from_batches([batch]).append_column(_LINE, lines)
+                row += len(batch)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{file}: cannot be read as Parquet ({reason}); check the file or fetch it again.") from None
+
+
+def _in_pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in tables of PIECE_ROWS, the last one shorter."""
+    rest: pa.Table | None = None
+    for table in tables:
+        rest = table if rest is None else pa.concat_tables([rest, table])
+        while len(rest) >= PIECE_ROWS:
+            yield rest.slice(0, PIECE_ROWS)
+            rest = rest.slice(PIECE_ROWS)
+    if rest is not None and len(rest):
+        yield rest
+
+
+def _with_places(table: pa.Table, file: Path, word: str) -> RawTable:
+    """The table with sentences that name lines of the file."""
+    lines = table.column(_LINE).to_numpy()
+    plain = raw_table(table)
+    return RawTable(plain.names, plain.column, plain.num_rows, lambda row: f"{file}:{word}{lines[row]}")
+
+
+def _refuse(bad: BadLine) -> NoReturn:
+    raise DataError(f"{bad.file}:{bad.line}: {bad.reason}")

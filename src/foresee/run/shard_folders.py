@@ -1,0 +1,212 @@
+"""The folders of several embedding servers as one store, in one process, while no server has them open.
+
+In: a folder with `shard-0`, `shard-1`, … as `foresee serve --folder` made them. Out: the contract of a store, with
+commits in two phases. So a run that was trained with servers can be evaluated, exported and inspected without starting
+them again, or go on in one process.
+
+Tables of a run on another number of servers, or on none: rows are streamed into new folders, which then take over.
+
+In: the tables of a run at a commit, and how many shards are wanted. Out: a tables folder with as many shards at the
+same commit, every row with its state and version. The old tables stay until the new ones are complete: then two renames
+put these in their place, and whatever was interrupted is finished, or begun again, by the next call. Only a run that
+goes on does this.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from foresee.base.arrays import Int64
+from foresee.base.files import Files
+from foresee.base.terminal import counted
+from foresee.errors import StoreError
+from foresee.run.checkpoint import open_newest
+from foresee.store.commits import Part
+from foresee.store.contract import Layout, Rows, open_part, prepare_part, settle_part
+from foresee.store.disk import DiskStore
+from foresee.store.disk.manifest import MANIFEST_FILE
+from foresee.store.remote.shards import scatter, split
+from foresee.store.server.shard import Shard, Share, disk_shard, read_shard
+
+
+def shard_folders(folder: Path) -> list[Path]:
+    """Folders of shards, in their order."""
+    found = [path for path in folder.glob("shard-*") if path.name.removeprefix("shard-").isdigit()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("shard-")))
+
+
+def shard_folder(folder: Path, shard: int) -> Path:
+    return folder / f"shard-{shard}"
+
+
+class LocalShards:
+    """Row r is on shard r modulo the number of shards, as with servers."""
+
+    def __init__(self, shards: list[Shard]) -> None:
+        self._shards = shards
+
+    @classmethod
+    def open(cls, folder: Path, layout: Layout, *, for_reading: bool = False) -> LocalShards:
+        """All shards as they are; where a commit was interrupted between them, `open_at` brings them to one step."""
+        open_shard = read_shard if for_reading else disk_shard
+        num_shards = len(shard_folders(folder))
+        shards: list[Shard] = []
+        try:
+            for shard in range(num_shards):
+                shards.append(open_shard(shard_folder(folder, shard), layout, Share(shard, num_shards)))
+        except BaseException:
+            for opened in shards:
+                opened.close()
+            raise
+        return cls(shards)
+
+    @property
+    def layout(self) -> Layout:
+        return self._shards[0].layout
+
+    @property
+    def committed_step(self) -> int:
+        return self._shards[0].committed_step
+
+    def read(self, rows: Int64, out: Rows) -> None:
+        parts = split(rows, len(self._shards))
+        for number, shard in enumerate(self._shards):
+            positions = parts.of(number)
+            part = Rows.empty(len(positions), self.layout)
+            shard.read(rows[positions], part)
+            scatter(part, positions, out)
+
+    def write(self, rows: Int64, source: Rows) -> None:
+        parts = split(rows, len(self._shards))
+        for number, shard in enumerate(self._shards):
+            at = parts.of(number)
+            shard.write(rows[at], Rows(source.values[at], source.state[at], source.versions[at]))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(shard.parts[0] for shard in self._shards)
+
+    def commit(self, step: int) -> None:
+        self.prepare(step)
+        self.settle(step)
+
+    def prepare(self, step: int) -> None:
+        for shard in self._shards:
+            prepare_part(shard, step)
+
+    def settle(self, step: int) -> None:
+        for shard in self._shards:
+            settle_part(shard, step)
+
+    def open_at(self, step: int) -> None:
+        for shard in self._shards:
+            open_part(shard, step)
+
+    def written(self, begin: int, end: int) -> Int64:
+        """The rows from `begin` to `end` that somebody has written, ascending; for shards opened for reading."""
+        return np.sort(np.concatenate([shard.written(begin, end) for shard in self._shards]))
+
+    def close(self) -> None:
+        for shard in self._shards:
+            shard.close()
+
+
+ROWS_AT_ONCE = 1 << 15
+COMPLETE_FILE = "complete"
+
+
+def num_shards_in(tables: Path) -> int | None:
+    """0: tables of one process; None: there are no tables."""
+    if folders := shard_folders(tables):
+        return len(folders)
+    return 0 if (tables / MANIFEST_FILE).exists() else None
+
+
+def reshard(
+    tables: Path, layout: Layout, num_shards: int, checkpoints: Path, say: Callable[[str], None]
+) -> None:
+    """Brings the tables into so many shards, at the run's newest complete commit. Does nothing where they are."""
+    finish_switch(tables)
+    found = num_shards_in(tables)
+    if found is None or found == num_shards:
+        return
+    say(f"{tables}: rows move from {_in_words(found)} to {_in_words(num_shards)}")
+    fresh = _fresh(tables)
+    try:
+        _copy(tables, fresh, layout, num_shards, checkpoints)
+        Files().publish(fresh / COMPLETE_FILE, b"")
+        _switch(tables)
+    except OSError as error:
+        raise StoreError(
+            f"{tables} cannot be brought to {_in_words(num_shards)} ({error.strerror}); free some space, or resume "
+            f"with {counted(found, 'server')}"
+        ) from error
+
+
+def finish_switch(tables: Path) -> None:
+    """Whatever an interrupted call has left: its new tables take their place if they are complete, else they go."""
+    if not tables.exists() and (_fresh(tables) / COMPLETE_FILE).exists():
+        _switch(tables)
+    if tables.exists():
+        shutil.rmtree(_fresh(tables), ignore_errors=True)
+        shutil.rmtree(_former(tables), ignore_errors=True)
+        if (tables / COMPLETE_FILE).exists():  # a disk that cannot be written refuses even what there is not
+            (tables / COMPLETE_FILE).unlink()
+
+
+def _switch(tables: Path) -> None:
+    files = Files()
+    if tables.exists():
+        shutil.rmtree(_former(tables), ignore_errors=True)
+        files.replace(tables, _former(tables))
+        files.sync_folder(tables.parent)
+    files.replace(_fresh(tables), tables)
+    files.sync_folder(tables.parent)
+    finish_switch(tables)
+
+
+def _copy(tables: Path, fresh: Path, layout: Layout, num_shards: int, checkpoints: Path) -> None:
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    source = LocalShards.open(tables, layout) if shard_folders(tables) else DiskStore.open(tables, layout)
+    try:
+        step = open_newest(source, checkpoints)
+        target = _make(fresh, layout, num_shards)
+        try:
+            for begin in range(0, layout.num_rows, ROWS_AT_ONCE):
+                rows = np.arange(begin, min(begin + ROWS_AT_ONCE, layout.num_rows), dtype=np.int64)
+                values = Rows.empty(len(rows), layout)
+                source.read(rows, values)
+                # Versions count from one: a row of version 0 was never written and follows from the seed.
+                at = np.flatnonzero(values.versions > 0)
+                target.write(rows[at], Rows(values.values[at], values.state[at], values.versions[at]))
+            if step:
+                target.commit(step)
+        finally:
+            target.close()
+    finally:
+        source.close()
+
+
+def _make(fresh: Path, layout: Layout, num_shards: int) -> LocalShards | DiskStore:
+    if not num_shards:
+        return DiskStore.create(fresh, layout)
+    return LocalShards(
+        [disk_shard(shard_folder(fresh, shard), layout, Share(shard, num_shards)) for shard in range(num_shards)]
+    )
+
+
+def _fresh(tables: Path) -> Path:
+    return tables.with_name(f"{tables.name}.resharded")
+
+
+def _former(tables: Path) -> Path:
+    return tables.with_name(f"{tables.name}.former")
+
+
+def _in_words(num_shards: int) -> str:
+    return counted(num_shards, "shard") if num_shards else "one folder"

@@ -1,0 +1,308 @@
+"""`foresee train` as a function: a configuration in, a trained model and tables in a run folder out.
+
+The loop is the one a person would write (`_loop`); what happens beside it are duties. Everything that can be found
+wrong is found before anything is written. A run that stops, however it stops, goes on with `resume=True` from its last
+commit and ends with the same bytes as one that never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from foresee.data.click_log import ClickLog
+from foresee.engine.loop import Run
+from foresee.engine.recording.timeline import NOT_RECORDED, Recording, Timeline
+from foresee.engine.step import Step
+from foresee.errors import ConfigError
+from foresee.plan.record import Counters
+from foresee.run import checkpoint, run_folder
+from foresee.run.build import (
+    build_model,
+    check_batch_fits,
+    make_run,
+    open_log,
+    open_tables,
+    plan_header,
+    saved_plan,
+    table_layout,
+    train_stream,
+)
+from foresee.run.callbacks import (
+    Callback,
+    EvaluateValid,
+    MoveRate,
+    SaveCheckpoint,
+    ShowProgress,
+    Sink,
+    StepResult,
+    TakeTime,
+    WriteMetrics,
+    tensorboard_sink,
+)
+from foresee.run.config import RunConfig
+from foresee.run.dense_half import Best, DenseHalf
+from foresee.run.ending import StopSignals
+from foresee.run.evaluation import group_position
+from foresee.run.memory import check_memory, in_words, memory_needed, window_in_words
+from foresee.run.metrics import Metrics, MetricsWindow
+from foresee.run.progress import Display, Meter, make_display
+from foresee.run.run_folder import RunFolder
+from foresee.run.shard_folders import finish_switch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a call of `train` ended."""
+
+    steps_done: int
+    num_steps: int
+    valid: Metrics | None
+    """The last evaluation of this call, if there was one."""
+    counters: Counters
+    """What this call moved."""
+    ready_seconds: float
+    """Until the first step was done: compiling kernels, reading ahead, planning the first window."""
+    seconds: float
+    """After the first step, to the end of the loop."""
+    waited_seconds: float
+    """Of `seconds`, waiting for rows."""
+    exit_code: int
+    """0, or what a shell expects after the signal that ended the loop."""
+    best: Best
+    """The best evaluation so far, if the configuration says by which figure."""
+
+    @property
+    def finished(self) -> bool:
+        return self.steps_done == self.num_steps
+
+    @property
+    def wait_share(self) -> float:
+        return self.waited_seconds / max(1e-9, self.seconds)
+
+
+def train(
+    config: RunConfig,
+    *,
+    resume: bool = False,
+    replace: bool = False,
+    stop_after: int | None = None,
+    console: Console | None = None,
+    display: Display | None = None,
+) -> Outcome:
+    """Trains to the end of the last epoch, until a signal, or until `stop_after` steps of the run are done.
+
+    resume: go on from the last commit of the run folder. replace: start anew over a run that is there. display: where
+    progress goes instead of the console's own.
+    """
+    console = console or Console()
+    log = open_log(config)
+    model, stream = build_model(config, log), train_stream(config, log)
+    half = DenseHalf.of(config, model, stream.num_steps)
+    check_ranking(config, log)
+    first_batch, kept = stream.batch(0), saved_plan(config, stream)
+    header = kept.header if kept else plan_header(config, log, stream)
+    check_batch_fits(header, first_batch, stream)
+    memory = memory_needed(
+        table_layout(config, log), header, first_batch, config.train.shuffle_samples,
+        rows_in_memory=config.tables.store == "memory",
+    )  # fmt: skip
+    check_memory(memory)
+    if resume:
+        finish_switch(config.tables_folder)
+    with (
+        _folder(config, log.digest, resume=resume, replace=replace) as folder,
+        _threads(config.train.num_threads) as num_threads,
+        open_tables(config, log) as tables,
+        StopSignals() as stop,
+        sinks_of(config, folder) as sinks,
+        display or make_display(console) as display,
+    ):
+        first_step = _restore(folder, tables.store.committed_step, half)
+        run = make_run(config, log, stream, tables, num_threads=num_threads)
+        run.timeline = recording(config)
+        display.say(_opening(config, run, first_step))
+        display.say(in_words(memory))
+        display.say(window_in_words(header, first_batch))
+        window, samples_before = MetricsWindow(), first_step * config.train.batch_size
+        clock = TakeTime(run)
+        valid = EvaluateValid(config, run, half, log, folder, sinks, display)
+        callbacks: list[Callback] = [
+            MoveRate(half.schedule),
+            clock,
+            valid,
+            ShowProgress(Meter(run, window, samples_before=samples_before), display),
+            WriteMetrics(
+                Meter(run, window, samples_before=samples_before), run, sinks, every_steps=config.train.log_every_steps
+            ),
+            SaveCheckpoint(config, run, half, folder, sinks),
+        ]
+        if not half.best.exhausted and (stop_after is None or run.steps_done < stop_after):
+            _loop(run, model, half.optimizer, window, callbacks, stop, stop_after)
+        outcome = Outcome(
+            steps_done=run.steps_done,
+            num_steps=stream.num_steps,
+            valid=valid.result,
+            counters=run.counters,
+            ready_seconds=clock.ready_seconds,
+            seconds=clock.seconds,
+            waited_seconds=clock.waited_seconds,
+            exit_code=stop.exit_code,
+            best=half.best,
+        )
+        display.say(_closing(config, outcome))
+    return outcome
+
+
+def _loop(
+    run: Run,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    window: MetricsWindow,
+    callbacks: Sequence[Callback],
+    stop: StopSignals,
+    stop_after: int | None,
+) -> None:
+    model.train()
+    with closing(iter(run)) as steps:
+        for step in steps:
+            logits = model(step.dense, step.embeddings)
+            loss = loss_of(logits, step)
+            step.span("forward")
+            loss.backward()  # type: ignore[no-untyped-call]
+            step.span("backward")
+            optimizer.step()
+            optimizer.zero_grad()
+            step.span("dense")
+            step.update()
+            window.add(logits.detach().cpu().numpy(), step.labels.cpu().numpy())
+            finished = run.steps_done == run.stream.num_steps
+            done = StepResult(
+                steps_done=run.steps_done,
+                loss=loss.item(),
+                num_samples=len(logits),
+                last=finished or stop.asked or run.steps_done == stop_after,
+                finished=finished,
+            )
+            for callback in callbacks:
+                callback.after(done)
+            if done.last:
+                break
+
+
+def loss_of(logits: torch.Tensor, step: Step) -> torch.Tensor:
+    """The mean over the step's samples; refuses logits of another shape, and a training that has diverged."""
+    if logits.shape != step.labels.shape:
+        raise ConfigError(
+            f"model.name: the model gives logits of shape {tuple(logits.shape)} for {len(step.labels)} samples; "
+            "it must give one logit for each sample, [samples]"
+        )
+    loss = binary_cross_entropy_with_logits(logits, step.labels)
+    if not math.isfinite(loss.item()):
+        raise checkpoint.diverged(step.index, f"the loss is {loss.item()}")
+    step.learned(loss.item())
+    return loss
+
+
+def _folder(
+    config: RunConfig, log_digest: str, *, resume: bool, replace: bool
+) -> AbstractContextManager[RunFolder]:
+    if resume:
+        return run_folder.resume(config, log_digest=log_digest)
+    return run_folder.begin(config, log_digest=log_digest, replace=replace)
+
+
+def check_ranking(config: RunConfig, log: ClickLog) -> None:
+    """Refuses what an evaluation could not do, before anything is written."""
+    if config.train.ranking.group is not None:
+        group_position(log, config.train.ranking.group)
+    if config.train.best.metric is not None and "valid" not in log.split_sizes:
+        raise ConfigError(f"train.best.metric: {config.log} has no valid split to evaluate on; leave the key out")
+
+
+def _restore(folder: RunFolder, step: int, half: DenseHalf) -> int:
+    """Brings the dense half to the step the store is at. At step 0 it is there already: the seed gave it."""
+    checkpoint.forget_after(folder.checkpoints, step)
+    folder.forget_metrics_after(step)
+    if step:
+        half.load(folder.checkpoints, step)
+        folder.mark(step)  # a stop may have come before the mark, or the run went back to the commit before
+    return step
+
+
+@contextmanager
+def sinks_of(config: RunConfig, folder: RunFolder) -> Iterator[list[Sink]]:
+    """Where lines of metrics go."""
+    with ExitStack() as open_sinks:
+        sinks: list[Sink] = [folder.append_metrics]
+        if config.train.tensorboard:
+            sinks.append(open_sinks.enter_context(tensorboard_sink(folder.tensorboard)))
+        yield sinks
+
+
+def recording(config: RunConfig) -> Timeline:
+    """What is recorded for `foresee report`, if anything."""
+    report = config.report
+    if not report.timeline_steps and not report.series_points:
+        return NOT_RECORDED
+    return Recording(
+        config.run, timeline_steps=report.timeline_steps, series_points=report.series_points,
+        num_servers=config.num_servers,
+    )  # fmt: skip
+
+
+@contextmanager
+def _threads(num_threads: int | None) -> Iterator[int]:
+    """Torch's threads are a setting of the whole process, so it gets its old number back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads or before)
+    try:
+        yield num_threads or before
+    finally:
+        torch.set_num_threads(before)
+
+
+def _opening(config: RunConfig, run: Run, first_step: int) -> str:
+    header, layout = run.header, run.tables.layout
+    share = header.capacity_rows / layout.num_rows
+    where = config.tables_folder if config.tables.store == "disk" else "memory"
+    begin = f"from step {first_step:,} on" if first_step else "from the start"
+    return (
+        f"{config.model.name} on {config.log}: {run.stream.num_steps:,} steps of {config.train.batch_size:,} samples, "
+        f"{begin}\n"
+        f"{layout.num_rows:,} rows of {layout.row_bytes} bytes in {where}; cache of {header.capacity_rows:,} rows "
+        f"({share:.1%}), planner {header.planner}{' as kept' if run.records is not None else ''}"
+    )
+
+
+def early_words(config: RunConfig, best: Best, steps_done: int, num_steps: int) -> str:
+    """The end of a run that has run out of patience."""
+    return (
+        f"stopped early after {steps_done:,} of {num_steps:,} steps: {best.num_since} evaluations were no better than "
+        f"{best.words()}, kept in {RunFolder(config.run).best}; use it with --best, or raise train.best.patience and "
+        "go on with --resume"
+    )
+
+
+def _closing(config: RunConfig, outcome: Outcome) -> str:
+    if outcome.best.exhausted and not outcome.finished:
+        return early_words(config, outcome.best, outcome.steps_done, outcome.num_steps)
+    if outcome.finished and not outcome.counters.num_steps:
+        return f"all {outcome.num_steps:,} steps were done already; raise train.epochs to go on"
+    figures = (
+        f"{outcome.counters.hit_rate:.1%} of a step's rows were in the cache, {outcome.wait_share:.1%} of the time "
+        "was spent waiting for rows"
+    )
+    on_disk = config.tables.store == "disk"
+    where = f"kept in {config.run}" if on_disk else "the rows were in memory and end with this process"
+    if outcome.finished:
+        return f"done: {outcome.steps_done:,} steps, {where}; {figures}"
+    onwards = "; go on with --resume" if on_disk else ""
+    return f"stopped after {outcome.steps_done:,} of {outcome.num_steps:,} steps, {where}; {figures}{onwards}"

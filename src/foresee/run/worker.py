@@ -1,0 +1,292 @@
+"""What one trainer process of several does: its share of every batch, with rows from servers, as a planner says.
+
+In: a run's configuration, the addresses of servers and planner, and a place among its peers (torchrun's environment, or
+a file). Out: with its peers, the same run folder as one process would leave, except that the rows are on the servers.
+Dense gradients are averaged by DDP during backward; rows and their gradients travel as the records say (`peers`).
+
+A worker is a process: on an error it ends without waiting for peers and threads that may hang (`cli/worker`). All waits
+on peers end after `PEER_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from foresee.base import failpoints
+from foresee.base.failpoints import failpoint
+from foresee.data.click_log import ClickLog
+from foresee.engine.exchange.contract import LocalExchange
+from foresee.engine.exchange.dense import Sums, dense_group, shared, worker_device
+from foresee.engine.exchange.mesh import TorchMesh, span_of, timed
+from foresee.engine.exchange.peers import PeerExchange
+from foresee.engine.exchange.step_sync import StepSync
+from foresee.engine.loop import Run
+from foresee.engine.planned_step import Pooling
+from foresee.engine.step import Step
+from foresee.engine.tables import Tables
+from foresee.errors import ConfigError
+from foresee.models.contract import Embeddings
+from foresee.plan.record import Header
+from foresee.planner_service.client import PlannerClient
+from foresee.rpc.endpoint import Endpoint
+from foresee.run import checkpoint, run_folder
+from foresee.run.build import build_model, open_log, plan_header, row_optimizer, table_layout, train_stream
+from foresee.run.callbacks import Callback, EvaluateValid, MoveRate, ShowProgress, Sink, StepResult, WriteMetrics
+from foresee.run.config import RunConfig
+from foresee.run.dense_half import Best, DenseHalf
+from foresee.run.ending import StopSignals
+from foresee.run.metrics import MetricsWindow
+from foresee.run.progress import Display, Meter
+from foresee.run.run_folder import RunFolder, plan_origin
+from foresee.run.training import check_ranking, early_words, loss_of, recording, sinks_of
+from foresee.run.worker_callbacks import EvaluateTogether, SaveCheckpointTogether
+from foresee.store.remote import RemoteStore
+from foresee.store.remote.opening import await_servers, open_run
+
+PEER_SECONDS = 1800.0
+"""How long a worker waits for another: as long as worker 0 may take to evaluate or commit for all."""
+SWITCH_SECONDS = 0.0005
+"""How long another thread may keep the interpreter from the one that trains: ten times less than usual."""
+SEED_STEP = 1_000_003
+
+FolderUse = Literal["begin", "resume", "replace", "ready"]
+"""What worker 0 does with the run folder; ready: a launcher has made it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """Where a worker stands."""
+
+    rank: int
+    num_workers: int
+    rendezvous: str
+    """env:// under torchrun, or file:///path for workers of one machine."""
+    servers: tuple[str, ...]
+    planner: str
+    started: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    """When this process was, in milliseconds."""
+    token: str | None = None
+    tls_root_certificate: bytes | None = None
+
+
+def run_worker(
+    config: RunConfig, place: WorkerContext, display: Display, *, folder_use: FolderUse, stop_after: int | None = None
+) -> int:
+    """Trains with the peers to the end, until a signal at any of them, or until `stop_after` steps are done."""
+    check_place(config, place)
+    # Everything that can be found wrong here is, before peers begin to wait.
+    device = worker_device(config.train.device, place.rank)
+    log = open_log(config)
+    model, stream = build_model(config, log), train_stream(config, log)
+    half = DenseHalf.of(config, model, stream.num_steps)
+    check_ranking(config, log)
+    torch.set_num_threads(config.train.num_threads or torch.get_num_threads())
+    sys.setswitchinterval(SWITCH_SECONDS)
+    dist.init_process_group(
+        "gloo", init_method=place.rendezvous, rank=place.rank, world_size=place.num_workers,
+        timeout=timedelta(seconds=PEER_SECONDS),
+    )  # fmt: skip
+    with ExitStack() as at_exit, display, StopSignals() as stop:
+        folder, sinks = RunFolder(config.run), list[Sink]()
+        if place.rank == 0:
+            at_exit.enter_context(_folder(config, log, folder_use))
+            sinks = at_exit.enter_context(sinks_of(config, folder))
+        name = uuid.uuid4().hex
+        if place.rank == 0:
+            _open(config, log, place, name, folder, display, fresh=folder_use in ("begin", "replace"))
+        name = _agree_on(name)
+        tables = _tables(config, log, place, name)
+        first_step = _restore(folder, tables, half)
+        failpoint(failpoints.RESTORED)
+        header = _enter(plan_header(config, log, stream, first_step=first_step), folder)
+        endpoint = Endpoint.parse(place.planner, place.token, place.tls_root_certificate)
+        planner = PlannerClient(endpoint, run=name, worker=place.rank, header=header)
+        planner.open(display.say)
+        timeline = recording(config)
+        mesh = timed(TorchMesh(), timeline) if place.num_workers > 1 else None
+        sums = Sums()
+        exchange = PeerExchange(tables.layout, mesh, span_of(timeline), sums) if mesh is not None else None
+        dense = shared(model, sums, dense_group(device)) if mesh is not None else model
+        run = Run(
+            stream, tables, header, Pooling.of(log.mean_features), records=planner.records(), device=device,
+            exchange=exchange or LocalExchange(), num_threads=torch.get_num_threads(), commit_at_end=False,
+            timeline=timeline,
+        )  # fmt: skip
+        display.say(_opening(config, run, place))
+        finished = _train(config, run, half, dense, log, folder, sinks, display, stop, stop_after)
+        if exchange is not None:
+            exchange.close()
+        planner.close()
+        tables.close()
+        display.say(_closing(config, run, half.best, finished))
+    dist.destroy_process_group()
+    return stop.exit_code
+
+
+def check_place(config: RunConfig, place: WorkerContext) -> None:
+    if place.num_workers != config.distributed.workers:
+        raise ConfigError(
+            f"{place.num_workers} workers were started, but distributed.workers is {config.distributed.workers}; "
+            f"give --set distributed.workers={place.num_workers}, or start as many"
+        )
+    if config.cache.plan_file is not None:
+        raise ConfigError("cache.plan_file: a run with servers is planned by its planner; leave the key out")
+
+
+def _folder(config: RunConfig, log: ClickLog, use: FolderUse) -> AbstractContextManager[RunFolder]:
+    if use == "ready":
+        return nullcontext(RunFolder(config.run))
+    if use == "resume":
+        return run_folder.resume(config, log_digest=log.digest)
+    return run_folder.begin(config, log_digest=log.digest, replace=use == "replace")
+
+
+def _open(
+    config: RunConfig, log: ClickLog, place: WorkerContext, name: str, folder: RunFolder, display: Display, *, fresh: bool
+) -> None:
+    """Worker 0 brings all servers to the commit where this start of all workers begins, before any of them joins."""
+    endpoints = [Endpoint.parse(it, place.token, place.tls_root_certificate) for it in place.servers]
+    await_servers(endpoints, display.say)
+    step = open_run(
+        endpoints, table_layout(config, log), run=name, num_workers=place.num_workers,
+        manifests=checkpoint.whole_steps(folder.checkpoints), started=place.started, fresh=fresh,
+    )  # fmt: skip
+    checkpoint.forget_after(folder.checkpoints, step)
+    folder.forget_metrics_after(step)
+    if step:
+        folder.mark(step)  # a stop may have come before the mark, or the run went back to the commit before
+
+
+def _agree_on(name: str) -> str:
+    """The name that worker 0 has given to this start of all workers."""
+    letters = torch.frombuffer(bytearray(bytes.fromhex(name)), dtype=torch.uint8)
+    dist.broadcast(letters, 0)
+    return bytes(letters.tolist()).hex()
+
+
+def _tables(config: RunConfig, log: ClickLog, place: WorkerContext, name: str) -> Tables:
+    store = RemoteStore(
+        place.servers, table_layout(config, log), worker=place.rank, num_workers=place.num_workers, run=name,
+        opened=True, token=place.token, tls_root_certificate=place.tls_root_certificate,
+    )  # fmt: skip
+    return Tables(store, row_optimizer(config.tables.optimizer))
+
+
+def _restore(folder: RunFolder, tables: Tables, half: DenseHalf) -> int:
+    """Brings the dense half to the step the servers are at."""
+    step = tables.store.committed_step
+    if step:
+        half.load(folder.checkpoints, step)
+    return step
+
+
+def _enter(header: Header, folder: RunFolder) -> Header:
+    """The header of the plan that the run has followed so far; worker 0 knows where that began."""
+    unknown = -1
+    begun = torch.tensor([unknown])
+    if dist.get_rank() == 0:
+        origin = plan_origin(folder, header)
+        begun[0] = unknown if origin is None else origin
+    dist.broadcast(begun, 0)
+    if begun.item() == unknown:
+        return header
+    return replace(header, parameters={**header.parameters, "planned_from": int(begun.item())})
+
+
+def _train(
+    config: RunConfig, run: Run, half: DenseHalf, dense: nn.Module, log: ClickLog, folder: RunFolder,
+    sinks: list[Sink], display: Display, stop: StopSignals, stop_after: int | None,
+) -> bool:  # fmt: skip
+    """The loop; True if all steps of the run are done. `dense` is the model as all workers share it."""
+    if half.best.exhausted:
+        return False
+    rank, num_workers, model = dist.get_rank(), dist.get_world_size(), half.model
+    window, samples_before = MetricsWindow(), run.header.first_step * config.train.batch_size
+    keep = SaveCheckpointTogether(config, run, half, folder, sinks)
+    valid = EvaluateValid(config, run, half, log, folder, sinks, display)
+    callbacks: list[Callback] = [MoveRate(half.schedule), EvaluateTogether(valid, run, half.best), keep]
+    if rank == 0:
+        meters = [Meter(run, window, samples_before=samples_before) for _ in range(2)]
+        callbacks[2:2] = [
+            ShowProgress(meters[0], display),
+            WriteMetrics(meters[1], run, sinks, every_steps=config.train.log_every_steps),
+        ]
+    pulse, finished = StepSync(), run.steps_done == run.stream.num_steps
+    model.train()
+    for step in run:
+        torch.manual_seed(_seed(config.train.seed, step.index, rank))
+        logits, loss = _learn(dense, step, step.embeddings_for(model), half.optimizer, num_workers)
+        window.add(logits.detach().cpu().numpy(), step.labels.cpu().numpy())
+        agreed = pulse.agree(stop=stop.asked, commit=rank == 0 and keep.announce(), loss=loss)
+        keep.asked = agreed.commit
+        finished = run.steps_done == run.stream.num_steps
+        done = StepResult(
+            steps_done=run.steps_done,
+            loss=loss if agreed.loss is None else agreed.loss,
+            num_samples=step.batch_size,
+            last=finished or agreed.stop or run.steps_done == stop_after,
+            finished=finished,
+        )
+        for callback in callbacks:
+            callback.after(done)
+        if done.last:
+            break
+    pulse.close()
+    return finished
+
+
+def _learn(
+    model: nn.Module, step: Step, rows: Embeddings, optimizer: torch.optim.Optimizer, num_workers: int
+) -> tuple[torch.Tensor, float]:
+    logits: torch.Tensor = model(step.dense, rows)
+    # All gradients are averaged over workers: weighted by its samples, each worker's mean is its part of the batch's.
+    # Where all have the same number the weight is exactly 1, which changes no bit.
+    loss = loss_of(logits, step) * (num_workers * len(logits) / step.batch_size)
+    step.span("forward")
+    step.update_during_backward()
+    loss.backward()  # type: ignore[no-untyped-call]
+    step.span("backward")
+    optimizer.step()
+    optimizer.zero_grad()
+    step.span("dense")
+    step.update()
+    return logits, loss.item()
+
+
+def _seed(seed: int, step: int, rank: int) -> int:
+    """Random numbers of a step (dropout) follow from the step, so that a resumed run draws the same; by worker."""
+    return (seed * SEED_STEP + step) * SEED_STEP + rank & (1 << 63) - 1
+
+
+def _opening(config: RunConfig, run: Run, place: WorkerContext) -> str:
+    header, layout = run.header, run.tables.layout
+    begin = f"from step {header.first_step:,} on" if header.first_step else "from the start"
+    return (
+        f"{config.model.name} on {config.log}: {run.stream.num_steps:,} steps of {config.train.batch_size:,} samples "
+        f"over {place.num_workers} workers, {begin}\n"
+        f"{layout.num_rows:,} rows of {layout.row_bytes} bytes on {_servers(place)}; cache of "
+        f"{header.capacity_rows:,} rows a worker, planner {header.planner}, placement {config.distributed.placement}"
+    )
+
+
+def _servers(place: WorkerContext) -> str:
+    return f"{len(place.servers)} server{'s' if len(place.servers) > 1 else ''}"
+
+
+def _closing(config: RunConfig, run: Run, best: Best, finished: bool) -> str:
+    if best.exhausted and not finished:
+        return early_words(config, best, run.steps_done, run.stream.num_steps)
+    state = f"{run.steps_done:,} of {run.stream.num_steps:,} steps, kept"
+    if finished:
+        return f"done: {run.steps_done:,} steps, kept; dense half and metrics in {config.run}"
+    return f"stopped after {state}; go on with --resume"

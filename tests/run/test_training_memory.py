@@ -1,0 +1,111 @@
+"""The memory that is announced before training is enough for what the run then takes, and not absurdly more."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from training_runs import small_run, train_quietly
+
+from foresee.data import ClickLog, synthetic
+from foresee.engine.loop import Run
+from foresee.errors import ConfigError
+from foresee.run import memory
+from foresee.run.build import make_run, open_tables, plan_header, table_layout, train_stream
+from foresee.run.memory import (
+    Memory,
+    check_memory,
+    in_words,
+    launched_memory,
+    memory_needed,
+    planner_memory,
+    window_steps,
+)
+
+SHUFFLE_SAMPLES = 8192
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> ClickLog:
+    return synthetic(tmp_path_factory.mktemp("log") / "log", num_samples=60_000, table_scale=0.002)
+
+
+@pytest.mark.parametrize("planner", ["lookahead", "none"])
+def test_what_is_announced_is_enough_and_of_the_right_size(log: ClickLog, tmp_path: Path, planner: str) -> None:
+    config = small_run(
+        log, tmp_path / "run", model={"dim": 16}, cache={"rows": 20_000, "planner": planner},
+        train={"batch_size": 512, "shuffle_samples": SHUFFLE_SAMPLES},
+    )  # fmt: skip
+    stream = train_stream(config, log)
+    with open_tables(config, log) as tables:
+        run = make_run(config, log, stream, tables)
+        batch = train_stream(config, log).batch(0)
+        announced = memory_needed(table_layout(config, log), run.header, batch, SHUFFLE_SAMPLES).total
+        tracemalloc.start()
+        try:
+            _steps(run)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    # The slots are torch's memory, which is not traced.
+    slots = 20_000 * table_layout(config, log).row_bytes
+    assert announced / 4 < peak + slots < announced
+
+
+def _steps(run: Run) -> None:
+    for step in run:
+        step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
+        step.update()
+
+
+def test_the_window_is_what_the_planner_looks_at(log: ClickLog, tmp_path: Path) -> None:
+    config = small_run(log, tmp_path / "run", cache={"rows": 20_000, "window_steps": 10}, train={"batch_size": 512})
+    stream = train_stream(config, log)
+    header, batch = plan_header(config, log, stream), stream.batch(0)
+    assert window_steps(header, batch) == 11
+    layout = table_layout(config, log)
+    short = memory_needed(layout, header, batch, SHUFFLE_SAMPLES)
+    longer = plan_header(small_run(log, tmp_path, cache={"rows": 20_000, "window_steps": 100}), log, stream)
+    long = memory_needed(layout, longer, batch, SHUFFLE_SAMPLES)
+    assert long.window > 2 * short.window
+    assert (long.slots, long.log) == (short.slots, short.log)
+
+
+def test_in_words() -> None:
+    text = in_words(Memory(slots=1_000_000, staging=2_000_000, window=3_000_000, log=4_000_000))
+    assert text == (
+        "memory needed, at most: 10.0 MB (slots 1.0 MB, staging 2.0 MB, window 3.0 MB, log 4.0 MB) "
+        "beside model and torch"
+    )
+
+
+def test_what_the_machine_lacks_is_refused_before_anything_is_made(
+    log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_run(log, tmp_path / "run", cache={"rows": 20_000}, train={"batch_size": 512})
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
+    with pytest.raises(ConfigError, match=r"needs up to .* and 1\.0 MB are available; lower train\.shuffle_samples"):
+        train_quietly(config)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("purpose", ["slots", "staging", "window", "log", "rows", "programs"])
+def test_the_sentence_names_what_to_lower(purpose: str) -> None:
+    sizes = {"slots": 1, "staging": 1, "window": 1, "log": 1, "rows": 1, "programs": 1, purpose: 10**9}
+    with pytest.raises(ConfigError, match=f"most of it for {purpose} .*; lower {memory.LOWER[purpose][:8]}"):
+        check_memory(Memory(**sizes), available=10**8)
+    check_memory(Memory(**sizes), available=2 * 10**9)
+
+
+def test_a_launched_run_counts_all_its_processes(log: ClickLog, tmp_path: Path) -> None:
+    config = small_run(log, tmp_path / "run", cache={"rows": 20_000}, train={"batch_size": 512})
+    stream = train_stream(config, log)
+    header, batch, layout = plan_header(config, log, stream), stream.batch(0), table_layout(config, log)
+    one = memory_needed(layout, header, batch, SHUFFLE_SAMPLES, rows_in_memory=True)
+    all_of_them = launched_memory(layout, header, batch, SHUFFLE_SAMPLES, num_servers=2, rows_in_memory=True)
+    assert all_of_them.programs == 4 * memory.PROGRAM_BYTES
+    assert all_of_them.rows == one.rows >= layout.num_rows * layout.row_bytes
+    assert all_of_them.total > one.total
+    planner = planner_memory(layout, header, batch, SHUFFLE_SAMPLES)
+    assert (planner.slots, planner.window) == (0, one.window)
