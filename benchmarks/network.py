@@ -121,9 +121,7 @@ def run_trainers(role: str, python: str, prefix: str, folder: Path) -> list[Any]
     """What trainer 0 printed; ends this script with a trainer's last lines if one fails."""
     outputs = [folder / f"{role}{rank}.log" for rank in range(NUM_TRAINERS)]
     words = [python, __file__, *sys.argv[1:], "--role", role, "--folder", str(folder), "--prefix", prefix, "--rank"]
-    trainers = [
-        start(f"{prefix}-trainer{rank}", [*words, str(rank)], outputs[rank]) for rank in range(NUM_TRAINERS)
-    ]
+    trainers = [start(f"{prefix}-trainer{rank}", [*words, str(rank)], outputs[rank]) for rank in range(NUM_TRAINERS)]
     deadline = time.monotonic() + END_SECONDS
     while any(trainer.poll() is None for trainer in trainers):
         failed = [rank for rank, trainer in enumerate(trainers) if trainer.poll() not in (None, 0)]

@@ -98,9 +98,7 @@ def compare(trace: Trace, folder: Path, *, full: bool) -> Iterator[dict[str, flo
     fewest_misses = ask_referee([rows for step in trace.distinct for rows in (step, step)], capacities, folder)
     reads_only = ask_referee(trace.distinct, capacities, folder)
     for capacity, fewest, reads in zip(capacities, fewest_misses, reads_only, strict=True):
-        ratio = {
-            name: num_fetched(name, trace, capacity) / fewest for name in (POLICIES_FULL if full else POLICIES)
-        }
+        ratio = {name: num_fetched(name, trace, capacity) / fewest for name in (POLICIES_FULL if full else POLICIES)}
         ratio["reads only"] = ratio["lookahead"] * fewest / reads
         print(
             f"{trace.name:24}{len(trace.batches):6}{num_touched:9,}{capacity:8,}{capacity / num_touched:7.0%}"

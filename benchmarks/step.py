@@ -183,9 +183,7 @@ def planned_seconds(
 ) -> float:
     """Seconds a step through Foresee, from the store's last step and an empty cache; cold, once the cache is full."""
     trainee = Trainee(bench)
-    header = make_header(
-        stream, planner=planner, cache_rows=bench.cache_rows, first_step=tables.store.committed_step
-    )
+    header = make_header(stream, planner=planner, cache_rows=bench.cache_rows, first_step=tables.store.committed_step)
     run = Run(stream, tables, header, bench.pooling, num_threads=THREADS)
 
     def steps() -> Generator[float, None, None]:

@@ -95,9 +95,7 @@ def figures(found: dict[str, dict[str, RowsMoved]]) -> dict[str, float]:
 
     def worst(of: str, other: str, only: tuple[str, ...] = ("",)) -> float:
         ratios = [
-            getattr(by["lookahead"], of) / getattr(by[other], of)
-            for name, by in found.items()
-            if name.startswith(only)
+            getattr(by["lookahead"], of) / getattr(by[other], of) for name, by in found.items() if name.startswith(only)
         ]
         return round(max(ratios), 4) if ratios else float("nan")
 

@@ -183,9 +183,7 @@ class Page:
         return answer["result"].get("value")
 
     def resize(self, width: int, height: int, *, phone: bool = False) -> None:
-        self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
-        )
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
 
     def set_dark(self, dark: bool) -> None:
         """What the reader's system prefers."""

@@ -152,9 +152,7 @@ def profile_of(batches: Sequence[Batch]) -> list[Accesses]:
     return [accesses_of(batch) for batch in batches[: max(1, int(PROFILE_SHARE * len(batches)))]]
 
 
-def records_by_step(
-    header: Header, batches: Sequence[Batch], profile: Sequence[Accesses]
-) -> Iterator[list[Record]]:
+def records_by_step(header: Header, batches: Sequence[Batch], profile: Sequence[Accesses]) -> Iterator[list[Record]]:
     """The records of all workers, step after step, as the planner decides them."""
     planner = WORKER_PLANNERS[header.planner](header, profile)
     records = plan(planner, map(accesses_of, batches))
@@ -175,4 +173,3 @@ def evaluate(model: nn.Module, rows: Tensor, batches: Sequence[Batch]) -> tuple[
     assert metrics.auc is not None, metrics.reason
     assert metrics.log_loss is not None, metrics.reason
     return metrics.auc, metrics.log_loss
-

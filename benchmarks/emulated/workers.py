@@ -216,4 +216,3 @@ class EmulatedWorkers:
 def _all(records: Sequence[Record], field: str) -> Any:
     """A field of every worker's record, worker after worker."""
     return np.concatenate([attrgetter(field)(record) for record in records])
-

@@ -73,6 +73,4 @@ class Side:
             yield
 
     def auc(self) -> float:
-        return auc_of(
-            (self.model(self.input_of(batch)).squeeze(1).logit(), batch) for batch in valid_batches(self.log)
-        )
+        return auc_of((self.model(self.input_of(batch)).squeeze(1).logit(), batch) for batch in valid_batches(self.log))

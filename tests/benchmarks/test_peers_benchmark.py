@@ -31,9 +31,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> ClickLog:
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("model", ["dlrm", "deepfm"])
-def test_ours_and_pytorch_end_with_the_same_auc(
-    log: ClickLog, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ours_and_pytorch_end_with_the_same_auc(log: ClickLog, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = replace(SMALL, model=model)
     trainers, aucs = [Trainer(case, log) for _ in range(2)], []
     for name, trainer in zip(("ours", "pytorch"), trainers, strict=True):

@@ -66,15 +66,19 @@ def test_a_side_has_a_process_for_each_thing_it_does() -> None:
 def test_a_fork_that_fails_ends_its_side() -> None:
     process = side(FORKS)
     process.ask("next")
-    with pytest.raises(SystemExit, match="ended with code 1"), process, pytest.raises(
-        SystemExit, match="ended before it could fail"
+    with (
+        pytest.raises(SystemExit, match="ended with code 1"),
+        process,
+        pytest.raises(SystemExit, match="ended before it could fail"),
     ):
         process.ask("fail")
 
 
 def test_a_side_that_fails_ends_the_comparison_with_its_name() -> None:
-    with pytest.raises(SystemExit, match="ended with code 1"), side() as process, pytest.raises(
-        SystemExit, match="ended before it could fail"
+    with (
+        pytest.raises(SystemExit, match="ended with code 1"),
+        side() as process,
+        pytest.raises(SystemExit, match="ended before it could fail"),
     ):
         process.ask("fail")
 

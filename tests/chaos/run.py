@@ -51,9 +51,7 @@ class Part:
 PARTS = {
     "disk": Part(long=8_000, quick=1_500, counts="disk_trials", wrong="disk_violations", keyword="trials"),
     "mutants": Part(long=1, quick=1, counts="mutants", wrong="mutants_alive", keyword=None),
-    "schedules": Part(
-        long=100_000, quick=3_000, counts="schedules", wrong="schedule_violations", keyword="schedules"
-    ),
+    "schedules": Part(long=100_000, quick=3_000, counts="schedules", wrong="schedule_violations", keyword="schedules"),
     "hostile": Part(long=100_000, quick=2_000, counts="hostile_tried", wrong="hostile_crashes", keyword="trials"),
     "kills": Part(long=500, quick=10, counts="kills", wrong="different_bytes", keyword="kills"),
 }

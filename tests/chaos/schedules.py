@@ -103,9 +103,7 @@ def main() -> int:
         print(f"{outcome.num_events} events, {dict(outcome.happened)}")
         print("\n".join(f"VIOLATION: {violation}" for violation in outcome.violations) or "no violation")
         return 1 if outcome.violations else 0
-    found = run(
-        schedules=arguments.schedules, seed=arguments.seed, progress=print, processes=arguments.processes
-    )
+    found = run(schedules=arguments.schedules, seed=arguments.seed, progress=print, processes=arguments.processes)
     print(found)
     return 1 if found["schedule_violations"] else 0
 

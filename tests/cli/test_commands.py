@@ -168,7 +168,11 @@ def test_an_error_of_ours_keeps_its_traceback(run_file: Path, monkeypatch: pytes
     [(errno.EROFS, "give a place that can be written"), (errno.ENOSPC, "free some space"), (errno.EIO, "the disk")],
 )
 def test_a_disk_that_cannot_be_used_is_one_sentence_and_leaves_no_run(
-    run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, decide_restart: str
+    run_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    decide_restart: str,
 ) -> None:
     def refused(*arguments: Any, **options: Any) -> None:
         raise OSError(number, os.strerror(number), "somewhere/on/a/disk")

@@ -59,9 +59,7 @@ def test_figures_in_json_are_the_counters_of_the_plans(
     assert policies["lru"]["bytes_per_step"] == pytest.approx(moved * row_bytes)
 
 
-def test_a_window_that_memory_cuts_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_window_that_memory_cuts_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     cut = ("plan", "run.yaml", "--steps", "all", "--set", "cache.window_bytes=30000")
     assert foresee(*cut, monkeypatch=monkeypatch) == 0
     assert re.search(

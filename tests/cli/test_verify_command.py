@@ -47,9 +47,7 @@ def test_a_difference_is_told_and_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def different(*_: object, **__: object) -> Verification:
-        return Verification(
-            num_steps=4, num_rows=9, num_bytes=100, num_differing=2, first_difference="values of row 7"
-        )
+        return Verification(num_steps=4, num_rows=9, num_bytes=100, num_differing=2, first_difference="values of row 7")
 
     monkeypatch.setattr(verification, "verify", different)
     assert foresee("verify", "run.yaml", monkeypatch=monkeypatch) == 1

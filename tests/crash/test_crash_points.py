@@ -20,8 +20,17 @@ def test_a_crash_at_every_operation_leaves_one_commit(monkeypatch: pytest.Monkey
     disk.try_scenario(1, tally)
     assert tally.violations == []
     assert tally.trials > 200
-    for point in ("sync overlay.bin", "replace layout.json", "sync rows.npy", "replace undo.bin", "rows half written",
-                  "sync model.safetensors", "replace manifest.json", "decided", "run folder: replace config.yaml"):
+    for point in (
+        "sync overlay.bin",
+        "replace layout.json",
+        "sync rows.npy",
+        "replace undo.bin",
+        "rows half written",
+        "sync model.safetensors",
+        "replace manifest.json",
+        "decided",
+        "run folder: replace config.yaml",
+    ):
         assert tally.points[point], f"the power never went at {point}; there are {sorted(tally.points)}"
     assert any(point.startswith("recovery: ") for point in tally.points)
 

@@ -157,9 +157,7 @@ def rows_after(cache_rows: int, **options: Any) -> tuple[list[float], np.ndarray
     tables = foresee.Tables.in_memory(bags, dim=8, optimizer=foresee.Adagrad(lr=0.1))
     torch.manual_seed(0)
     head = Head(24)
-    run = foresee.lookahead(
-        foresee.Batches(bags, items([USERS, FILMS])), tables, cache_rows=cache_rows, **options
-    )
+    run = foresee.lookahead(foresee.Batches(bags, items([USERS, FILMS])), tables, cache_rows=cache_rows, **options)
     losses = train(run, bags, head, torch.optim.Adam(head.parameters()))
     return losses, np.concatenate([tables.values("users"), tables.values("films")])
 

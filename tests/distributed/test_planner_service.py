@@ -132,9 +132,7 @@ def test_what_is_wrong_with_a_plan_reaches_the_worker_as_its_sentence(source: So
                 session.records(worker, step, deadline=soon())
 
 
-def test_workers_get_their_own_records_over_the_wire(
-    source: Source, serve: Callable[..., PlannerServer]
-) -> None:
+def test_workers_get_their_own_records_over_the_wire(source: Source, serve: Callable[..., PlannerServer]) -> None:
     server, whole = serve(), source.plan(first_step=20)
     streams = [client(server, source, worker, first_step=20) for worker in range(NUM_WORKERS)]
     for stream in streams:

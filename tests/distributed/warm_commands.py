@@ -224,9 +224,7 @@ def _warm_up() -> None:
                 header = make_header(stream, planner="lookahead", cache_rows=80, num_workers=2)
                 tables = Tables(shared.for_worker(rank), optimizer)
                 exchange = PeerExchange(tables.layout, ThreadMesh(meeting, rank))
-                run = Run(
-                    stream, tables, header, Pooling.of(log.mean_features), exchange=exchange, commit_at_end=False
-                )
+                run = Run(stream, tables, header, Pooling.of(log.mean_features), exchange=exchange, commit_at_end=False)
                 for step in run:
                     step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
                     step.update()

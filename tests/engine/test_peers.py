@@ -136,9 +136,7 @@ def test_whole_gradients_give_the_same_bytes_with_any_number_of_workers(
     one = train(log, optimizer, 1, planner="none", placement=placement, cache_rows=189, whole=True)
     assert one.versions.max() > 0
     for num_workers in (2, 5):  # five get 5, 5, 5, 5 and 4 of 24 samples
-        many = train(
-            log, optimizer, num_workers, planner="lookahead", placement=placement, cache_rows=90, whole=True
-        )
+        many = train(log, optimizer, num_workers, planner="lookahead", placement=placement, cache_rows=90, whole=True)
         assert same(one, many)
 
 

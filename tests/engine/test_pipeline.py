@@ -259,9 +259,7 @@ def test_a_failing_commit_in_the_middle_reaches_the_loop(stream: TraceStream) ->
     assert run.steps_done == 1
 
 
-def test_an_update_that_is_interrupted_is_never_committed(
-    stream: TraceStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_that_is_interrupted_is_never_committed(stream: TraceStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C inside an update leaves rows half updated; they are no state of any step."""
     run, train_well = new_run(stream), trainer(Dots())
     update = SlotCache.update

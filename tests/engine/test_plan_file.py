@@ -66,9 +66,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 @SAME_FOLDER
 @given(case=traces(), slack=st.integers(0, 6))
-def test_round_trip_of_every_planner(
-    name: str, case: tuple[int, list[Accesses]], slack: int, tmp_path: Path
-) -> None:
+def test_round_trip_of_every_planner(name: str, case: tuple[int, list[Accesses]], slack: int, tmp_path: Path) -> None:
     num_rows, trace = case
     header = header_for(name, trace, capacity_rows=max(1, largest_batch(trace)) + slack, num_rows=num_rows)
     records = records_of(header, trace)

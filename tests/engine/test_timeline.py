@@ -206,9 +206,7 @@ def test_a_run_has_at_most_as_many_points_as_asked_for(num_steps: int, points: i
 
 
 def test_a_long_recording_is_bounded(log: ClickLog, tmp_path: Path) -> None:
-    config = small_run(
-        log, tmp_path / "run", train={"epochs": 40}, report={"timeline_steps": 24, "series_points": 50}
-    )
+    config = small_run(log, tmp_path / "run", train={"epochs": 40}, report={"timeline_steps": 24, "series_points": 50})
     train_quietly(config)
     run = tmp_path / "run"
     assert len(of_kind(run, "series")) <= 51

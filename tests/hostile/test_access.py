@@ -156,5 +156,3 @@ def test_the_token_of_the_environment_stays_out_of_tracebacks() -> None:
     )
     assert "StoreError" in ended.stderr
     assert TOKEN not in ended.stderr + ended.stdout
-
-

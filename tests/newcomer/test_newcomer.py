@@ -73,9 +73,7 @@ def test_what_is_a_command() -> None:
         ("cat none.csv", "No such file"),
     ],
 )
-def test_what_does_not_work_is_told(
-    script: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_work_is_told(script: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walk, "ROOT", tmp_path)
     (tmp_path / "page.md").write_text(f"words\n```sh\n{script}\n```\n```sh\necho after > after\n```\n")
     (tmp_path / "folder").mkdir()

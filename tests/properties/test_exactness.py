@@ -129,9 +129,7 @@ def trained(cell: Cell, log: ClickLog, folder: Path, *, num_threads: int = 1, ke
         return train(run, model_of(cell, log))
 
 
-def reference_of(
-    cell: Cell, log: ClickLog, folder: Path, kept: dict[tuple[str, str, int], Outcome]
-) -> Outcome:
+def reference_of(cell: Cell, log: ClickLog, folder: Path, kept: dict[tuple[str, str, int], Outcome]) -> Outcome:
     key = (cell.model, cell.optimizer, cell.seed)
     if key not in kept:
         kept[key] = trained(cell._replace(store="memory", capacity="tight", planner="none"), log, folder)

@@ -41,9 +41,7 @@ def _scores_of_run(config: RunConfig, log: ClickLog, split: str) -> np.ndarray[A
     return logits.numpy()
 
 
-def test_ids_as_given_bags_and_empty_bags_score_as_in_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_as_given_bags_and_empty_bags_score_as_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_module, "ROWS_AT_ONCE", 13)
     log = tiny(tmp_path / "log")
     config = small_run(log, tmp_path / "run")

@@ -17,9 +17,7 @@ COMMON_FAULTS = tuple(fault for fault in schedules.FAULTS if "decision" not in f
 @pytest.mark.timeout(600)
 def test_schedules_with_faults_end_as_without() -> None:
     said: list[str] = []
-    found = schedules.run(
-        schedules=NUM_SCHEDULES, seed=1, progress=said.append, processes=1, of_a_case=OF_A_CASE
-    )
+    found = schedules.run(schedules=NUM_SCHEDULES, seed=1, progress=said.append, processes=1, of_a_case=OF_A_CASE)
     assert found == {"schedules": NUM_SCHEDULES, "schedule_violations": 0}, said[-8:]
     for fault in COMMON_FAULTS:
         assert f"{fault} 0" not in said[-1], f"never happened: {fault}"

@@ -148,9 +148,7 @@ class Cluster:
         return decision.refusal is None
 
     def open_all(self, run: str, step: int) -> bool:
-        opening = [
-            OpenAt(run=run, incarnation=part.incarnation, epoch=part.epoch, step=step) for part in self.parts
-        ]
+        opening = [OpenAt(run=run, incarnation=part.incarnation, epoch=part.epoch, step=step) for part in self.parts]
         return all(self.receive_rows(number, message) for number, message in enumerate(opening))
 
 

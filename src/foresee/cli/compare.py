@@ -42,9 +42,9 @@ def compare(
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples a step of each trainer.")] = 256,
-    steps: Annotated[
-        str, typer.Option(metavar="NUM|all", help="Compare on so many steps from the start.")
-    ] = str(STEPS),
+    steps: Annotated[str, typer.Option(metavar="NUM|all", help="Compare on so many steps from the start.")] = str(
+        STEPS
+    ),
     policies: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Only these policies. Default: all there are.")
     ] = None,

@@ -157,7 +157,5 @@ def _result(log: ClickLog, outcome: Outcome, row_bytes: int) -> Table:
     table.add_row("hit rate", f"{counters.hit_rate:.1%}", "of a step's rows are cached already")
     table.add_row("waited for rows", f"{outcome.wait_share:.1%}", "of the time after the first step")
     table.add_row("first step", f"{outcome.ready_seconds:.0f} s", "compiling, reading ahead, planning")
-    table.add_row(
-        "rows moved", f"{moved:,}", f"{moved / without:.0%} of the {without:,} without a cache"
-    )
+    table.add_row("rows moved", f"{moved:,}", f"{moved / without:.0%} of the {without:,} without a cache")
     return table

@@ -100,9 +100,7 @@ class Batches:
         """One item as a batch."""
         dense, ids, labels = (None, self._ids(item), None) if self._ids else _parts(item, step)
         found = bags_of(ids, self.bags.features, step=step).batch(dense, labels)
-        return OwnBatch(
-            found.step, found.dense, found.labels, found.rows, found.bag_offsets, found.num_features, item
-        )
+        return OwnBatch(found.step, found.dense, found.labels, found.rows, found.bag_offsets, found.num_features, item)
 
     def _items(self) -> Iterator[Any]:
         for epoch in range(self.epochs):

@@ -72,8 +72,6 @@ class KeyedEmbeddings:
         return {name: self[name] for name in self._features}
 
 
-
-
 class Lookup(Protocol):
     """The part of a feature that finds its rows."""
 

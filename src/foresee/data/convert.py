@@ -117,7 +117,9 @@ class _Work:
             return (values >= columns.label_threshold).astype(np.float32)
         values, missing, wrong = numbers_of(_without_words(cells))
         bad = missing | wrong | ~np.isin(values, (0.0, 1.0, -1.0))
-        decide_restart = "correct the line, give --label-threshold if it is a rating, leave such lines out with --label-skip"
+        decide_restart = (
+            "correct the line, give --label-threshold if it is a rating, leave such lines out with --label-skip"
+        )
         self.reject(bad, columns.label, "a label of 0 or 1", decide_restart)
         other = ~bad & (values < 1) & (values != negative.of(values[~bad & wanted]))
         self.reject(other, columns.label, f"a label of {negative} or 1, as on the lines before", decide_restart)
@@ -128,7 +130,9 @@ class _Work:
         decide_restart = "correct the line, name a marker of missing values with --missing"
         self.reject(wrong, column.name, "a finite number", decide_restart)
         if column.missing is None:
-            decide_restart = f"correct the line, say what an empty cell counts as with --dense {spelled(column, 'empty=0')}"
+            decide_restart = (
+                f"correct the line, say what an empty cell counts as with --dense {spelled(column, 'empty=0')}"
+            )
             self.reject(missing, column.name, "a number", decide_restart)
         return np.where(missing, column.missing or 0.0, values)
 

@@ -42,9 +42,7 @@ class PrepareOptions:
     min_count: Annotated[
         int, "Values that occur less often in the train split share the unknown row of their table."
     ] = 1
-    hash_buckets: Annotated[
-        int | None, "Hash each column into so many rows instead of keeping vocabularies."
-    ] = None
+    hash_buckets: Annotated[int | None, "Hash each column into so many rows instead of keeping vocabularies."] = None
     bad_lines: Annotated[
         Literal["stop", "keep"], "Stop at the first bad line, or keep them in bad-lines.txt and go on."
     ] = "stop"

@@ -169,7 +169,9 @@ def parse_description(text: str, where: str) -> LogDescription:
         raise DataError(f"{where}: a field is missing or wrong ({error}); {decide_restart}.") from None
     _check(description, where)
     if body.get("digest") != description.digest:
-        raise DataError(f"{where}: the digest does not match the other fields, so the file was edited; {decide_restart}.")
+        raise DataError(
+            f"{where}: the digest does not match the other fields, so the file was edited; {decide_restart}."
+        )
     return description
 
 
@@ -184,7 +186,8 @@ def _from_body(body: dict[str, Any]) -> LogDescription:
         },
         row_group_samples=json_fields.whole(body, "row_group_samples", 1),
         best_auc={
-            name: json_fields.number(body["best_auc"], name, 0.0, 1.0) for name in json_fields.object_of(body, "best_auc")
+            name: json_fields.number(body["best_auc"], name, 0.0, 1.0)
+            for name in json_fields.object_of(body, "best_auc")
         },
         source=json_fields.object_of(body, "source"),
     )

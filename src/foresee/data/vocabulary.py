@@ -210,8 +210,6 @@ class GivenIds:
         return Vocabulary(kind="none")
 
 
-
-
 class DenseStatistics:
     """Mean and variance of one column, merged chunk by chunk (Chan, Golub and LeVeque), so that they stay exact."""
 

@@ -98,9 +98,7 @@ class Run:
     def __iter__(self) -> Generator[Step, None, None]:
         if self._active is not None or self.steps_done != self.header.first_step:
             raise UsageError("this run was started already; make a new one for another pass over the stream")
-        self.timeline.begin(
-            self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank
-        )
+        self.timeline.begin(self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank)
         with (
             self.tables.used_by(self),
             Threads(self.num_threads) as threads,

@@ -80,7 +80,9 @@ def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: in
             yield work_of(record)
 
 
-def replayed(stream: BatchStream, records: Iterable[Record], first_step: int, pooling: Pooling) -> Iterator[PlannedStep]:
+def replayed(
+    stream: BatchStream, records: Iterable[Record], first_step: int, pooling: Pooling
+) -> Iterator[PlannedStep]:
     """The stream's work as a plan of one worker has it; refuses one of other data at the first step that differs."""
     remaining = iter(records)
     for batch in stream.batches(first_step):

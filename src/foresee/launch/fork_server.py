@@ -90,9 +90,7 @@ def _train(log: ClickLog, optimizer: Optimizer, layout: Layout) -> None:
     stream, tables = log.batches(batch_size=8), Tables(MemoryStore(layout), optimizer)
     header = make_header(stream, planner="lookahead", cache_rows=80)
     exchange = PeerExchange(layout, _OwnMesh())
-    run = Run(
-        stream, tables, header, Pooling.of(log.mean_features), exchange=exchange, commit_at_end=False
-    )
+    run = Run(stream, tables, header, Pooling.of(log.mean_features), exchange=exchange, commit_at_end=False)
     for step in run:
         step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
         step.update()

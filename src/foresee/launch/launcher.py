@@ -100,9 +100,7 @@ def check_can_launch(config: RunConfig, *, resume: bool = False) -> None:
         )
 
 
-def _folder(
-    config: RunConfig, log_digest: str, *, resume: bool, replace: bool
-) -> AbstractContextManager[RunFolder]:
+def _folder(config: RunConfig, log_digest: str, *, resume: bool, replace: bool) -> AbstractContextManager[RunFolder]:
     if resume:
         return run_folder.resume(config, log_digest=log_digest)
     return run_folder.begin(config, log_digest=log_digest, replace=replace)

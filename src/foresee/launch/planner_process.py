@@ -22,9 +22,7 @@ from foresee.run.memory import check_memory, in_words, planner_memory
 LOOK_SECONDS = 0.2
 
 
-def run_planner(
-    config: RunConfig, *, host: str, port: int, security: Security, port_file: Path | None = None
-) -> int:
+def run_planner(config: RunConfig, *, host: str, port: int, security: Security, port_file: Path | None = None) -> int:
     """Plans until a signal comes. Call it from the main thread."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -215,9 +215,7 @@ class Measuring:
         lookups, not_before = (len(record.inverse), len(record.unique)), record.not_before - self._first_step
         fetched, written = (len(record.fetch), len(record.refresh)), (len(record.evict), len(record.push))
         reduced = (_due_next(record, record.reduce.deadline), len(record.reduce))
-        self._rows.append(
-            (*lookups, self._missed(record), *fetched, not_before, *written, *reduced, _bytes_of(record))
-        )
+        self._rows.append((*lookups, self._missed(record), *fetched, not_before, *written, *reduced, _bytes_of(record)))
         self._transfers.append(np.stack([_by_kind(record, record.send), _by_kind(record, record.recv)]))
         self._expect(record)
 

@@ -208,9 +208,7 @@ class Lookahead:
     def _look_at(self, accesses: Accesses) -> None:
         step = self._read
         keep_from = -1 if self.remember_versions else self._planned - 1 - self.header.fetch_ahead_steps
-        batch = self._table.deduplicate(
-            accesses.rows, stamp=step, stamp_min=self._planned, written_min=keep_from
-        )
+        batch = self._table.deduplicate(accesses.rows, stamp=step, stamp_min=self._planned, written_min=keep_from)
         if len(batch.rows) > self.header.capacity_rows:
             raise BatchTooLargeError(step, len(batch.rows), self.header.capacity_rows)
         first = self._uses.reserve(step, len(batch.rows), self._window[0].first_use if self._window else None)

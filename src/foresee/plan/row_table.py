@@ -54,9 +54,7 @@ def prefetch_entry(table: Int64, rows: Int64, position: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _number(
-    rows: Int64, num_rows: int, positions: Int32, inverse: Int32, distinct: Int64
-) -> tuple[int, np.int64, int]:
+def _number(rows: Int64, num_rows: int, positions: Int32, inverse: Int32, distinct: Int64) -> tuple[int, np.int64, int]:
     """Numbers the distinct rows in order of first touch, through a hash of positions in `distinct`, filled with NOBODY.
 
     Most lookups repeat a hot row. This hash is small enough for the nearest caches, so only distinct rows go on to the

@@ -200,9 +200,7 @@ class PlannerClient:
 
     def _open_once(self) -> None:
         content = client.to_json({"run": self._run, **asdict(Beginning.of(self._header))})
-        results = self._client.do_action(
-            flight.Action(client.OPEN, content), self._endpoint.options(CALL_SECONDS)
-        )
+        results = self._client.do_action(flight.Action(client.OPEN, content), self._endpoint.options(CALL_SECONDS))
         found = client.header_from_dict(json.loads(next(iter(results)).body.to_pybytes()))
         if found != self._header:
             raise PlanError(

@@ -199,9 +199,7 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
                     return [client.to_json(self._open(*client.parse_open(action.body.to_pybytes())))]
                 if action.type == client.STATUS:
                     return [client.to_json({"address": self.address, "run": self._run})]
-                raise PlanError(
-                    f"there is no action {action.type[:64]!r}; there are {client.OPEN} and {client.STATUS}"
-                )
+                raise PlanError(f"there is no action {action.type[:64]!r}; there are {client.OPEN} and {client.STATUS}")
         except Exception as error:
             raise _told(error) from None
 

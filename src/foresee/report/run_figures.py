@@ -108,9 +108,7 @@ def auc_figure(train: Sequence[Line], valid: Sequence[Line], best_auc: float | N
 def breakdown_figure(of_workers: dict[str, Breakdown]) -> go.Figure:
     """The ideal, and below it one bar for each worker."""
     figure, names = go.Figure(), list(of_workers)
-    mean_ideal = {
-        part: sum(one.parts[part] for one in of_workers.values()) / len(of_workers) for part in IDEAL_PARTS
-    }
+    mean_ideal = {part: sum(one.parts[part] for one in of_workers.values()) / len(of_workers) for part in IDEAL_PARTS}
     longest = max(one.step_seconds for one in of_workers.values())
     for part, colour in COLOURS.items():
         if not any(part in one.visible_parts for one in of_workers.values()):

@@ -49,9 +49,7 @@ def introduction_of(records: RunRecords) -> str:
     return sentence + "."
 
 
-def run_sections(
-    records: RunRecords, *, skew: Skew | None = None, best_auc: float | None = None
-) -> list[Section]:
+def run_sections(records: RunRecords, *, skew: Skew | None = None, best_auc: float | None = None) -> list[Section]:
     """In the order in which a person asks: is it right, is it fast, and why."""
     workers = [worker for worker in records.workers if worker.points]
     return [

@@ -48,7 +48,6 @@ class Limits:
                 f"a request of {num_rows:,} rows is over the limit of {self.rows_per_request_max:,} rows; ask in parts"
             )
 
-
     def message_bytes_max(self, layout: Layout) -> int:
         """The largest message that a client of ours sends: ids in one request, rows in pieces."""
         rows_of_a_write = chunk_rows(self.rows_per_request_max, layout)

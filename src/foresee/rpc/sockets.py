@@ -137,9 +137,7 @@ class PortSockets:
         if info[0] != _ESTABLISHED or len(info) < _COUNTERS_AT + _COUNTERS.size:
             return None
         acknowledged, received = _COUNTERS.unpack_from(info, _COUNTERS_AT)
-        return Socket(
-            inode=inode, peer=self._peers[inode], received_bytes=received, acknowledged_bytes=acknowledged
-        )
+        return Socket(inode=inode, peer=self._peers[inode], received_bytes=received, acknowledged_bytes=acknowledged)
 
 
 def _num_descriptors() -> int:

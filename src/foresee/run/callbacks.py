@@ -148,7 +148,10 @@ class SaveCheckpoint:
         self, config: RunConfig, run: Run, half: DenseHalf, folder: RunFolder, sinks: Sequence[Sink],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._every_steps, self._pace = config.train.commit_every_steps, CheckpointInterval(config.train.commit_every_seconds, clock)
+        self._every_steps, self._pace = (
+            config.train.commit_every_steps,
+            CheckpointInterval(config.train.commit_every_seconds, clock),
+        )
         self._run, self._half, self._folder = run, half, folder
         self._sinks, self._clock = sinks, clock
 

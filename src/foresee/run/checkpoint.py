@@ -75,7 +75,9 @@ def save(
     try:
         _write(target, contents, (json.dumps(manifest, indent=2) + "\n").encode())
     except OSError as error:
-        onwards = "resume" if whole_steps(Path(folder)) else "resume from step 0, or start anew: nothing was committed yet"
+        onwards = (
+            "resume" if whole_steps(Path(folder)) else "resume from step 0, or start anew: nothing was committed yet"
+        )
         raise StoreError(f"{target} cannot be written ({error.strerror}); free some space, then {onwards}") from error
 
 

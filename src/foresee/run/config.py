@@ -444,4 +444,3 @@ def _sentence(error: ErrorDetails) -> str:
     if kind in ("model_type", "model_attributes_type"):
         return f"{key}: found {found!r}, expected keys below it; write them on lines of their own, indented"
     return f"{key}: found {found!r}; {error['msg'][0].lower()}{error['msg'][1:]}"
-

@@ -26,6 +26,7 @@ SLOT_TABLE_BYTES = 12
 PLANNER_SLOT_BYTES = 24
 """What the planner keeps for each slot: row, last use, place in a list, place among the free."""
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Bytes by purpose."""

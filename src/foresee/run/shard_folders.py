@@ -126,9 +126,7 @@ def num_shards_in(tables: Path) -> int | None:
     return 0 if (tables / MANIFEST_FILE).exists() else None
 
 
-def reshard(
-    tables: Path, layout: Layout, num_shards: int, checkpoints: Path, say: Callable[[str], None]
-) -> None:
+def reshard(tables: Path, layout: Layout, num_shards: int, checkpoints: Path, say: Callable[[str], None]) -> None:
     """Brings the tables into so many shards, at the run's newest complete commit. Does nothing where they are."""
     finish_switch(tables)
     found = num_shards_in(tables)

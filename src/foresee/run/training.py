@@ -211,9 +211,7 @@ def loss_of(logits: torch.Tensor, step: Step) -> torch.Tensor:
     return loss
 
 
-def _folder(
-    config: RunConfig, log_digest: str, *, resume: bool, replace: bool
-) -> AbstractContextManager[RunFolder]:
+def _folder(config: RunConfig, log_digest: str, *, resume: bool, replace: bool) -> AbstractContextManager[RunFolder]:
     if resume:
         return run_folder.resume(config, log_digest=log_digest)
     return run_folder.begin(config, log_digest=log_digest, replace=replace)

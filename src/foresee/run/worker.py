@@ -152,7 +152,14 @@ def _folder(config: RunConfig, log: ClickLog, use: FolderUse) -> AbstractContext
 
 
 def _open(
-    config: RunConfig, log: ClickLog, place: WorkerContext, name: str, folder: RunFolder, display: Display, *, fresh: bool
+    config: RunConfig,
+    log: ClickLog,
+    place: WorkerContext,
+    name: str,
+    folder: RunFolder,
+    display: Display,
+    *,
+    fresh: bool,
 ) -> None:
     """Worker 0 brings all servers to the commit where this start of all workers begins, before any of them joins."""
     endpoints = [Endpoint.parse(it, place.token, place.tls_root_certificate) for it in place.servers]

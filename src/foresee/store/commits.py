@@ -137,9 +137,7 @@ class Part:
 
     def after_restart(self, incarnation: str) -> Part:
         """The same part in a new process: rows after its newest commit are gone, and so is the run."""
-        return Part(
-            committed=self.committed, previous=self.previous, prepared=self.prepared, incarnation=incarnation
-        )
+        return Part(committed=self.committed, previous=self.previous, prepared=self.prepared, incarnation=incarnation)
 
     def accepts(self, run: str | None) -> bool:
         """May this run read and write here? Asked for every request, at the moment it is carried out."""
@@ -188,9 +186,7 @@ def _open_at(part: Part, message: OpenAt) -> Decision:
         kept = ", ".join(map(str, sorted(part.openable)))
         return _refuse(part, f"there is no commit of step {message.step} here, only of {kept}; open one of these")
     moved, instructions = _go_to(part, message.step)
-    opened = replace(
-        moved, run=message.run, epoch=part.epoch + 1, opened_at=message.step, started=message.started
-    )
+    opened = replace(moved, run=message.run, epoch=part.epoch + 1, opened_at=message.step, started=message.started)
     return Decision(part=opened, instructions=(ForgetWrites(), *instructions))
 
 

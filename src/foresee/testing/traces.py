@@ -41,7 +41,7 @@ def skewed_trace(*, seed: int, num_rows: int, num_steps: int, num_samples: int, 
     steps = []
     for _ in range(num_steps):
         share = rng.random(num_samples * num_lookups)
-        steps.append(Accesses(((num_rows ** share - 1) / (num_rows - 1) * num_rows).astype(np.int64), offsets))
+        steps.append(Accesses(((num_rows**share - 1) / (num_rows - 1) * num_rows).astype(np.int64), offsets))
     return steps
 
 
@@ -51,8 +51,13 @@ def largest_batch(trace: Sequence[Accesses]) -> int:
 
 
 def header_for(
-    planner: str, trace: Sequence[Accesses], *, capacity_rows: int, num_rows: int, fetch_ahead_steps: int = 1000,
-    **parameters: int | float | str | None
+    planner: str,
+    trace: Sequence[Accesses],
+    *,
+    capacity_rows: int,
+    num_rows: int,
+    fetch_ahead_steps: int = 1000,
+    **parameters: int | float | str | None,
 ) -> Header:
     """The header of a one-worker plan of the trace."""
     return Header(

@@ -163,4 +163,3 @@ def _records(policy: Policy, header: Header, sample: Sample, advance: Advance) -
         yield from planner.push(accesses)
         advance()
     yield from planner.finish()
-

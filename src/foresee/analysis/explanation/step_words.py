@@ -33,9 +33,7 @@ def headline(account: StepAccount) -> list[str]:
 def paragraphs(account: StepAccount, names: RowNames) -> list[list[str]]:
     """One list of sentences for each worker, the first of them its name if there are several."""
     several = len(account.workers) > 1
-    return [
-        [*([_title(worker)] if several else []), *_sentences(account, worker, names)] for worker in account.workers
-    ]
+    return [[*([_title(worker)] if several else []), *_sentences(account, worker, names)] for worker in account.workers]
 
 
 def _title(worker: WorkerAccount) -> str:

@@ -196,4 +196,3 @@ _KINDS: tuple[tuple[str, str, Callable[[Path, Checkup], None]], ...] = (
     (EXPORT_FILE, "an export", _export),
 )
 """The file that decides, what it makes of its folder, and the check."""
-

@@ -57,7 +57,9 @@ def json_rows(path: Path, key: str) -> list[Row]:
     lines = _lines_of_elements(text, begin.end() if begin else 0, len(elements))
     for line, element in zip(lines, elements, strict=True):
         if not isinstance(element, dict):
-            raise DataError(f"{path}:{line}: {json_fields.shown(element)} found; expected an object that describes a job")
+            raise DataError(
+                f"{path}:{line}: {json_fields.shown(element)} found; expected an object that describes a job"
+            )
     return [Row(path, line, element) for line, element in zip(lines, elements, strict=True)]
 
 

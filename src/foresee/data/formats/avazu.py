@@ -32,7 +32,7 @@ HOUR_OF_DAY = "hour_of_day"
 class Avazu:
     """Avazu click logs: CSV with a header, split by hour; there are no dense features.
 
-        foresee prepare avazu train.gz --out data/avazu
+    foresee prepare avazu train.gz --out data/avazu
     """
 
     name: ClassVar[str] = "avazu"

@@ -24,7 +24,7 @@ NUM_CATEGORICAL = 26
 class Criteo:
     """Criteo click logs (Kaggle, Terabyte): label, 13 numbers, 26 categories, tabs, no header.
 
-        foresee prepare criteo day_0.gz day_1.gz --out data/criteo --min-count 10
+    foresee prepare criteo day_0.gz day_1.gz --out data/criteo --min-count 10
     """
 
     name: ClassVar[str] = "criteo"

@@ -31,7 +31,7 @@ _BAG = "indices"
 class Libfm:
     """Text in libfm's format: label index:1 index:1 ...
 
-        foresee prepare libfm frappe.train.libfm --out data/frappe
+    foresee prepare libfm frappe.train.libfm --out data/frappe
     """
 
     name: ClassVar[str] = "libfm"

@@ -31,7 +31,7 @@ _TITLES = ("movie_title", "title")
 class MovieLens:
     """MovieLens ratings (NAME.inter, ratings.dat or ratings.csv), with what is known about users and films.
 
-        foresee prepare movielens ml-100k.inter --out data/ml-100k
+    foresee prepare movielens ml-100k.inter --out data/ml-100k
     """
 
     name: ClassVar[str] = "movielens"

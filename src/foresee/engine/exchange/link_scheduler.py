@@ -51,9 +51,7 @@ class LinkScheduler:
     def wait_for_closed(self) -> None:
         """Until it is closed; at once where it never is."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._opened_at is None or self._open_seconds == math.inf, PATIENCE_SECONDS
-            )
+            self._changed.wait_for(lambda: self._opened_at is None or self._open_seconds == math.inf, PATIENCE_SECONDS)
 
     def _is_open(self) -> bool:
         return self._opened_at is not None

@@ -102,7 +102,6 @@ def _put(
         copy_row(state, slot, new_state, i)
 
 
-
 AHEAD = 12
 """Lookups between asking for a row and reading it: enough to hide the memory, few enough to stay in cache."""
 

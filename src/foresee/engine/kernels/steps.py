@@ -33,9 +33,7 @@ def parameters_of(optimizer: Optimizer) -> NDArray[np.float64]:
 
 
 @njit(nogil=True, inline="always", error_model="numpy")
-def step_rows(
-    kind: int, parameters: Any, values: Any, state: Any, slots: Any, sums: Any, num_rows: int
-) -> None:
+def step_rows(kind: int, parameters: Any, values: Any, state: Any, slots: Any, sums: Any, num_rows: int) -> None:
     """One step on row `slots[i]` of values and state with `sums[i]`, for the first `num_rows` i."""
     if kind == ROWWISE_ADAGRAD_KIND:
         _rowwise_adagrad(parameters, values, state, slots, sums, num_rows)

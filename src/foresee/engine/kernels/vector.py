@@ -89,9 +89,7 @@ def add_row(typing_context: Any, out: Any, out_row: Any, source: Any, source_row
 
 
 @intrinsic
-def subtract_scaled_row(
-    typing_context: Any, out: Any, out_row: Any, scale: Any, source: Any, source_row: Any
-) -> Any:
+def subtract_scaled_row(typing_context: Any, out: Any, out_row: Any, scale: Any, source: Any, source_row: Any) -> Any:
     """`out[out_row] -= scale * source[source_row]`, the product rounded before it is subtracted; scale is float32"""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

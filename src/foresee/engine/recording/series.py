@@ -37,9 +37,7 @@ LaneSeconds = dict[str, dict[str, float]]
 class Series:
     """Sums since the last point."""
 
-    def __init__(
-        self, layout: Layout, *, num_steps: int, points: int, num_servers: int, num_workers: int
-    ) -> None:
+    def __init__(self, layout: Layout, *, num_steps: int, points: int, num_servers: int, num_workers: int) -> None:
         self.every_steps = every_steps(num_steps, points)
         self._row_bytes = layout.row_bytes
         self._first_row_after = np.cumsum([table.num_rows for table in layout.tables])

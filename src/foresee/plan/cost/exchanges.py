@@ -83,7 +83,6 @@ def _seconds(
     return asked * (speeds.request_seconds + 2 * speeds.latency_seconds) + each
 
 
-
 GRADIENTS, ROWS, LATER = 0, 1, 2
 """The exchanges of a step: two on the critical path, one in the background."""
 

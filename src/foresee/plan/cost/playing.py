@@ -92,7 +92,6 @@ class SharedCores:
         return took
 
 
-
 WRITES_IN_FLIGHT = 4
 """Write-backs that may wait for the writer before training waits."""
 
@@ -204,10 +203,11 @@ class _Playing:
 def _hidden_work(volumes: Volumes, exchange: Exchanges, speeds: Speeds) -> Float64:
     """[steps, workers]: processor time of what begins with a step: fetches, and what the step before left to do."""
     left = exchanges.write_processor_seconds(volumes, speeds) + exchange.packed_seconds[..., LATER]
-    work: Float64 = exchanges.read_processor_seconds(volumes, speeds) + speeds.planner_seconds * speeds.planner_cores_here
+    work: Float64 = (
+        exchanges.read_processor_seconds(volumes, speeds) + speeds.planner_seconds * speeds.planner_cores_here
+    )
     work[1:] += left[:-1]
     return work
-
 
 
 COMPUTE, WAITED, EXCHANGE, DENSE, BEHIND = "compute", "waiting for rows", "exchange", "dense sum", "background late"
@@ -250,7 +250,10 @@ def predict(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds, *, first_step
 
 def _lanes(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> dict[str, float]:
     """How long each resource is busy in a mean step; of several trainers, the busiest."""
-    read, write = exchanges.read_seconds(volumes, row_bytes, speeds), exchanges.write_seconds(volumes, row_bytes, speeds)
+    read, write = (
+        exchanges.read_seconds(volumes, row_bytes, speeds),
+        exchanges.write_seconds(volumes, row_bytes, speeds),
+    )
     stored_in, stored_out = exchanges.bytes_read(volumes, row_bytes), exchanges.bytes_written(volumes, row_bytes)
     exchange = Exchanges.of(volumes, row_bytes, speeds)
     busy = exchange.link_seconds.sum(axis=3) * speeds.exchange_link_share

@@ -121,9 +121,7 @@ class Ownership:
             )
         self._look_at(accesses)
         records: list[Record] = []
-        while len(self._window) > self.window_steps or (
-            self._bytes_held > self.window_bytes and len(self._window) > 2
-        ):
+        while len(self._window) > self.window_steps or (self._bytes_held > self.window_bytes and len(self._window) > 2):
             records += self._plan_step()
         return records
 
@@ -236,9 +234,7 @@ class Ownership:
             self._table.entries, batch.rows, held, users, owners, step, batch.first_use, self._uses.ring,
             self._slot_row, self._shared_at, self._free, self._num_free, sent, slots, transfers, fetches,
         )  # fmt: skip
-        kernels.enlist(
-            owners, slots, step, batch.first_use, self._uses.ring, self._slot_last, self._lists, self._heads
-        )
+        kernels.enlist(owners, slots, step, batch.first_use, self._uses.ring, self._slot_last, self._lists, self._heads)
         transfers, fetches = transfers[:num_transfers], fetches[:num_fetches]
         planned = _Planned(step, [], [transfers[transfers[:, SENT] == step]], [Evict()] * workers)
         for ahead in self._open:

@@ -142,9 +142,7 @@ def _reduced(scene: Scene, positions: tuple[int, ...]) -> Scene:
 
 
 @njit(nogil=True, cache=True)
-def _greedy(
-    offsets: Int32, inverse: Int32, holders: Int64, num_workers: int, rotation: int, placed: Int32
-) -> None:
+def _greedy(offsets: Int32, inverse: Int32, holders: Int64, num_workers: int, rotation: int, placed: Int32) -> None:
     # Every worker has room for its equal share; the remainder goes to whoever first wants one more.
     share, remainder = len(placed) // num_workers, len(placed) % num_workers
     load = np.zeros(num_workers, np.int64)

@@ -49,9 +49,7 @@ def _positions_of(scene: Scene) -> NDArray[np.int64]:
 def _worth(scene: Scene) -> NDArray[np.float64]:
     """What each lookup of a row can save at best."""
     counts = np.zeros((len(scene.owner), scene.num_workers), np.int32)
-    count_users(
-        scene.sample_offsets, scene.inverse, contiguous(scene), counts, np.zeros(len(scene.owner), np.int64)
-    )
+    count_users(scene.sample_offsets, scene.inverse, contiguous(scene), counts, np.zeros(len(scene.owner), np.int64))
     uses, costs = counts.sum(axis=1), row_costs(scene)
     few = uses * scene.num_workers <= scene.num_samples
     return np.where(few, (costs[:, FIRST] + (uses - 1) * costs[:, FURTHER]) / np.maximum(uses, 1), 0.0)

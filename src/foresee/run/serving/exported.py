@@ -104,9 +104,7 @@ class Exported:
         shape = LogShape(num_dense=len(self.dense), num_features=len(self.features))
         self.model: nn.Module = build(description.model, shape, description.dim, **description.options)
         load_model(folder, self.model)
-        self._rows = ExportedRows(
-            folder, description.tables, seed=description.seed, init_scale=description.init_scale
-        )
+        self._rows = ExportedRows(folder, description.tables, seed=description.seed, init_scale=description.init_scale)
         sizes = {table.name: table.num_rows for table in description.tables}
         self._offsets = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
         self._vocabularies = description.vocabularies

@@ -58,9 +58,7 @@ def read_numbers(table: RawTable, feature: DenseFeature) -> Float64:
         _refuse(table, row, feature.name, f"expected a finite number, found {_found(cells, row)}; correct it")
     if missing.any() and feature.missing is None:
         row = int(np.argmax(missing))
-        _refuse(
-            table, row, feature.name, "there is no number, and the log had no rule for missing ones; give a number"
-        )
+        _refuse(table, row, feature.name, "there is no number, and the log had no rule for missing ones; give a number")
     return np.where(missing, feature.missing or 0.0, values)
 
 
@@ -193,7 +191,9 @@ _WORDS: dict[RawType | None, str] = {
 
 
 def _other_than(raw_type: RawType | None, found: str) -> str:
-    decide_restart = "give the text that the raw log would have" if raw_type in (None, "text", "other") else "give one of these"
+    decide_restart = (
+        "give the text that the raw log would have" if raw_type in (None, "text", "other") else "give one of these"
+    )
     return f"found {found} where the log had {_WORDS[raw_type]}; {decide_restart}"
 
 

@@ -172,7 +172,9 @@ def check_same_layout(folder: Path, found: Layout, wanted: Layout) -> None:
     for name in ("width", "state_width", "optimizer", "seed", "init_scale"):
         ours, theirs = getattr(found, name), getattr(wanted, name)
         if ours != theirs:
-            raise StoreError(f"the tables in {folder} have {name} {ours!r}, this run wants {theirs!r}; {decide_restart}")
+            raise StoreError(
+                f"the tables in {folder} have {name} {ours!r}, this run wants {theirs!r}; {decide_restart}"
+            )
     if len(found.tables) != len(wanted.tables):
         raise StoreError(
             f"{folder} holds {len(found.tables)} tables, this run wants {len(wanted.tables)}; "

@@ -261,9 +261,8 @@ class DiskStore:
 
     def _full_disk_sentence(self, what: str, num_bytes: int | None) -> str:
         need = "more bytes" if num_bytes is None else f"{num_bytes:,} bytes more"
-        return (
-            f"the disk of {self._folder} is full: {what} need {need}; free some space and "
-            + (f"resume from the commit of step {step}" if (step := self.committed_step) else NOTHING_COMMITTED)
+        return f"the disk of {self._folder} is full: {what} need {need}; free some space and " + (
+            f"resume from the commit of step {step}" if (step := self.committed_step) else NOTHING_COMMITTED
         )
 
     @contextmanager

@@ -176,8 +176,7 @@ def _check_layout(address: str, found: Layout, wanted: Layout, who: str) -> None
             for layout in (found, wanted)
         )
         raise StoreError(
-            f"server {address} has the tables {theirs}; {who} {ours}; "
-            "start it with the layout of this log"
+            f"server {address} has the tables {theirs}; {who} {ours}; start it with the layout of this log"
         )
 
 

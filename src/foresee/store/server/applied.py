@@ -28,9 +28,7 @@ GONE_POLL_SECONDS = 1.0
 """How often a parked read looks whether its client is still there."""
 
 
-def not_ready(
-    rows: Int64, expected: Int32, found: Int32, *, not_before: int, all_applied: bool
-) -> NDArray[np.bool_]:
+def not_ready(rows: Int64, expected: Int32, found: Int32, *, not_before: int, all_applied: bool) -> NDArray[np.bool_]:
     """Which rows have to wait. Raises if a row can never become what is expected: versions only rise, and nothing
     that it could still get is under way once all write-backs up to `not_before` are applied."""
     known = expected != UNKNOWN_VERSION
@@ -88,9 +86,7 @@ class Applied:
             self._generation += 1
             self._changed.notify_all()
 
-    def join(
-        self, run: str, worker: int, num_workers: int, first_step: int | None, *, opened: bool = False
-    ) -> None:
+    def join(self, run: str, worker: int, num_workers: int, first_step: int | None, *, opened: bool = False) -> None:
         """A worker of a run is here. The first one of a new run begins it, unless it says that it was opened."""
         if not 0 <= worker < num_workers:
             raise UsageError(f"worker {worker} of {num_workers} workers cannot be: workers count from 0")

@@ -133,9 +133,7 @@ class RowService:
             if guard.run is not None:
                 self.applied.check_run(guard.run)
             self.shard.read(rows, out)
-        waiting = not_ready(
-            rows, guard.expected, out.versions, not_before=guard.not_before, all_applied=all_applied
-        )
+        waiting = not_ready(rows, guard.expected, out.versions, not_before=guard.not_before, all_applied=all_applied)
         return generation, np.flatnonzero(waiting)
 
     def _wait_for(self, rows: Int64, waiting: Int64, generation: int, guard: Guard, out: Rows) -> None:

@@ -131,9 +131,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             self._applied.check_run(opening.run)
             self._applied.check_worker(opening.worker or 0)
 
-    def _serve_read(
-        self, opening: Opening, context: Any, messages: Messages, writer: Any, visitor: Connection
-    ) -> None:
+    def _serve_read(self, opening: Opening, context: Any, messages: Messages, writer: Any, visitor: Connection) -> None:
         for batch, header in messages:
             self._counters.add(requests=1)
             try:
@@ -232,9 +230,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _join(self, content: dict[str, Any]) -> dict[str, Any]:
         joining = requests.parse_joining(content)
-        self._applied.join(
-            joining.run, joining.worker, joining.num_workers, joining.first_step, opened=joining.opened
-        )
+        self._applied.join(joining.run, joining.worker, joining.num_workers, joining.first_step, opened=joining.opened)
         return {"joined": True}
 
     def _open_at(self, content: dict[str, Any]) -> dict[str, Any]:

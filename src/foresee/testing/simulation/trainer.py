@@ -267,9 +267,7 @@ class Trainer(Process):
                 for piece in pieces
                 if len(piece)
             ]
-            request = Writing(
-                run=self._run, incarnation=incarnation, worker=self.rank, step=step, chunks=chunks
-            )
+            request = Writing(run=self._run, incarnation=incarnation, worker=self.rank, step=step, chunks=chunks)
             calls.append(self.world.call(self, f"server {server}", "write", request))
         yield from self._answers(calls)
 
@@ -308,7 +306,10 @@ class Trainer(Process):
             raise StoreError("there is no commit to go on from")
         messages = [
             OpenAt(
-                run=self._run, incarnation=part.incarnation, epoch=part.epoch, step=step,
+                run=self._run,
+                incarnation=part.incarnation,
+                epoch=part.epoch,
+                step=step,
                 started=self.attempt.number,
             )
             for part in parts
@@ -335,9 +336,7 @@ class Trainer(Process):
             yield
 
     def _commit(self) -> Task:
-        commit = Commit(
-            run=self._run, step=self._steps_done, on=self._last_commit, num_parts=self._case.num_servers
-        )
+        commit = Commit(run=self._run, step=self._steps_done, on=self._last_commit, num_parts=self._case.num_servers)
         commit = yield from self._tell(commit, lambda commit: commit.may_decide)
         yield from self.sleep(self.world.rng.random())
         self.cluster.write_manifest(self, commit.step, self._dense)
