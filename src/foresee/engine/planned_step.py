@@ -1,8 +1,8 @@
 """What the training loop is handed: a batch with its record, planned ahead in the background.
 
-In: a stream of batches and the header of a plan. Out: `PlannedStep` in step order, from a planner that runs beside training,
-or from a kept plan. The planner thread does what can be done before rows arrive, grouping the lookups by row included,
-and its kernels release the GIL.
+In: a stream of batches and the header of a plan. Out: `PlannedStep` in step order, from a planner that runs beside
+training, or from a saved plan. The planner thread does what can be done before rows arrive, grouping the lookups by row
+included, and its kernels release the GIL.
 """
 
 from __future__ import annotations

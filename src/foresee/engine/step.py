@@ -24,9 +24,15 @@ class Step:
     """Made by the loop; update it before the next one."""
 
     def __init__(
-        self, work: PlannedStep, device: torch.device, arrive: Callable[[], Tensor], finish: Callable[[PlannedStep, Tensor], None],
-        start: Callable[[PlannedStep, Tensor], Callable[[], None]], track: Track, timeline: Timeline,
-    ) -> None:  # fmt: skip
+        self,
+        work: PlannedStep,
+        device: torch.device,
+        arrive: Callable[[], Tensor],
+        finish: Callable[[PlannedStep, Tensor], None],
+        start: Callable[[PlannedStep, Tensor], Callable[[], None]],
+        track: Track,
+        timeline: Timeline,
+    ) -> None:
         batch = work.batch
         self.index = batch.step
         self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)

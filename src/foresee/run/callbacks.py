@@ -1,7 +1,7 @@
-"""What has to happen beside training: show, write down, evaluate, keep. Each is a duty with its own schedule.
+"""What has to happen beside training: show, write down, evaluate, save. Each is a callback with its own schedule.
 
-In: `StepResult`, after every step. Out: lines on the display, lines in metrics.jsonl, checkpoints and commits. The loop calls
-all duties in order and knows nothing of them.
+In: `StepResult`, after every step. Out: lines on the display, lines in metrics.jsonl, checkpoints and commits. The loop
+calls all callbacks in order and knows nothing of them.
 """
 
 from __future__ import annotations

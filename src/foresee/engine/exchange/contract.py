@@ -1,7 +1,7 @@
 """What a worker does for and with its peers, as the records say.
 
-`LocalExchange` is a worker without peers: the row kernels update in one pass and nothing travels. `peers.PeerExchange` is one
-among several. The training loop calls the same four moments of a step on either.
+`LocalExchange` is a worker without peers: the row kernels update in one pass and nothing travels. `peers.PeerExchange`
+is one among several. The training loop calls the same four methods at each step on either.
 """
 
 from __future__ import annotations
