@@ -25,7 +25,7 @@ SPAN_MARK = '{"kind": "span"'
 class Span:
     """Something that one thread of a worker did, in seconds since the first worker of the run began."""
 
-    lane: str
+    track: str
     what: str
     step: int
     begin: float
@@ -45,8 +45,8 @@ class Point:
     """Steps of the run that were done when it ended."""
     steps: int
     seconds: float
-    lanes: dict[str, dict[str, float]]
-    """Seconds of the interval by lane and activity."""
+    tracks: dict[str, dict[str, float]]
+    """Seconds of the interval by track and activity."""
     lookups: int
     unique: int
     fetched: int
@@ -71,7 +71,7 @@ class Point:
 
     def train_seconds(self, *activities: str) -> float:
         """Of the training thread, by these activities."""
-        done = self.lanes.get("train", {})
+        done = self.tracks.get("train", {})
         return sum(done.get(what, 0.0) for what in activities)
 
 
@@ -205,6 +205,6 @@ def _worker(lines: list[Line], begun: float) -> WorkerRecords:
 
 def _span(line: Line, offset: float) -> Span:
     return Span(
-        lane=line["lane"], what=line["what"], step=line["step"], begin=line["begin"] + offset,
+        track=line["lane"], what=line["what"], step=line["step"], begin=line["begin"] + offset,
         end=line["end"] + offset, num_bytes=line["bytes"],
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """A deterministic simulation of planner, trainers and servers in one thread, from one seed.
 
 In: a seed. Out: an `Outcome`: what went wrong (nothing, one hopes) and which faults came about. The same seed gives the
-same run, event by event; `trace` prints them. The planner's records, the guards of servers, the conversation of workers
+same run, event by event; `trace` prints them. The planner's records, the guards of servers, the exchange protocol
 and the decisions of commits are the real code; time, messages and disks are simulated (`world`, `server`).
 """
 

@@ -1,13 +1,11 @@
-"""Everything a simulated run consists of, the launcher that starts it again, and the judge of what it leaves.
+"""Everything a simulated run consists of: planner, trainers, servers, the launcher, and the judge of what they leave.
 
-A launcher restarts the planner alone; if a trainer or a server ends, it begins a new attempt: dead servers start from
+The launcher restarts the planner alone; if a trainer or a server ends, it begins a new attempt: dead servers start from
 their disks, and new trainers go on from the last commit. It may give up a trainer that only stalled: that one goes on
 some day, and must not disturb the attempt that replaced it.
 
 Judged: every read against synchronous training; after every death, that exactly one commit can be opened, that it is
 whole at all servers and no older than the newest decided one; at the end, every value, state and version.
-
-The planner that simulated trainers ask.
 """
 
 from __future__ import annotations
