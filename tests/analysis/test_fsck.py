@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
 from hostile_files import interrupt_commit, trained_run
 
-from foresee.analysis.fsck import FsckReport, check
+from foresee.analysis.fsck import check
+from foresee.analysis.fsck_tables import FsckReport
 from foresee.analysis.planning import planned_records
 from foresee.cli import main
 from foresee.data import tiny

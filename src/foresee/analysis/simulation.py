@@ -138,7 +138,7 @@ PLANNER_LOOKUP_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class ClusterSpec:
     """What there would be."""
 
     speeds: Speeds
@@ -185,7 +185,7 @@ class Simulated:
 
 
 def simulate(
-    sample: Sample, policy: Policy, cache: CacheSize, layout: Layout, cluster: Cluster,
+    sample: Sample, policy: Policy, cache: CacheSize, layout: Layout, cluster: ClusterSpec,
     advance: Callable[[], None] | None = None,
 ) -> Simulated:  # fmt: skip
     """Plans the sample's steps and predicts their second half, without the last one, which writes everything back."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from foresee.errors import InputError
-from foresee.report.page import PALETTE, Section, Table, styled, write_page
+from foresee.report.page import PALETTE, PageTable, Section, styled, write_page
 
 Record = Mapping[str, str | int | float | None]
 COLUMNS = (
@@ -136,7 +136,7 @@ def _table(records: Sequence[Record]) -> Section:
         heading="All figures",
         sentence="Rows and megabytes are those of a step and all trainers together; stale is the share of reads that "
         "miss an update; ms is predicted, and limit is what most of it is spent on.",
-        content=Table(columns=head, rows=rows, marked=marked),
+        content=PageTable(columns=head, rows=rows, marked=marked),
         notes=notes,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from foresee.report import run_figures as figures
-from foresee.report.page import Section, Table
+from foresee.report.page import PageTable, Section
 from foresee.report.run_breakdown import Breakdown, breakdown, links_of, traffic_over_run
 from foresee.report.run_figures import Skew, colours_of
 from foresee.report.run_records import Point, RunRecords, WorkerRecords
@@ -75,7 +75,7 @@ def _summary(records: RunRecords, workers: Sequence[WorkerRecords]) -> Section:
     if workers:
         rows += _speed_rows(workers)
     sentence = "" if rows else "This run has not written any figures yet."
-    table = Table(columns=("", "", ""), rows=rows, words=frozenset({2})) if rows else None
+    table = PageTable(columns=("", "", ""), rows=rows, words=frozenset({2})) if rows else None
     return Section(heading="Summary", sentence=sentence, content=table)
 
 

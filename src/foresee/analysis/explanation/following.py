@@ -72,7 +72,7 @@ class RowTransfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class FetchGuard:
     """Why the fetch of a record cannot be issued earlier."""
 
     not_before: int
@@ -89,7 +89,7 @@ class Played:
     known_until: int
     used: Sequence[Int64]
     """Distinct rows of each worker."""
-    guards: Sequence[Guard]
+    guards: Sequence[FetchGuard]
     arrived: Sequence[RowTransfer]
     """Copies and moves that this step uses."""
     sent: Sequence[RowTransfer]
@@ -126,10 +126,10 @@ class Following:
             self._slots[transfer.target, receiver.recv.slot[_received(receiver, transfer)]] = transfer.rows
         return [transfer for transfer, _ in due]
 
-    def _guard(self, record: Record) -> Guard:
+    def _guard(self, record: Record) -> FetchGuard:
         written = [rows for step, rows in self._writes if step == record.not_before]
         rows = np.intersect1d(record.fetch.row, np.concatenate([np.empty(0, np.int64), *written]))
-        return Guard(record.not_before, rows)
+        return FetchGuard(record.not_before, rows)
 
     def _send(self, records: Sequence[Record]) -> list[RowTransfer]:
         """What leaves after the step. Sends to a peer stand in the order in which the peer lists them."""

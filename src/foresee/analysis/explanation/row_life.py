@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from foresee.analysis.explanation.following import Guard, Played, RowTransfer
+from foresee.analysis.explanation.following import FetchGuard, Played, RowTransfer
 from foresee.base.arrays import Int64
 from foresee.plan.record import Kind
 
@@ -171,7 +171,7 @@ class RowFollower:
                 )
             )
 
-    def _waited_for(self, guard: Guard) -> WaitedFor:
+    def _waited_for(self, guard: FetchGuard) -> WaitedFor:
         # A bound on staging may fall on a write-back that the fetch needs as well, so the rows are asked first.
         if len(guard.written):
             return "itself" if self._in(guard.written) else "others"

@@ -79,7 +79,7 @@ class Sums:
         return not self._none.is_set()
 
     def wait(self) -> None:
-        """It orders, it guards nothing: who has waited for `PATIENCE_SECONDS` goes on."""
+        """Only an order, nothing depends on it: after `PATIENCE_SECONDS` a waiting thread goes on."""
         self._none.wait(PATIENCE_SECONDS)
 
     def begin(self) -> None:

@@ -121,7 +121,7 @@ EARLY_SHARE = 0.35
 
 
 class LinkScheduler:
-    """Open at first. Any thread may wait; the one that trains closes and opens."""
+    """Open at first. Any thread may wait; the training thread closes and opens it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -143,12 +143,12 @@ class LinkScheduler:
             self._changed.notify_all()
 
     def wait(self, *, for_early: bool = False) -> None:
-        """Until it is open, or, for whoever has a step's time, until it has opened not long ago."""
+        """Blocks until the link is open; `for_early` (what has a whole step's time) until it has opened recently."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_early() if for_early else self._is_open(), PATIENCE_SECONDS)
 
     def wait_for_closed(self) -> None:
-        """Until it is closed; at once where it never is."""
+        """Blocks until the link is closed; returns at once if it never was."""
         with self._changed:
             self._changed.wait_for(lambda: self._opened_at is None or self._open_seconds == math.inf, PATIENCE_SECONDS)
 
@@ -160,7 +160,7 @@ class LinkScheduler:
 
 
 class UnscheduledLink(LinkScheduler):
-    """Of a worker without peers, who has no link to share: always open, so nothing waits and nothing is late."""
+    """For a worker without peers, which has no link to share: always open, so nothing waits."""
 
     def close(self) -> None:
         pass

@@ -9,7 +9,7 @@ Three exchanges belong to a step x, each one all-to-all whose sizes both sides k
 Most rows of a step are used by one worker alone. They are applied while an exchange is under way: those that leave the
 cache during the first, the rest during the second, so that no peer waits for work that only one worker needs.
 
-The phases of a step are generators: they yield what has to be done by whoever has a wire (`Swap`, `StartBackground`,
+The phases of a step are generators: they yield what has to be sent or waited for (`Swap`, `StartBackground`,
 `FINISH_BACKGROUND`) and are sent the answer. `peers.PeerExchange` carries them out over a mesh; the simulation of
 `foresee.testing` carries out the very same in one thread.
 

@@ -39,7 +39,7 @@ class Attempt:
     """Something was done to it, so it may fail."""
 
 
-class Cluster:
+class SimulatedCluster:
     """One run under test."""
 
     def __init__(self, world: World, case: Case) -> None:
@@ -292,7 +292,7 @@ RECORDS_OF_ONE_ANSWER = 3
 class Planner(Process):
     """Plans again from the run's first step whenever it is started, and gives each worker its own records."""
 
-    def __init__(self, world: World, cluster: Cluster) -> None:
+    def __init__(self, world: World, cluster: SimulatedCluster) -> None:
         super().__init__(world, "planner")
         self._cluster = cluster
         world.roles[self.name] = self

@@ -25,11 +25,11 @@ from foresee.store.remote.shards import split
 from foresee.testing.simulation import case as arithmetic
 from foresee.testing.simulation.case import EXACT, ORDERED, WIDTH, SimulatedCache, SimulatedGradients
 from foresee.testing.simulation.case import Task as Planned
-from foresee.testing.simulation.server import Joining, Reading, Refused, Writing
+from foresee.testing.simulation.server import JoinRequest, ReadRequest, Refused, WriteRequest
 from foresee.testing.simulation.world import Call, Process, Task, World
 
 if TYPE_CHECKING:
-    from foresee.testing.simulation.cluster import Attempt, Cluster
+    from foresee.testing.simulation.cluster import Attempt, SimulatedCluster
 
 BEGIN, SYNC, BARRIER = 10, 11, 12
 """Lanes beside those of the mesh: who begins where, what all agree on after a step, and meeting points."""
@@ -42,7 +42,7 @@ Answers = Generator[None, None, list[Any]]
 class Trainer(Process):
     """One worker of one attempt."""
 
-    def __init__(self, world: World, cluster: Cluster, attempt: Attempt, rank: int) -> None:
+    def __init__(self, world: World, cluster: SimulatedCluster, attempt: Attempt, rank: int) -> None:
         super().__init__(world, f"{attempt.run} worker {rank}")
         self.cluster, self.attempt, self.rank = cluster, attempt, rank
         self._case, self._run = cluster.case, attempt.run
@@ -224,7 +224,7 @@ class Trainer(Process):
         for server, incarnation in enumerate(self._incarnations):
             at = parts.of(server)
             if len(at):
-                request = Reading(
+                request = ReadRequest(
                     run=run, incarnation=incarnation, rows=fetch.row[at], versions=fetch.version[at],
                     not_before=not_before,
                 )  # fmt: skip
@@ -266,7 +266,7 @@ class Trainer(Process):
                 for piece in pieces
                 if len(piece)
             ]
-            request = Writing(run=self._run, incarnation=incarnation, worker=self.rank, step=step, chunks=chunks)
+            request = WriteRequest(run=self._run, incarnation=incarnation, worker=self.rank, step=step, chunks=chunks)
             calls.append(self.world.call(self, f"server {server}", "write", request))
         yield from self._answers(calls)
 
@@ -293,7 +293,9 @@ class Trainer(Process):
         told = yield from self._swap(BEGIN, [opened] * self._case.num_workers)
         first_step: int = told[0][0]
         self._incarnations = told[0][1]
-        joining = Joining(run=self._run, worker=self.rank, num_workers=self._case.num_workers, first_step=first_step)
+        joining = JoinRequest(
+            run=self._run, worker=self.rank, num_workers=self._case.num_workers, first_step=first_step
+        )
         yield from self._ask_all("join", [joining] * self._case.num_servers)
         return first_step
 
