@@ -1,13 +1,16 @@
-"""The folders of `foresee` import downwards only, and nothing anywhere runs what it reads.
+"""The rooms of `foresee` import downwards only, nothing anywhere runs what it reads, and the house stays small.
 
 Walks the syntax tree of every source file, imports inside functions included. A breach is a sentence that names the
-file, what it imports and the rule.
+file, what it does and the rule. The rules of the house: few files, none long, one training loop, and names of stores
+and policies where they belong, so that one more of them is one file.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +38,6 @@ PURE_STANDARD = frozenset(
     {"__future__", "abc", "collections", "dataclasses", "enum", "functools", "heapq", "itertools", "math", "typing"}
 )
 NO_TORCH = frozenset({"torch"})
-BOTTOM = frozenset({"errors", "documents", "words"})
-
 BOTTOM = frozenset({"base", "errors"})
 DATA = BOTTOM | {"data.batch"}
 """What a batch is; rooms below `run` know no log."""
@@ -195,3 +196,111 @@ def test_every_layer_is_there() -> None:
     assert set(LAYERS) - {"run/config.py"} <= places
     assert len(sources()) > 60
     assert sys.version_info >= (3, 11)
+
+
+FILES_MAX = 290
+FILES_OF_A_FOLDER_MAX = 40
+FILES_OF_A_ROOM_MAX = 60
+LINES_MAX = 400
+STORES = {"disk", "memory"}
+POLICIES = {"lru", "lfu", "static"}
+"""Names that would show up in other files if these knew which policies there are."""
+WARM_UP = "launch/fork_server.py"
+"""Carries a gradient back to load the kernels; it trains nothing."""
+
+
+def training_loops(place: str, tree: ast.AST) -> list[str]:
+    """Where a loss is carried back: a loop over steps that trains has to do that once."""
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    found = [call for call in calls if isinstance(call, ast.Attribute) and call.attr == "backward"]
+    return [f"{place}:{call.lineno} calls {ast.unparse(call)}" for call in found if place != WARM_UP]
+
+
+def store_comparisons(place: str, tree: ast.AST) -> list[str]:
+    """Where code asks which store it has, by name, instead of what that store can do."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            about_stores = any(ast.unparse(side).split(".")[-1].split("_")[-1] == "store" for side in sides)
+            if about_stores and any(texts(side) & STORES for side in sides):
+                found.append(f"{place}:{node.lineno} compares {ast.unparse(node)}")
+    return found
+
+
+def policies_named(tree: ast.AST) -> set[str]:
+    """Policies whose names stand in the texts of a file, docstrings and comments left out."""
+    quoted = texts(tree)
+    words = {word for text in quoted for word in re.findall(r"\b(?:lru|lfu)\b", text)}
+    return (quoted & POLICIES) | words
+
+
+def texts(tree: ast.AST) -> set[str]:
+    """Every text below a node, docstrings left out."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if is_docstring(node)}
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings]
+    return {node.value for node in constants if isinstance(node.value, str)}
+
+
+def is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def parsed() -> Iterator[tuple[str, ast.Module]]:
+    for path in sources():
+        yield place_of(path), ast.parse(path.read_text("utf-8"))
+
+
+def test_the_house_has_few_files() -> None:
+    places = [Path(place_of(path)) for path in sources()]
+    folders = Counter(place.parent.as_posix() for place in places)
+    rooms = Counter(place.parts[0] for place in places if len(place.parts) > 1)
+    assert len(places) <= FILES_MAX, f"there are {len(places)} files; merge what is one thing"
+    assert max(folders.values()) <= FILES_OF_A_FOLDER_MAX, folders.most_common(1)
+    assert max(rooms.values()) <= FILES_OF_A_ROOM_MAX, rooms.most_common(1)
+
+
+def test_no_file_is_long() -> None:
+    lines = {place_of(path): len(path.read_text("utf-8").splitlines()) for path in sources()}
+    assert not {place: number for place, number in lines.items() if number > LINES_MAX}
+
+
+def test_there_is_one_training_loop() -> None:
+    found = [place for name, tree in parsed() for place in training_loops(name, tree)]
+    assert len(found) == 1, "; ".join(found)
+
+
+def test_stores_are_asked_what_they_can_do() -> None:
+    found = [place for name, tree in parsed() for place in store_comparisons(name, tree)]
+    assert len(found) <= 2, "; ".join(found)
+
+
+def test_a_policy_is_named_in_its_own_file_only() -> None:
+    """Support for tests (`foresee.testing`) may choose among them, as tests do."""
+    files = defaultdict(list)
+    for place, tree in parsed():
+        for policy in policies_named(tree) if not place.startswith("testing/") else ():
+            files[policy].append(place)
+    assert set(files) == POLICIES
+    assert not {policy: places for policy, places in files.items() if len(places) > 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('"""As lru."""\nx = 1  # lru', set()),
+        ('def f():\n    """As lru."""\n    return {"lru": 1, "static": 2}', {"lru", "static"}),
+        ('x = f"the planner is lfu: {y}"', {"lfu"}),
+        ('x = "a static hot set"', set()),
+    ],
+)
+def test_policies_are_found_in_texts(text: str, found: set[str]) -> None:
+    assert policies_named(ast.parse(text)) == found
+
+
+def test_loops_and_comparisons_are_found() -> None:
+    text = "for step in run:\n    loss.backward()\nif config.tables.store == 'disk' or which in ('memory',):\n    pass"
+    assert training_loops("run/a.py", ast.parse(text)) == ["run/a.py:2 calls loss.backward"]
+    assert store_comparisons("run/a.py", ast.parse(text)) == ["run/a.py:3 compares config.tables.store == 'disk'"]
+    assert store_comparisons("a.py", ast.parse('"disk" != store')) == ["a.py:1 compares 'disk' != store"]
+    assert not store_comparisons("a.py", ast.parse('store == other; kind == "disk"'))

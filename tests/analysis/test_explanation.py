@@ -278,40 +278,40 @@ def test_names_that_name_nothing(named: ClickLog, name: str, sentence: str) -> N
 
 
 @dataclass(frozen=True)
-class Lap:
-    lane: str
+class Span:
+    track: str
     what: str
     step: int
     begin: float
     end: float
 
 
-def laps(*, fetched: tuple[float, float], waited: tuple[float, float]) -> list[Lap]:
+def spans(*, fetched: tuple[float, float], waited: tuple[float, float]) -> list[Span]:
     """Step 7 of one worker: the reader waits for the plan, then for write-backs, then reads."""
     begin, end = waited
     return [
-        Lap("reader", "wait_plan", 7, 0.0, 1.0),
-        Lap("reader", "wait_writes", 7, 1.0, fetched[0]),
-        Lap("reader", "fetch", 7, *fetched),
-        Lap("train", "wait_rows", 7, begin, end),
-        Lap("train", "fill", 7, end, end + 0.5),
-        Lap("train", "forward", 7, end + 0.5, end + 2.0),
-        Lap("train", "update", 7, end + 2.0, end + 3.0),
-        Lap("train", "commit", 7, end + 3.0, end + 90.0),
-        Lap("train", "forward", 8, 200.0, 300.0),
+        Span("reader", "wait_plan", 7, 0.0, 1.0),
+        Span("reader", "wait_writes", 7, 1.0, fetched[0]),
+        Span("reader", "fetch", 7, *fetched),
+        Span("train", "wait_rows", 7, begin, end),
+        Span("train", "fill", 7, end, end + 0.5),
+        Span("train", "forward", 7, end + 0.5, end + 2.0),
+        Span("train", "update", 7, end + 2.0, end + 3.0),
+        Span("train", "commit", 7, end + 3.0, end + 90.0),
+        Span("train", "forward", 8, 200.0, 300.0),
     ]
 
 
 def test_a_step_whose_rows_were_updated_during_backward_is_recorded_once_its_wait_is() -> None:
     beside = [
-        Lap("train", "wait_rows", 7, 0.0, 1.0),
-        Lap("train", "begin", 7, 1.0, 2.0),
-        Lap("train", "exchange", 7, 2.0, 2.5),
-        Lap("train", "forward", 7, 2.5, 4.0),
-        Lap("train", "compute", 7, 4.0, 4.0),
+        Span("train", "wait_rows", 7, 0.0, 1.0),
+        Span("train", "begin", 7, 1.0, 2.0),
+        Span("train", "exchange", 7, 2.0, 2.5),
+        Span("train", "forward", 7, 2.5, 4.0),
+        Span("train", "compute", 7, 4.0, 4.0),
     ]
     assert measured_step(beside, step=7, worker=0) is None
-    found = measured_step([*beside, Lap("train", "exchange", 7, 4.0, 6.0)], step=7, worker=0)
+    found = measured_step([*beside, Span("train", "exchange", 7, 4.0, 6.0)], step=7, worker=0)
     assert found is not None
     assert (found.seconds, found.computing_seconds, found.exchange_seconds) == (6.0, 2.5, 2.5)
 
@@ -328,7 +328,7 @@ def test_a_step_whose_rows_were_updated_during_backward_is_recorded_once_its_wai
 def test_what_a_recorded_step_waited_for(
     fetched: tuple[float, float], waited: tuple[float, float], culprit: str | None, there_before: float
 ) -> None:
-    found = measured_step(laps(fetched=fetched, waited=waited), step=7, worker=3)
+    found = measured_step(spans(fetched=fetched, waited=waited), step=7, worker=3)
     assert found is not None
     assert (found.worker, found.waited_for, found.there_before_seconds) == (3, culprit, there_before)
     assert found.waited_seconds == waited[1] - waited[0]
@@ -337,7 +337,7 @@ def test_what_a_recorded_step_waited_for(
 
 
 def test_a_step_that_was_not_recorded_in_full(log_folder: Path) -> None:
-    assert measured_step(laps(fetched=(1.0, 2.0), waited=(3.0, 4.0)), step=8, worker=0) is None
+    assert measured_step(spans(fetched=(1.0, 2.0), waited=(3.0, 4.0)), step=8, worker=0) is None
     assert measured_step([], step=0, worker=0) is None
 
 
@@ -346,7 +346,7 @@ def test_a_recorded_step_in_words(log_folder: Path) -> None:
     account = explain_step(plan, 10)
     there, late = ((2.0, 3.0), (5.0, 5.0)), ((8.0, 9.0), (2.0, 9.0))
     for (fetched, waited), sentence in ((there, "it waited for nothing: its rows were"), (late, "write-backs of")):
-        found = measured_step(laps(fetched=fetched, waited=waited), step=7, worker=0)
+        found = measured_step(spans(fetched=fetched, waited=waited), step=7, worker=0)
         assert found is not None
         account.measured = [found]
         text = " ".join(step_words.paragraphs(account, plan.names)[0])

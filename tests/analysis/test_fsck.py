@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
 from hostile_files import interrupt_commit, trained_run
 
-from foresee.analysis.fsck import Checkup, check
+from foresee.analysis.fsck import check
+from foresee.analysis.fsck_tables import FsckReport
 from foresee.analysis.planning import planned_records
 from foresee.cli import main
 from foresee.data import tiny
@@ -187,7 +188,7 @@ def test_exit_codes(change: str, code: int, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_damaged_text_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = Checkup("a plan", "[bold]x[/]")
+    found = FsckReport("a plan", "[bold]x[/]")
     found.add("[red]", "damaged", "[/nonsense]")
     assert "[red]" in found.sentence
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from foresee.analysis.comparison import CacheSize, Policy, take_sample
-from foresee.analysis.simulation import Cluster, Simulated, SyntheticStream, simulate, time_rows
+from foresee.analysis.simulation import ClusterSpec, Simulated, SyntheticStream, simulate, time_rows
 from foresee.data.synthetic import CRITEO_TABLE_SIZES
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.tables import layout_for
@@ -27,7 +27,7 @@ def simulated(num_trainers: int, *, num_planners: int = 0, num_rows: float = 1e5
     layout = layout_for(source, 8, RowwiseAdagrad(lr=0.1), 0, 0.01)
     sample = take_sample(source, num_trainers, NUM_STEPS)
     known = Speeds(**{"compute_seconds": 0.01, "num_servers": 2, **speeds})  # type: ignore[arg-type]
-    cluster = Cluster(speeds=known, num_planners=num_planners)
+    cluster = ClusterSpec(speeds=known, num_planners=num_planners)
     return simulate(sample, Policy(planner="lookahead"), CacheSize.parse("1x"), layout, cluster)
 
 

@@ -57,11 +57,11 @@ def _sum_reversed(rank: int, own: Any, added: Any, arrived: Any) -> Any:
 
 def _update_at_once(self: ExchangeProtocol, *arguments: Any) -> Iterator[Any]:
     """Does not wait for the background exchange of the step before."""
-    moments = _update(self, *arguments)
+    phases = _update(self, *arguments)
     answer = None
     while True:
         try:
-            request = moments.send(answer)
+            request = phases.send(answer)
         except StopIteration:
             return
         answer = None if isinstance(request, FinishBackground) else (yield request)

@@ -1,4 +1,4 @@
-"""`foresee plan` as a person types it: the table, the kept plan, the curve, and one sentence for what is wrong."""
+"""`foresee plan` as a person types it: the table, the saved plan, the curve, and one sentence for what is wrong."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_kept_plan_is_proved_and_a_wrong_one_refused(
 
 def test_keep_and_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert foresee("plan", "run.yaml", "--steps", "2", "--out", "kept.arrow", monkeypatch=monkeypatch) == 0
-    assert "kept the plan of all 12 steps in kept.arrow" in capsys.readouterr().out
+    assert "saved the plan of all 12 steps in kept.arrow" in capsys.readouterr().out
     assert PlanFile.open("kept.arrow").counters.num_steps == 12
     assert foresee("plan", "show", "kept.arrow", "--from", "10", monkeypatch=monkeypatch) == 0
     text = capsys.readouterr().out

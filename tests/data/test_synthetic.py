@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from foresee.base.arrays import Float64, Int64
 from foresee.data import ClickLog, criteo_table_sizes, synthetic, synthetic_rows
 from foresee.data.synthetic.planted import ScoreHistogram
-from foresee.data.synthetic.zipf import combine, uniform, zipf_id, zipf_weights
+from foresee.data.synthetic.population import combine, uniform, zipf_id, zipf_weights
 from foresee.errors import DataError
 
 SIZES = (50, 400, 7, 3000, 90)

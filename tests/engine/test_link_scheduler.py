@@ -7,9 +7,9 @@ from threading import Event, Thread
 
 import pytest
 
-from foresee.engine.exchange import link_scheduler as gate_module
-from foresee.engine.exchange.contract import LocalExchange
-from foresee.engine.exchange.link_scheduler import LinkScheduler, UnscheduledLink
+from foresee.engine.exchange import mesh
+from foresee.engine.exchange.mesh import LinkScheduler, UnscheduledLink
+from foresee.engine.exchange.peers import LocalExchange
 
 
 def goes_on(wait: Callable[[], None], when: Callable[[], None]) -> None:
@@ -68,7 +68,7 @@ def test_who_only_computes_waits_until_it_closes() -> None:
 
 
 def test_a_worker_alone_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "PATIENCE_SECONDS", 1000.0)
+    monkeypatch.setattr(mesh, "PATIENCE_SECONDS", 1000.0)
     now = [0.0]
     assert isinstance(LocalExchange().link, UnscheduledLink)
     link = UnscheduledLink(clock=lambda: now[0])
@@ -82,7 +82,7 @@ def test_a_worker_alone_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(mesh, "PATIENCE_SECONDS", 0.01)
     link = LinkScheduler()
     link.close()
     link.wait()

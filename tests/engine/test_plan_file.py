@@ -1,4 +1,4 @@
-"""A kept plan comes back as it was written, or as a sentence: whatever is cut off, flipped or invented."""
+"""A saved plan comes back as it was written, or as a sentence: whatever is cut off, flipped or invented."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from foresee.data.click_log import ClickLog
-from foresee.data.tiny import tiny
+from foresee.data.synthetic import tiny
 from foresee.engine.loop import Run, lookahead
 from foresee.engine.optimizers import OPTIMIZERS
 from foresee.engine.tables import Tables

@@ -24,7 +24,7 @@ WAITS_WITH_A_REASON = {
     "cluster/simulation.py": "the result of a simulation on paper, no wait",
     "engine/channel.py": "holds as many items as its capacity says; put waits for room",
     "run/evaluation.py": "the result of a sum, no wait",
-    "analysis/explanation/following.py": "parcels of two steps, as the plan has them",
+    "analysis/explanation/following.py": "transfers of two steps, as the plan has them",
     "launch/fork_server.py": "a process whose input was closed, or that was killed",
     "engine/kernels/threads.py": "the work of one kernel, which computes and never waits",
     "engine/loop.py": "the start of the pipeline, which opens nothing that waits without a deadline",

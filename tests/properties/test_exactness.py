@@ -19,7 +19,7 @@ from torch import nn
 
 from foresee.data.batch import BatchStream
 from foresee.data.click_log import ClickLog
-from foresee.data.tiny import tiny
+from foresee.data.synthetic import tiny
 from foresee.engine.loop import Run, make_header
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.planned_step import Pooling, planned

@@ -12,7 +12,7 @@ import pytest
 
 from browser import Browser, find_browser
 from foresee.report.comparison import COLUMNS, as_csv, sections, write_comparison_page
-from foresee.report.page import Table
+from foresee.report.page import PageTable
 
 
 def record(policy: str, trainers: int, cache: str, cache_rows: int, step_ms: float | None) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_sections_follow_what_varies() -> None:
 
 def test_the_table_has_dashes_and_reasons() -> None:
     last = sections(RECORDS, "setting")[-1]
-    assert isinstance(last.content, Table)
+    assert isinstance(last.content, PageTable)
     owner = last.content.rows[1]
     assert owner[:2] == ["owner", "1"]
     assert set(owner[3:]) == {"–"}

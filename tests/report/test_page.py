@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import pytest
 
 from foresee.errors import InputError
-from foresee.report.page import Section, Table, page, styled, write_page
+from foresee.report.page import PageTable, Section, page, styled, write_page
 
 
 def chart() -> go.Figure:
@@ -16,7 +16,7 @@ def chart() -> go.Figure:
 
 
 def sections() -> list[Section]:
-    table = Table(columns=["policy", "rows"], rows=[["lru", "1"], ["<ours>", "2"]], marked=frozenset({1}))
+    table = PageTable(columns=["policy", "rows"], rows=[["lru", "1"], ["<ours>", "2"]], marked=frozenset({1}))
     return [
         Section(heading="first", sentence="a chart", content=chart()),
         Section(heading="second", sentence="a table", content=table, notes=["small <print>"]),

@@ -55,7 +55,7 @@ def test_parts_of_a_step_add_up_to_the_step(two: Path) -> None:
 
 def test_evaluations_and_commits_belong_to_no_step(run: Path) -> None:
     worker = read_run(run).workers[0]
-    everything = sum(sum(point.lanes["train"].values()) for point in worker.points)
+    everything = sum(sum(point.tracks["train"].values()) for point in worker.points)
     between = sum(point.train_seconds("evaluate", "commit") for point in worker.points)
     assert between > 0
     assert breakdown(worker.points).step_seconds == pytest.approx((everything - between) / 25)
@@ -64,7 +64,7 @@ def test_evaluations_and_commits_belong_to_no_step(run: Path) -> None:
 def test_every_activity_of_the_engine_has_a_place(run: Path) -> None:
     """A lap that was renamed would go into `other` unseen."""
     known = {what for activities in PARTS.values() for what in activities} | {"other", "evaluate", "commit"}
-    seen = {span.what for span in read_run(run).workers[0].spans if span.lane == "train"}
+    seen = {span.what for span in read_run(run).workers[0].spans if span.track == "train"}
     assert seen <= known
     assert {"forward", "backward", "dense", "update", "gather", "wait_rows"} <= seen
     assert set(IDEAL_PARTS) <= set(PARTS)

@@ -11,8 +11,7 @@ import pytest
 
 from foresee.data.schema import Feature, RawType
 from foresee.errors import DataError
-from foresee.run.serving.raw_reading import read_values
-from foresee.run.serving.raw_table import raw_table
+from foresee.run.serving.raw_reading import raw_table, read_values
 
 NAN = float("nan")
 

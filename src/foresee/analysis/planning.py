@@ -1,22 +1,11 @@
-"""Planning without training: what a plan would move, for this planner and beside it for the others.
-
-In: a stream of batches and the header of a plan. Out: records, or the counters of several planners on the same steps
-and the same cache, or a curve of fetches over cache sizes. Opens no tables and writes nothing.
-
-Which features are worth the time that placement takes to look at them, measured on the beginning of a log.
-
-In: a stream and the header of a plan for several workers. Out: for each position of a lookup in a sample (with one id a
-feature: for each feature), best first, what routing can save there and how long placement takes with it and all before
-it. Nothing is planned with it here: the choice is a parameter of the plan, which stays a function of its inputs.
-
-How many rows a cache of each size would fetch, before anything is trained.
+"""Planning without training: what a plan would move, under this planner and under the others.
 
     for cache_rows, fetched in fetches_by_cache(batches).items():
         print(f"{cache_rows:>10,} rows in the cache: {fetched:,.0f} fetched a step")
 
-In: a person's own batches, or the stream of a log. Out: rows fetched a step by the lookahead planner, for sizes from
-the smallest cache that works to one that holds every row. Plans the first steps and opens no tables. For a prepared log
-`foresee plan` shows the same beside other policies.
+In: a stream of batches (your own, or a log's) and the header of a plan. Out: records; counters of several planners on
+the same steps and the same cache; rows fetched a step for caches of any size; and which lookup positions of a sample
+are worth the time that placement takes to look at them, best first. Opens no tables and writes nothing.
 """
 
 from __future__ import annotations

@@ -147,11 +147,13 @@ def _plain_run(config: RunConfig, log: ClickLog, stream: FirstSteps, tables: Tab
 
 def _planned_run(config: RunConfig, log: ClickLog, stream: FirstSteps, tables: Tables) -> Run:
     whole = build.train_stream(config, log)
-    kept = build.saved_plan(config, whole)
-    if kept is not None and kept.header.num_workers > 1:
-        raise PlanError(f"{kept.path} is a plan for {kept.header.num_workers} workers; verify without cache.plan_file")
-    if kept is not None:
-        return _run(config, log, stream, tables, kept.header, islice(kept.records(), stream.num_steps))
+    saved = build.saved_plan(config, whole)
+    if saved is not None and saved.header.num_workers > 1:
+        raise PlanError(
+            f"{saved.path} is a plan for {saved.header.num_workers} workers; verify without cache.plan_file"
+        )
+    if saved is not None:
+        return _run(config, log, stream, tables, saved.header, islice(saved.records(), stream.num_steps))
     header = replace(build.plan_header(config, log, whole), num_steps=stream.num_steps)
     return _run(config, log, stream, tables, header, None)
 

@@ -1,12 +1,9 @@
-"""The few things a table folder does to a file system, in one place so that tests can make each of them fail.
+"""Durable file operations, in one place so that tests can make each of them fail.
 
 In: descriptors, paths and bytes. Out: bytes that are on the disk when the call returns. Nothing here knows what a row
-means. Every failure is an OSError of the operating system; `disk/store.py` makes sentences of them.
-
-What the system says of a file or disk that it does not let us use, as a sentence.
-
-In: an OSError that nobody expected. Out: the file, the system's word for it, and what to do; or nothing, if it is about
-anything else (a socket, a process): then it is no mistake of a person.
+means. Every failure is an OSError of the operating system; `file_sentence` turns one that nobody expected into a
+sentence (the file, the system's word, what to do), unless it is about a socket or a process: then it is no mistake of
+a person.
 """
 
 from __future__ import annotations

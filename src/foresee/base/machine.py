@@ -1,7 +1,10 @@
-"""How much memory this process may still take, and how much it has.
+"""This process on its machine: how much memory it may still take, and that it ends with its launcher.
 
-In: what the kernel says of the machine, of the control groups the process is in, and of its own limits. Out: bytes; the
-smallest of the bounds counts. Where nothing says anything, there is no bound and nothing is refused.
+In: what the kernel says of the machine, of the process's control groups and of its own limits. Out: bytes; the smallest
+bound counts, and where there is none nothing is refused.
+
+`end_with_launcher` makes a part of a run end when the process that launched it does, even by a kill: on Linux the
+kernel sends the signal, on other systems a thread looks once a second whether the launcher is still the parent.
 """
 
 from __future__ import annotations
@@ -9,7 +12,11 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-from collections.abc import Iterator
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -109,3 +116,28 @@ def _number(path: Path) -> int | None:
         return int(path.read_text())
     except (OSError, ValueError):
         return None
+
+
+LAUNCHER_VARIABLE = "FORESEE_LAUNCHER"
+PR_SET_PDEATHSIG = 1
+LOOK_SECONDS = 1.0
+
+
+def end_with_launcher(environment: Mapping[str, str] = os.environ) -> None:
+    """Does nothing in a process that no launcher started."""
+    if LAUNCHER_VARIABLE not in environment:
+        return
+    launcher = int(environment[LAUNCHER_VARIABLE])
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_look, args=(launcher,), name="foresee-parent-death", daemon=True).start()
+    # It may have ended before the line above.
+    if os.getppid() != launcher:
+        os._exit(1)
+
+
+def _look(launcher: int) -> None:
+    while os.getppid() == launcher:
+        time.sleep(LOOK_SECONDS)
+    os._exit(1)

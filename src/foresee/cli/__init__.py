@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    from foresee.launch.parent_death import end_with_launcher
+    from foresee.base.machine import end_with_launcher
 
     end_with_launcher()
     from foresee.cli.commands import app

@@ -65,7 +65,7 @@ def verify(
 ) -> None:
     """Train the first steps without a cache and with the run's plan, and compare every byte.
 
-    One side fetches all rows of every step from memory and keeps none. The other has the run's planner or kept plan,
+    One side fetches all rows of every step from memory and keeps none. The other has the run's planner or saved plan,
     its cache and its store, with tables in a temporary folder (TMPDIR says where). The run's own folder is
     neither read nor written, so the run may be finished, interrupted, or being trained just now.
     All rows that the steps touched are compared, values, optimiser state and versions, and the dense weights.

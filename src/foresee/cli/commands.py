@@ -19,7 +19,7 @@ COMMANDS = {
     "demo": "Watch a DLRM learn from a click log while its tables, larger than the cache, live on disk.",
     "prepare": "Turn a raw log into a prepared one: Criteo, Avazu, MovieLens, libfm, CSV or Parquet.",
     "init": "Write a run file for a prepared log, with sizes that work for it and a word on every key.",
-    "plan": "What a run would move, without running it; `plan show` for a kept plan.",
+    "plan": "What a run would move, without running it; `plan show` for a saved plan.",
     "compare": "Every policy on your log, side by side, without training.",
     "simulate": "What a cluster you do not have would do with your log: predicted step, bottleneck, memory.",
     "train": "Train a model whose tables may be far larger than memory.",

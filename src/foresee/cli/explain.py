@@ -34,7 +34,7 @@ def explain(
 ) -> None:
     """Why a row was fetched, kept, moved and written back, or what a step did and waited for.
 
-    The plan is made again from the run's log and cache, or read from the kept file: the same records every time.
+    The plan is made again from the run's log and cache, or read from the saved file: the same records every time.
     Nothing is trained, and a run file that was never trained can be asked too.
 
     [bold]Examples[/]

@@ -1,6 +1,6 @@
 """`foresee plan`: what a run would move, without running it; the same beside other policies; a plan to keep.
 
-Four commands under one name: `foresee plan RUN.yaml` plans, `foresee plan show FILE` shows a kept plan, `foresee plan
+Four commands under one name: `foresee plan RUN.yaml` plans, `foresee plan show FILE` shows a saved plan, `foresee plan
 check` proves one, and `foresee plan features RUN.yaml` says which features are worth the time that placement takes to
 look at them.
 """
@@ -41,7 +41,7 @@ class _PlanUnlessShow(TyperGroup):
         return list(super().parse_args(ctx, args if named else ["run", *args]))
 
 
-app = typer.Typer(cls=_PlanUnlessShow, help="What a run would move, without running it; `plan show` for a kept plan.")
+app = typer.Typer(cls=_PlanUnlessShow, help="What a run would move, without running it; `plan show` for a saved plan.")
 
 
 @app.command("run")
@@ -97,11 +97,11 @@ def run(
 
 @app.command("show")
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan kept by `foresee plan RUN.yaml --out FILE`.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan saved by `foresee plan RUN.yaml --out FILE`.")],
     first: Annotated[int | None, typer.Option("--from", metavar="STEP", help="First step to show.")] = None,
     steps: Annotated[int, typer.Option(min=0, metavar="NUM", help="How many steps to show.")] = 5,
 ) -> None:
-    """A kept plan: its header, what it moves in all, and a few of its steps."""
+    """A saved plan: its header, what it moves in all, and a few of its steps."""
     from foresee.engine.plan_file import PlanFile
 
     plan = PlanFile.open(file)
@@ -124,11 +124,11 @@ def show(
 @app.command("check")
 def check(
     file: Annotated[
-        Path, typer.Argument(metavar="RUN.YAML|FILE", help="A run, whose plan is proved, or a kept plan with --run.")
+        Path, typer.Argument(metavar="RUN.YAML|FILE", help="A run, whose plan is proved, or a saved plan with --run.")
     ],
     overrides: Set = None,
     run_file: Annotated[
-        Path | None, typer.Option("--run", metavar="RUN.YAML", help="The run that a kept plan was made for.")
+        Path | None, typer.Option("--run", metavar="RUN.YAML", help="The run that a saved plan was made for.")
     ] = None,
 ) -> None:
     """Proves a plan by its rules alone, or says where it is wrong (exit code 2).
@@ -156,11 +156,11 @@ def check(
         config = config.model_copy(update={"cache": config.cache.model_copy(update={"plan_file": file})})
     log = open_log(config)
     stream = train_stream(config, log)
-    kept = saved_plan(config, stream)
-    header = plan_header(config, log, stream) if kept is None else kept.header
-    records = planned_records(stream, header) if kept is None else kept.records()
+    saved = saved_plan(config, stream)
+    header = plan_header(config, log, stream) if saved is None else saved.header
+    records = planned_records(stream, header) if saved is None else saved.records()
     with bar(console, "proving", header.num_steps) as advance:
-        verdict = proved(stream, header, records, None if kept is None else kept.counters, advance)
+        verdict = proved(stream, header, records, None if saved is None else saved.counters, advance)
     if not verdict.right:
         shown = "; ".join(verdict.violations[:3])
         raise PlanError(
@@ -247,7 +247,7 @@ def _keep(out: Path, stream: BatchStream, header: Header, console: Console) -> N
     with bar(console, f"{header.planner}, to keep", header.num_steps) as advance:
         counters = write_plan(out, header, planned_records(stream, header, advance))
     console.print(
-        f"kept the plan of all {header.num_steps:,} steps in {out} ({out.stat().st_size / 1e6:,.1f} MB), hit rate "
+        f"saved the plan of all {header.num_steps:,} steps in {out} ({out.stat().st_size / 1e6:,.1f} MB), hit rate "
         f"{counters.hit_rate:.2%}; train with it: --set cache.plan_file={out}",
         highlight=False,
         soft_wrap=True,

@@ -24,7 +24,7 @@ from foresee.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from foresee.analysis.comparison import CacheSize
-    from foresee.analysis.simulation import Cluster, RowTimes
+    from foresee.analysis.simulation import ClusterSpec, RowTimes
     from foresee.data.batch import BatchStream
     from foresee.data.click_log import ClickLog
     from foresee.store.contract import Layout
@@ -59,9 +59,9 @@ class Assumptions:
         for option in ("compute_ms", "link_gbit", "server_link_gbit", "server_cores"):
             scenario.positive(getattr(self, option), f"--{option.replace('_', '-')}")
 
-    def cluster(self, num_trainers: int, times: RowTimes) -> Cluster:
+    def cluster(self, num_trainers: int, times: RowTimes) -> ClusterSpec:
         """For so many trainers; rows cost what they cost a core of this machine."""
-        from foresee.analysis.simulation import Cluster
+        from foresee.analysis.simulation import ClusterSpec
         from foresee.plan.cost import Speeds
 
         wire = self.wire_row_us * scenario.MICROSECOND
@@ -81,7 +81,7 @@ class Assumptions:
             dense_bytes=self.dense_mb * 1e6,
             dense_hidden_share=self.dense_hidden,
         )
-        return Cluster(speeds=speeds, num_planners=self.planners)
+        return ClusterSpec(speeds=speeds, num_planners=self.planners)
 
     def in_words(self, times: RowTimes) -> str:
         planned = f"planning on {counted(self.planners, 'core')}" if self.planners else "a plan that was made before"

@@ -1,16 +1,12 @@
-"""Embeddings by the name of their feature, as TorchRec's `KeyedTensor` gives them.
-
-In: embeddings [samples, features, width] and the name and width of each feature. Out: a tensor [samples, width] for
-each name. All are views: what a model makes of them sends its gradient back to the embeddings.
-
-Ids as people have them in, bags of rows as a plan takes them out.
+"""Ids as people have them, made into bags of rows for a plan; embeddings by feature name, as TorchRec gives them.
 
 In, for one batch, one of
     a KeyedJaggedTensor       keys(), values(), lengths() or offsets(): feature by feature, sample by sample
     a dict of features        ids [samples], ids [samples, ids a bag], or (ids, offsets) as nn.EmbeddingBag takes them
     a tensor or array         [samples, features], one id each, in the order of the features
 Out: global rows, sample by sample, feature by feature, and where each bag starts. Ids outside their table are refused
-by feature and sample. Knows TorchRec's names and never imports it; keeps nothing of what it was given.
+by feature and sample. The way back, like a `KeyedTensor`: a view [samples, width] of the embeddings for each feature,
+so that gradients reach them. Knows TorchRec's names and never imports it.
 """
 
 from __future__ import annotations

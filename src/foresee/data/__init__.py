@@ -10,8 +10,7 @@ from foresee.data.prepare import PrepareReport, prepare
 from foresee.data.schema import DenseFeature, Feature, Table, Vocabulary
 from foresee.data.source import Source
 from foresee.data.stream import LogStream
-from foresee.data.synthetic import criteo_table_sizes, synthetic, synthetic_rows
-from foresee.data.tiny import tiny
+from foresee.data.synthetic import criteo_table_sizes, synthetic, synthetic_rows, tiny
 
 __all__ = [
     "FORMATS",

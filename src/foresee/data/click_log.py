@@ -16,12 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from foresee.data.folder import DESCRIPTION_FILE
-from foresee.data.row_groups import RowGroups
 from foresee.data.samples import Samples
 from foresee.data.schema import DenseFeature, Feature, LogDescription, Table, Vocabulary, parse_description
-from foresee.data.stream import LogStream, StreamOptions
-from foresee.data.writer import hash_contents
+from foresee.data.stream import LogStream, RowGroups, StreamOptions
+from foresee.data.writer import DESCRIPTION_FILE, hash_contents
 from foresee.errors import DataError, UsageError
 
 

@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foresee.base.arrays import Float32, Float64
-from foresee.data.bad_lines import BadLine, ReportBadLine
 from foresee.data.cells import Mask, as_strings, is_list, is_text, numbers_of, to_mask, to_numpy, values_of
 from foresee.data.columns import Categorical, Columns, Dense, spelled
 from foresee.data.order import Times
-from foresee.data.source import RawChunk
+from foresee.data.source import BadLine, RawChunk, ReportBadLine
 
 
 @dataclass(frozen=True, slots=True)

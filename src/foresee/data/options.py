@@ -1,8 +1,7 @@
-"""What to make of a raw log, whatever its format: how to split it, how to number values, what to do with bad lines.
+"""Options of preparing a raw log, whatever its format, and the progress that long jobs report.
 
-How far a long job is: a callable that jobs call, and one that draws a bar on a terminal.
-
-Silent when the output is not a terminal, so logs of batch jobs stay clean.
+`PrepareOptions`: how to split, how to number values, what to do with bad lines. `ReportProgress` is called by a job;
+`terminal_progress` draws a bar for each stage, and nothing where the output is not a terminal.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""The order in which an epoch visits the samples of a split: pure functions of (sizes, seed, epoch).
+"""The order in which an epoch visits samples, and which split each belongs to: pure functions of (sizes, seed, epoch).
 
 The row groups are permuted, neighbours in that permutation form shuffle groups of a bounded number of samples, and
 the samples of each shuffle group are permuted again. So a batch lies in one or two shuffle groups, and finding them
 needs no replay. Permutations sort keys of a counter-based hash instead of calling a library's shuffle: the order may
 not change when numpy does, because plans and resumed runs depend on it.
 
-Which split a sample belongs to: at random, by its place in the log, by its time. Pure functions.
-
-In: sample numbers or times and shares. Out: one code per sample, 0 train, 1 valid, 2 test. Times that are equal stay
-together. `TimeHistogram` finds the boundaries in bounded memory, whatever the length of the log.
+A split code (0 train, 1 valid, 2 test) follows from a sample's number, its place in the log, or its time. Equal times
+stay together; `TimeHistogram` finds the boundaries in bounded memory, whatever the length of the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""The seam between formats and the rest: a source names its columns and yields chunks of raw cells.
+"""What a raw format must offer: a source names its columns, yields chunks of raw cells, and reports bad lines.
 
 A source reads files in order, as often as it is asked, and finds the same lines and the same bad lines each time. It
 knows how cells are cut out of lines and nothing about what becomes of them.
+
+`BadLines` receives the lines that cannot be used: it raises a `DataError` at the first, or counts them and writes
+place, reason and text of each to `bad-lines.txt`, and raises if their share is too large. Only the last pass writes the
+file.
 """
 
 from __future__ import annotations
@@ -9,14 +13,69 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import IO, Literal, Protocol
 
 import pyarrow as pa
 
 from foresee.base.arrays import Int64
-from foresee.data.bad_lines import ReportBadLine
 from foresee.data.columns import Columns
 from foresee.errors import DataError
+
+BAD_LINES_FILE = "bad-lines.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """One line that cannot be used."""
+
+    file: Path
+    line: int
+    """Counted from 1; in Parquet, the row."""
+    reason: str
+    """`column NAME: expected ..., found ...; what to do`."""
+    text: str
+
+
+ReportBadLine = Callable[[BadLine], None]
+
+
+class BadLines:
+    """Receives the bad lines of one pass."""
+
+    def __init__(self, mode: Literal["stop", "keep"], file: Path | None = None) -> None:
+        self.count = 0
+        self._mode = mode
+        self._path = file
+        self._file: IO[str] | None = None
+        self._first: BadLine | None = None
+
+    def __call__(self, bad: BadLine) -> None:
+        if self._mode == "stop":
+            raise DataError(f"{bad.file}:{bad.line}: {bad.reason}, or set bad lines aside with --bad-lines keep.")
+        self.count += 1
+        self._first = self._first or bad
+        if self._path is not None:
+            if self._file is None:
+                self._file = open(self._path, "w", encoding="utf-8")  # noqa: SIM115
+            self._file.write(f"{bad.file}:{bad.line}\t{bad.reason}\t{bad.text}\n")
+
+    def check_share(self, num_good: int, share_max: float) -> None:
+        """Raise if more than `share_max` of all lines are bad."""
+        total = self.count + num_good
+        if self._first is None or self.count <= share_max * total:
+            return
+        first = self._first
+        raise DataError(
+            f"{self.count} of {total} lines are bad ({self.count / total:.2%}), more than the share of "
+            f"{share_max:.2%} that is allowed; the first is {first.file}:{first.line}: {first.reason}, or allow more "
+            "with --bad-share-max."
+        )
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
 
 SplitMode = Literal["order", "time", "random", "files"]
 

@@ -1,17 +1,11 @@
-"""Strings to 64-bit hashes, and hashes to ids: the two loops over all values of a raw log, compiled.
+"""Raw values to local ids and raw numbers to float32: vocabularies, hashes and dense transforms of a prepared log.
 
-FNV-1a over the UTF-8 bytes, then splitmix64's finaliser. The function is part of the format: a hashed table of a
-prepared log is only usable by someone who computes the same hash, so it may never change.
+In: arrays of strings or numbers, chunk by chunk. Out: int32 ids, and what `log.json` says about each column. By
+frequency the hottest value gets id 1, ties go by value, and id 0 is the unknown row: rare, unseen and missing values.
+Memory grows with the number of distinct values and never with the log. Empty strings are missing values everywhere.
 
-Raw values to local ids: by frequency, by hashing, or as they are.
-
-In: arrays of strings, chunk by chunk. Out: int32 ids. By frequency the hottest value gets id 1, ties go by value, and
-id 0 is the unknown row: rare, unseen and missing values. Memory grows with the number of distinct values and never
-with the log. Empty strings are missing values everywhere here.
-
-Mean and deviation of dense columns in one pass, and the transforms that use them.
-
-In: raw numbers of the train split, chunk by chunk. Out: what a prepared log says about the column, and float32 values.
+The hash is FNV-1a over the UTF-8 bytes, then splitmix64's finaliser. It is part of the format and may never change: a
+hashed table is only usable by someone who computes the same hash.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from foresee.custom_data.batches import Batches
 from foresee.data.batch import BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.engine.cache import Cache, SlotCache
-from foresee.engine.exchange.contract import Exchange, LocalExchange
+from foresee.engine.exchange.peers import Exchange, LocalExchange
 from foresee.engine.kernels import Threads
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
 from foresee.engine.planned_step import PlannedStep, Pooling, planned, replayed

@@ -25,7 +25,7 @@ import numpy as np
 
 from foresee.base.arrays import Int64
 from foresee.engine.channel import Abandoned, Channel, Watermark
-from foresee.engine.exchange.link_scheduler import LinkScheduler
+from foresee.engine.exchange.mesh import LinkScheduler
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, Timeline
 from foresee.errors import ConsistencyError, LostWriteError, StaleReadError

@@ -1,13 +1,13 @@
-"""A plan kept in a file: an Arrow stream of records that any Arrow reader opens, and a tail that shows it is whole.
+"""A saved plan: an Arrow stream of records that any Arrow reader opens, and a tail that shows it is whole.
 
 In: a header and its records, in order. Out: a file, or the same header, counters and records again. One Arrow batch is
 one (step, worker); the header stands as JSON in the schema's metadata, the counters in that of a closing batch without
 rows, and the tail behind the end of the stream says where that batch lies. A file is written beside its name and
 renamed when it is complete. Reading holds one record at a time.
 
-A plan may come from a stranger, or from a damaged disk: every record has a checksum, and every slot, row and position
-is held against the header (`plan_columns`), because a wrong one would reach memory that is not ours. Nothing in a file
-is ever executed.
+A plan may come from an unknown author, or from a damaged disk: every record has a checksum, and every slot, row and
+position is held against the header (`plan_columns`), because a wrong one would reach memory that is not ours. Nothing
+in a file is ever executed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def write_plan(
             counters = _write(file, header, records, progress)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o644)  # a temporary file is its maker's alone; a kept plan is for whoever may read the folder
+        temporary.chmod(0o644)  # a temporary file is its maker's alone; a saved plan is for whoever may read the folder
         os.replace(temporary, path)
         return counters
     except OSError as error:
@@ -88,7 +88,7 @@ def _write(file: IO[bytes], header: Header, records: Iterable[Record], progress:
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A kept plan that was found to be complete. Holds no file open between calls."""
+    """A saved plan that was found to be complete. Holds no file open between calls."""
 
     path: Path
     header: Header

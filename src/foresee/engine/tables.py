@@ -1,15 +1,10 @@
-"""The rows of a model, as a person opens them: tables of a log, a width, an optimiser, and where they live.
+"""The rows of a model, as a person opens them: tables of a log, a width, an optimiser, where they live.
 
     tables = Tables.on_disk("tables", log, dim=64, optimizer=RowwiseAdagrad(lr=0.05))
 
 Every categorical feature of the log has a table; all rows have one width. Stores with equal layouts start with equal
-bytes, whether in memory or on disk.
-
-What tables were trained on: a short list that is kept with their commits.
-
-In: the document beside the rows (`sources.json`) and the step of the last commit. Out: the source that the commit was
-trained on, and the document with one source more. An entry counts once a later step is committed: it is written before
-that, and one whose steps never were committed says nothing.
+bytes, whether in memory or on disk. `sources.json` beside the rows lists what they were trained on; an entry is written
+before its steps and counts once a later step is committed.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""Everything that a part of a run loads once it is started, loaded before it is needed.
+"""Parts of a run that start in milliseconds: one warm process has imported everything and forks them.
 
-In: nothing. Out: a process in which torch, Arrow and all modules of a run are imported and the compiled kernels are in
-memory, without a thread of its own having been started for good: forks of it are whole. What is trained for that is a
-toy, in memory and in a temporary folder. Nothing depends on this but time.
+Importing torch and compiling kernels takes seconds, and a part that was killed should be back at once. In: commands of
+`foresee`, as lines of JSON on the warm process's input. Out: processes, each with its own signals, output and exit
+code, that end with the warm process, which ends with the launcher (`base.machine`). If the warm process is gone,
+`ForkServer` starts another.
 
-Parts of a run that start in milliseconds: one warm process has imported everything and forks them.
-
-Importing torch takes seconds, and a part that was killed should be back at once. In: commands of `foresee`, as lines of
-JSON on the warm process's input. Out: processes, each with its own signals, output and exit code, that end with the
-warm process, which ends with the launcher (`lifeline`). It never starts a thread, so that a fork is a whole process; if
-it is gone, `ForkServer` starts another. (Libraries that keep threads of their own, such as Arrow, start them anew.)
+Warming up trains a toy in memory and in a temporary folder. No thread outlives it, so that a fork is a whole process
+(libraries with threads of their own, such as Arrow, start them anew). Nothing depends on this but time.
 """
 
 from __future__ import annotations
@@ -33,15 +30,15 @@ import torch
 from torch import Tensor
 
 from foresee.analysis.planning import planned_records
+from foresee.base.machine import LAUNCHER_VARIABLE, end_with_launcher
 from foresee.data.click_log import ClickLog
-from foresee.data.tiny import tiny
+from foresee.data.synthetic import tiny
 from foresee.engine.exchange.mesh import Finish, Lane
 from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.loop import Run, make_header
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import Tables, layout_for
-from foresee.launch.parent_death import LAUNCHER_VARIABLE, end_with_launcher
 from foresee.store.contract import Layout, Rows
 from foresee.store.memory import MemoryStore
 from foresee.store.remote.shards import scatter, split

@@ -2,7 +2,7 @@
 
 In: commands with names. Out: running processes whose output is in files, the first of them that fails, and the promise
 that none is left when the block is left. Each has a process group of its own, so Ctrl-C reaches only the launcher, and
-each ends with the launcher (`lifeline`). Who runs under which process id is in `parts.json` beside their output.
+each ends with the launcher (`base.machine`). `parts.json` beside their output has the process ids.
 Nothing here knows what the processes do.
 """
 
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Protocol
 
 from foresee.base.failpoints import PART_VARIABLE
+from foresee.base.machine import LAUNCHER_VARIABLE
 from foresee.launch.fork_server import ForkServer
-from foresee.launch.parent_death import LAUNCHER_VARIABLE
 from foresee.launch.restarts import LOST_ANOTHER_CODE
 
 STOP_SECONDS = 15.0

@@ -1,4 +1,4 @@
-"""What a launcher does when parts of its run have ended. Pure: parts in, a remedy out.
+"""What a launcher does when parts of its run have ended. Pure: parts in, a `RestartDecision` out.
 
     a planner ends     it is started again; it plans the same again, and trainers go on with the steps they have in hand
     a trainer ends     all trainers are started again and go on from the last commit, to which the servers roll back

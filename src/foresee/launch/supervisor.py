@@ -1,14 +1,12 @@
-"""The display of a run, one process away: worker 0 writes lines of JSON, the launcher shows them.
-
-In, at the worker: readings and sentences. Out: lines. In, at the launcher: those lines. Out: calls of a real display.
-Other output of the worker passes by unharmed.
-
-The parts of a launched run, from the first start to the last end, with all the starts again in between.
+"""Keeps the parts of a launched run alive, from the first start to the last end, and shows what worker 0 reports.
 
 In: a configuration and processes to start. Out: returns when all trainers are done; `Failed` names the part that could
-not be helped, `Stopped` says that somebody wants the run to stop. What is done about a part that ended is decided in
-`restarts`; here it is carried out. Servers and planner come first, then the trainers, with ports the system chose; a
-planner keeps its port when it is started again, since trainers that go on know it by that.
+not be restarted, `Stopped` says that somebody asked the run to stop. What happens after a part ended is decided in
+`restarts` and carried out here. Servers and planner come first, then the trainers, with ports the system chose; a
+restarted planner keeps its port, since trainers that go on know it.
+
+The display is one process away: worker 0 writes readings and sentences as lines of JSON (`RelayedDisplay`), and `relay`
+turns them into calls of the real display. Other output of the worker passes unchanged.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""A stack of linear layers with ReLU between them.
+"""Layers that several models share: an MLP, the linear part, and second-order interactions.
 
-In: the width that goes in and the width of each layer. Out: an nn.Sequential. The last layer has an activation only
-when asked for, so that a stack can end in logits as well as in features.
-
-The linear part of a model: a bias, a weight for each dense feature, a weight for each id.
-
-In: dense [samples, dense features] and the ids' weights [samples, features], which are a column of their rows, so that
-they are fetched, updated and stored with the embedding. Out: one number for each sample.
-
-Second-order interactions: what every pair of a sample's vectors has in common, without a loop over pairs.
-
-In: vectors [samples, vectors, dim]. Out: either the dot product of each pair (`PairDots`, for DLRM) or the element-wise
-products of all pairs summed up (`sum_of_pair_products`, for NCF). Never a vector with itself.
+`mlp`: linear layers with ReLU between them; the last has an activation only when asked for, so that a stack can end
+in logits as well as in features. `FirstOrder`: a bias, a weight for each dense feature and one for each id; the ids'
+weights are a column of their rows, so that they are fetched, updated and stored with the embedding. `PairDots` (DLRM):
+the dot product of each pair of a sample's vectors; `sum_of_pair_products` (NCF): their element-wise products, summed.
+Never a vector with itself, and no loop over pairs.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
-"""What a worker and the planner say to each other.
+"""What a worker and the planner say to each other, and the worker's side of it: its records in step order.
 
     action `open`    {run, first_step, planned_from}
                                          →  the header of the plan; a new run name begins a new plan at its first step,
-                                            or enters there one that began at `planned_from` (see plan.entry)
+                                            or resumes there one that began at `planned_from` (see plan.resumed)
     action `status`  {}                  →  what is served, for a person or a monitor
     get              {run, first_step, planned_from, worker, step}
                                          →  records of this worker from the step on, as in a plan file; none if none
                                             are ready yet: then the worker asks again
 
-A run is one start of all workers. Whoever still asks for an older one is refused. Errors of ours travel as JSON beside
-the Flight error, so that the worker raises the same sentence. Nothing is ever executed or unpickled.
-
-A worker's records from the planner, in step order, whatever happens to the connection.
-
-In: the planner's address, the name of the run, and the header that this worker expects. Out: records, each checked
-against the header as one from a file would be. A connection that breaks is opened again, also to a planner that was
-started again: it plans the same. Every wait has a deadline.
+A run is one start of all workers. Requests for an older one are refused. Our errors travel as JSON beside the Flight
+error, so that the worker raises the same sentence. Every record is checked against the expected header. A broken
+connection is opened again, also to a restarted planner, which plans the same. Every wait has a deadline.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """A comparison of policies as CSV and as a page: curves over cache size and trainers, bars for each policy, a table.
 
-In: the records of `foresee compare`, one mapping for each policy, number of trainers and cache. Out: text, or a file. A
-figure that does not exist is None in a record, empty in the CSV, missing in a chart and a dash in the table.
-Never: numbers that are not in the records.
-
-A comparison as `foresee compare --csv` wrote it, read again: for a page made later, or elsewhere.
-
-In: a CSV file with the columns of `comparison`. Out: the records that the page is drawn from; an empty cell is None.
+In: the records of `foresee compare`, one mapping for each policy, number of trainers and cache, or the CSV file that
+holds them. Out: text, or a file. A figure that does not exist is None in a record, empty in the CSV, missing in a chart
+and a dash in the table. Never: numbers that are not in the records.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from foresee.errors import InputError
-from foresee.report.page import PALETTE, Section, Table, styled, write_page
+from foresee.report.page import PALETTE, PageTable, Section, styled, write_page
 
 Record = Mapping[str, str | int | float | None]
 COLUMNS = (
@@ -140,7 +136,7 @@ def _table(records: Sequence[Record]) -> Section:
         heading="All figures",
         sentence="Rows and megabytes are those of a step and all trainers together; stale is the share of reads that "
         "miss an update; ms is predicted, and limit is what most of it is spent on.",
-        content=Table(columns=head, rows=rows, marked=marked),
+        content=PageTable(columns=head, rows=rows, marked=marked),
         notes=notes,
     )
 

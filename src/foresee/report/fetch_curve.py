@@ -1,7 +1,7 @@
 """The curve "fetches over cache size": one line for each planner, as an HTML page or as CSV.
 
 In: cache sizes, and for each planner the rows it fetches at each of them. Out: text; the page has the frame of all our
-pages. Never: numbers nobody counted.
+pages. Every number was counted.
 """
 
 from __future__ import annotations

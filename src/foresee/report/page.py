@@ -75,7 +75,7 @@ LOADS_NOTHING = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PageTable:
     """Cells as they are shown; the first column is on the left, the others are numbers."""
 
     columns: Sequence[str]
@@ -92,7 +92,7 @@ class Section:
 
     heading: str
     sentence: str
-    content: go.Figure | Table | None = None
+    content: go.Figure | PageTable | None = None
     notes: Sequence[str] = ()
     """Small print below the content, a paragraph each."""
     legend: Mapping[str, str] = field(default_factory=dict)
@@ -161,17 +161,17 @@ def _paragraph(text: str) -> str:
     return f"<p>{html.escape(text)}</p>" if text else ""
 
 
-def _content(content: go.Figure | Table | None, chart_id: str) -> str:
+def _content(content: go.Figure | PageTable | None, chart_id: str) -> str:
     if content is None:
         return ""
-    if isinstance(content, Table):
+    if isinstance(content, PageTable):
         return _table(content)
     config = {"displayModeBar": False, "responsive": True}
     chart = content.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=chart_id)
     return f'<figure class="chart">{chart}</figure>'
 
 
-def _table(table: Table) -> str:
+def _table(table: PageTable) -> str:
     head = "".join(f"<th>{html.escape(name)}</th>" for name in table.columns)
     head = f"<thead><tr>{head}</tr></thead>" if any(table.columns) else ""
     body = "".join(

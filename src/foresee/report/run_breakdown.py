@@ -1,14 +1,10 @@
-"""Where the time of a step goes, in the parts of the Bagpipe paper's figure, and what an ideal step would take.
+"""Where the time of a step goes and what went over which link, from a run's recording.
 
-In: the points of a worker. Out: seconds a step for each part. The training thread's time is covered by its activities,
-so the parts add up to the step. Evaluations and commits belong to no step and are left out.
-
-The ideal is forward, backward and dense synchronisation alone: all rows at hand, and their updates for free.
-
-What went over which link of a run: between workers and the store, and between workers.
-
-In: the points of all workers. Out: bytes a step for each link, and over the run for all links together. Bytes are those
-of rows and gradients; what a wire adds is not counted. A swap is counted once, where it was sent.
+In: the points of workers. Out: seconds a step for each part of the Bagpipe paper's figure, and bytes a step for each
+link between workers and store and between workers. The training thread's time is covered by its activities, so the
+parts add up to the step; evaluations and commits belong to no step and are left out. The ideal step is forward,
+backward and dense synchronisation alone. Bytes are those of rows and gradients, without what a wire adds; an exchange
+is counted once, at its sender.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ PARTS = {
     "row update": ("update",),
     "cache sync": ("exchange", "background_wait"),
 }
-"""Activities of the training thread. A loop of one's own that does not lap has its whole model in one part; whatever it
+"""Activities of the training thread. A custom loop that adds no spans has its whole model in one part; whatever it
 calls by names of its own is in the part OTHER."""
 OTHER = "other"
 BETWEEN_STEPS = ("evaluate", "commit")
@@ -69,8 +65,8 @@ def breakdown(points: Sequence[Point]) -> Breakdown:
         for part, activities in PARTS.items()
     }
     if parts["forward"]:
-        parts["forward + backward"] = 0.0  # of a loop that laps, what it did after its last lap
-    everything = sum(sum(point.lanes.get("train", {}).values()) for point in points)
+        parts["forward + backward"] = 0.0  # of a loop that adds spans, what it did after its last one
+    everything = sum(sum(point.tracks.get("train", {}).values()) for point in points)
     between = sum(point.train_seconds(*BETWEEN_STEPS) for point in points)
     parts[OTHER] = max(0.0, (everything - between) / num_steps - sum(parts.values()))
     return Breakdown(parts=parts, waited=sum(point.train_seconds("wait_rows") for point in points) / num_steps)

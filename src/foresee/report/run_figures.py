@@ -1,12 +1,10 @@
-"""How unequal rows are: the share of all accesses that go to the most used rows.
-
-In: how often each row is touched in some samples of a log. Out: a `Skew`, a curve of a hundred points or so, and the
-share of accesses that the hottest rows take. Rows that the samples do not touch count as rows, at the cold end.
-
-The charts of a run's page, one function each: records in, a figure out.
+"""The charts of a run's page, one function each: records in, a figure out.
 
 Every number in them stands in the records or is a mean over them. Units are in the titles of the axes. Few colours: a
 thing has the same one wherever it appears. `colours_of` gives the legend, which the page writes in words.
+
+`skew_of` says how unequal rows are: from how often each row is accessed in some samples, the share of accesses that the
+hottest rows take, as a curve of about a hundred points. Rows without an access count as rows, at the cold end.
 """
 
 from __future__ import annotations

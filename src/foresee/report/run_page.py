@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from foresee.report import run_figures as figures
-from foresee.report.page import Section, Table
+from foresee.report.page import PageTable, Section
 from foresee.report.run_breakdown import Breakdown, breakdown, links_of, traffic_over_run
 from foresee.report.run_figures import Skew, colours_of
 from foresee.report.run_records import Point, RunRecords, WorkerRecords
@@ -75,7 +75,7 @@ def _summary(records: RunRecords, workers: Sequence[WorkerRecords]) -> Section:
     if workers:
         rows += _speed_rows(workers)
     sentence = "" if rows else "This run has not written any figures yet."
-    table = Table(columns=("", "", ""), rows=rows, words=frozenset({2})) if rows else None
+    table = PageTable(columns=("", "", ""), rows=rows, words=frozenset({2})) if rows else None
     return Section(heading="Summary", sentence=sentence, content=table)
 
 
@@ -182,7 +182,7 @@ def _hidden_sentence(workers: Sequence[WorkerRecords]) -> str:
     num_steps = sum(point.steps for point in points)
     if not num_steps:
         return sentence
-    beside = sum(point.lanes.get(lane, {}).get(what, 0.0) for point in points for lane, what in BESIDE)
+    beside = sum(point.tracks.get(track, {}).get(what, 0.0) for point in points for track, what in BESIDE)
     waited = sum(point.train_seconds("wait_rows", "background_wait") for point in points)
     return (
         f"{sentence} Over the whole run, planning, fetching, writing back and background exchange took "
@@ -275,7 +275,7 @@ def _summed(workers: Sequence[WorkerRecords]) -> list[Point]:
             by_step.setdefault(point.step, []).append(point)
     return [
         Point(
-            step=step, steps=some[0].steps, seconds=some[0].seconds, lanes={}, ahead={}, store_bytes=[], peer_bytes=[],
+            step=step, steps=some[0].steps, seconds=some[0].seconds, tracks={}, ahead={}, store_bytes=[], peer_bytes=[],
             lookups=sum(point.lookups for point in some), unique=sum(point.unique for point in some),
             fetched=sum(point.fetched for point in some), evicted=sum(point.evicted for point in some),
             received=sum(point.received for point in some), occupied=sum(point.occupied for point in some),

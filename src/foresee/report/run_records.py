@@ -1,6 +1,6 @@
 """What a run folder tells: its configuration, its metrics, and what each worker recorded of itself.
 
-In: the folder of a run, under way or over, or of a loop of one's own. Out: a `RunRecords`. Lines that are not whole are
+In: the folder of a run, under way or over, or of your own loop. Out: a `RunRecords`. Lines that are not whole are
 passed over, as is everything a later start of the run did again. Reads plain files and nothing else: no log, no table.
 """
 
@@ -25,7 +25,7 @@ SPAN_MARK = '{"kind": "span"'
 class Span:
     """Something that one thread of a worker did, in seconds since the first worker of the run began."""
 
-    lane: str
+    track: str
     what: str
     step: int
     begin: float
@@ -45,8 +45,8 @@ class Point:
     """Steps of the run that were done when it ended."""
     steps: int
     seconds: float
-    lanes: dict[str, dict[str, float]]
-    """Seconds of the interval by lane and activity."""
+    tracks: dict[str, dict[str, float]]
+    """Seconds of the interval by track and activity."""
     lookups: int
     unique: int
     fetched: int
@@ -71,7 +71,7 @@ class Point:
 
     def train_seconds(self, *activities: str) -> float:
         """Of the training thread, by these activities."""
-        done = self.lanes.get("train", {})
+        done = self.tracks.get("train", {})
         return sum(done.get(what, 0.0) for what in activities)
 
 
@@ -100,7 +100,7 @@ class RunRecords:
 
     folder: Path
     config: Line
-    """Empty for a loop of one's own."""
+    """Empty for a custom loop."""
     metrics: tuple[Line, ...] = field(repr=False)
     workers: tuple[WorkerRecords, ...] = field(repr=False)
     """Empty if the run was not recorded."""
@@ -111,7 +111,7 @@ class RunRecords:
 
     @cached_property
     def num_steps(self) -> int:
-        """Of the whole run; 0 if nobody has said."""
+        """Of the whole run; 0 if it is not known."""
         said = [worker.start["num_steps"] for worker in self.workers]
         said += [line["num_steps"] for line in self.of_kind("train") if "num_steps" in line]
         return max(said, default=0)
@@ -190,7 +190,7 @@ def _worker(lines: list[Line], begun: float) -> WorkerRecords:
             offset, first = line["wall_seconds"] - begun, True
         elif line["kind"] == "series":
             known = {name: line[name] for name in Point.__dataclass_fields__ if name in line}
-            points.append(Point(**known, first=first))
+            points.append(Point(**known, tracks=line["lanes"], first=first))
             first = False
         elif line["kind"] == "span":
             spans.append(_span(line, offset))
@@ -205,6 +205,6 @@ def _worker(lines: list[Line], begun: float) -> WorkerRecords:
 
 def _span(line: Line, offset: float) -> Span:
     return Span(
-        lane=line["lane"], what=line["what"], step=line["step"], begin=line["begin"] + offset,
+        track=line["lane"], what=line["what"], step=line["step"], begin=line["begin"] + offset,
         end=line["end"] + offset, num_bytes=line["bytes"],
     )  # fmt: skip

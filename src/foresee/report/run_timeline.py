@@ -1,4 +1,4 @@
-"""The timeline of a run: what every thread of every worker did during some steps, lane under lane.
+"""The timeline of a run: what every thread of every worker did during some steps, track under track.
 
 In: the spans of all workers. Out: one figure in which windows of a few steps can be chosen, and what part of the work
 of other threads is hidden behind training. What a thread waits for on purpose (room in a queue, the write-backs before
@@ -16,7 +16,7 @@ from foresee.report.run_breakdown import COLOURS
 from foresee.report.run_figures import styled
 from foresee.report.run_records import Span, WorkerRecords
 
-LANES = {
+TRACKS = {
     "train": "training", "update": "row update", "exchange": "exchange", "reader": "fetch", "planner": "plan",
     "writer": "write back",
 }  # fmt: skip
@@ -26,7 +26,7 @@ WINDOWS_MAX = 8
 WORKERS_MAX = 8
 LANE_PIXELS = 34
 HEADER = 0.9
-"""How far above its first lane a worker is named."""
+"""How far above its first track a worker is named."""
 SEEN_SHARE = 0.001
 """What takes less of a window is not seen and not in the legend."""
 MILLISECONDS = 1e3
@@ -109,7 +109,7 @@ def _steps(spans: Sequence[Span]) -> dict[int, tuple[float, float]]:
     begun: dict[int, float] = {}
     ended: dict[int, float] = {}
     for span in spans:
-        if span.lane != "train":
+        if span.track != "train":
             continue
         if span.what == "wait_rows":
             begun[span.step] = span.begin
@@ -134,7 +134,7 @@ def timeline_figure(workers: Sequence[WorkerRecords], found: Sequence[Window]) -
             trace.visible = number == shown
         figure.add_traces(traces)
         owner += [number] * len(traces)
-    titles = {place: LANES[lane] for (_, lane), place in places.items()} | _headers(workers, places)
+    titles = {place: TRACKS[track] for (_, track), place in places.items()} | _headers(workers, places)
     height = 120 + int(LANE_PIXELS * (max(places.values()) + 1))
     styled(figure, x="milliseconds", y="", height_pixels=height)
     figure.update_layout(barmode="overlay", bargap=0.2)
@@ -149,14 +149,14 @@ def timeline_figure(workers: Sequence[WorkerRecords], found: Sequence[Window]) -
 
 
 def _places(workers: Sequence[WorkerRecords]) -> dict[tuple[int, str], float]:
-    """Where each lane of each worker is drawn, from the top; a gap between workers."""
+    """Where each track of each worker is drawn, from the top; a gap between workers."""
     places: dict[tuple[int, str], float] = {}
     place = 0.0
     for worker in workers:
-        there = {span.lane for span in worker.spans}
-        for lane in LANES:
-            if lane in there:
-                places[worker.worker, lane] = place
+        there = {span.track for span in worker.spans}
+        for track in TRACKS:
+            if track in there:
+                places[worker.worker, track] = place
                 place += 1.0
         place += 1.0
     return places
@@ -166,10 +166,10 @@ def _bars(window: Window, workers: Sequence[WorkerRecords], places: dict[tuple[i
     by_look: dict[str, list[tuple[float, Span, _Look]]] = {}
     for worker in workers:
         for span in worker.spans:
-            if _is_blank(span) or span.end <= window.begin or span.begin >= window.end or span.lane not in LANES:
+            if _is_blank(span) or span.end <= window.begin or span.begin >= window.end or span.track not in TRACKS:
                 continue
             look = LOOKS.get(span.what, OTHER_LOOK)
-            by_look.setdefault(look.name, []).append((places[worker.worker, span.lane], span, look))
+            by_look.setdefault(look.name, []).append((places[worker.worker, span.track], span, look))
     order = [look.name for look in [*LOOKS.values(), OTHER_LOOK]]
     least = SEEN_SHARE * (window.end - window.begin)
     seen = [name for name, drawn in by_look.items() if sum(span.seconds for _, span, _ in drawn) > least]
@@ -178,7 +178,7 @@ def _bars(window: Window, workers: Sequence[WorkerRecords], places: dict[tuple[i
 
 def _is_blank(span: Span) -> bool:
     """What no thread but the training one calls "other" is waiting for work."""
-    return span.what in BLANK or (span.what == "other" and span.lane != "train")
+    return span.what in BLANK or (span.what == "other" and span.track != "train")
 
 
 def _bar(window: Window, drawn: list[tuple[float, Span, _Look]]) -> go.Bar:
@@ -213,7 +213,7 @@ def _steps_of(window: Window, workers: Sequence[WorkerRecords], places: dict[tup
 
 
 def _headers(workers: Sequence[WorkerRecords], places: dict[tuple[int, str], float]) -> dict[float, str]:
-    """The line above a worker's lanes says which worker it is; above a single one, what the numbers are."""
+    """The line above a worker's tracks says which worker it is; above a single one, what the numbers are."""
     if len(workers) == 1:
         return {-HEADER: "step"}
     tops: dict[int, float] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from foresee.report.page import PALETTE, Section, Table, styled, write_page
+from foresee.report.page import PALETTE, PageTable, Section, styled, write_page
 
 Record = Mapping[str, str | int | float]
 PARTS = {
@@ -110,7 +110,7 @@ def _table(records: Sequence[Record]) -> Section:
     return Section(
         heading="All figures",
         sentence="As in the CSV. Milliseconds are predictions; plan, hit rate and rows are those of the real planner.",
-        content=Table(columns=columns, rows=rows),
+        content=PageTable(columns=columns, rows=rows),
     )
 
 

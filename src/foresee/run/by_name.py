@@ -1,19 +1,12 @@
-"""Optimisers and learning rate schedules of torch, by the names and options that a run file gives them.
+"""Models, optimisers and learning rate schedules, by the names and options that a run file gives them.
 
-In: `train.optimizer` and `train.schedule`. Out: an optimiser of `torch.optim`, and a `Schedule` that is told of every
-step. Names are torch's own in any spelling: AdamW, adamw, cosine_annealing_lr, CosineAnnealingLR. What cannot work in
-this loop is refused with a sentence that names the key: optimisers that call the loss themselves, schedules that need a
-function of Python.
+In: `model`, `train.optimizer` and `train.schedule`. Out: an nn.Module and the number of columns its rows need, an
+optimiser of `torch.optim`, and a `Schedule` that is told of every step. Names of torch may have any spelling: AdamW,
+adamw, cosine_annealing_lr. What cannot work in this loop is refused with a sentence that names the key.
 
-From a name in a run file to a model.
-
-In: a name of `foresee.models.MODELS` or an import path "package.module:Class" of the user's, the shape of the log, the
-embedding width and the options of the run file. Out: an nn.Module, and the number of columns its rows need. What the
-person got wrong is a ConfigError of one sentence; an exception inside the user's own constructor stays theirs, with its
-traceback, because only that shows where to look.
-
-A user's module is looked for as Python does, then in the folder of the run file, then in the current one. Its class is
-called as `Class(shape, dim, **options)`; without `row_width(dim)` its rows are `dim` wide.
+A model is a name of `foresee.models.MODELS` or "package.module:Class", which is looked for as Python does, then in the
+folder of the run file, then in the current one, and called as `Class(shape, dim, **options)`; without `row_width(dim)`
+its rows are `dim` wide. An exception inside that constructor keeps its traceback: only that shows where to look.
 """
 
 from __future__ import annotations

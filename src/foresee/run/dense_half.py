@@ -1,13 +1,11 @@
-"""Which evaluation was the best so far, and when to stop looking for a better one. Decides, and keeps nothing itself.
+"""Everything of a run that is not a row: the model, its optimiser, its schedule, and which evaluation was the best.
 
-In: the metrics of each evaluation, in step order. Out: the step and the value of the best, and how many evaluations
-have followed that were no better. All of it is part of a checkpoint, so a run that goes on decides as one that never
-stopped. An evaluation whose figure cannot be said (None) is no better than any.
-
-Everything of a run that is not a row: the model, its optimiser, its schedule, and what was the best so far.
-
-In: a configuration and a model. Out: one object that duties keep and a resumed run brings back, the same for one
+In: a configuration and a model. Out: one object that callbacks checkpoint and a resumed run restores, the same for one
 process and for a worker of several.
+
+`Best` decides from the metrics of each evaluation, in step order, which was the best and when to stop looking for a
+better one. It is part of every checkpoint, so a resumed run decides as one that never stopped. An evaluation without a
+figure (None) is no better than any.
 """
 
 from __future__ import annotations

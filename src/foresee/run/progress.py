@@ -1,15 +1,11 @@
-"""What a person sees while a run trains: a bar on a terminal, a plain line now and then anywhere else.
+"""What a run reports while it trains: readings of a meter, as a bar on a terminal or as a plain line now and then.
 
-In: readings of the run, and sentences. Out: text. Never measures or decides anything; `due` only says whether anyone
-would see a reading now, because making one costs a sort.
+In: the loss and the logits of every step, and the run's own counters and waiting times. Out: a `Reading` for each
+interval, and text. One meter for each reader: the display and the metrics file read at different intervals. The display
+never measures or decides; `due` only says whether anyone would see a reading now, because making one costs a sort.
 
-What a run does, measured between two readings.
-
-In: the loss and the logits of every step, and the run's own counters and waiting times. Out: a `Reading`. One meter
-for each reader: the display and the metrics file read at different intervals.
-
-Time counts from the end of the first step on: before it kernels are compiled and a window is planned, and the loop
-waits for that and not for rows. What a run that goes on fetches to fill its cache is no miss of its first step.
+Time counts from the end of the first step on: before it kernels are compiled and a window is planned. What a resumed
+run fetches to fill its cache is no miss of its first step.
 """
 
 from __future__ import annotations

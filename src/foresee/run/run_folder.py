@@ -3,22 +3,15 @@
     RUN/config.yaml      the run as it was started, every key, paths as seen from RUN
     RUN/run.json         the log's digest: a run cannot go on with another log
     RUN/metrics.jsonl    one JSON object a line: kind train, valid or commit
-    RUN/plan.json        where a plan for several workers began; see `plan_origin`
+    RUN/plan.json        where a plan for several workers began, so that a resumed run resumes the same plan
     RUN/_SUCCESS         the step of the last commit, for other tools; written when all parts have it
     RUN/timeline/        what each worker recorded of itself, for `foresee report`; see `timeline`
     RUN/checkpoints/     dense weights, optimiser and random state of the last commits; see `checkpoint`
     RUN/tables/          rows, unless the configuration keeps them elsewhere
     RUN/best/            rows and checkpoint of the best evaluation; see `best_folder`
 
-In: a configuration and whether to begin, replace or resume. Out: a `RunFolder`. A folder that holds anything else than
-a run is never touched, and a run that fails before its first commit leaves nothing behind.
-
-Where the plan of a run began, kept in RUN/plan.json, so that a run that goes on enters the same plan.
-
-In: the run folder and the header of a plan for several workers. Out: the step at which planning has to begin. With
-`herald` and `location_aware` the samples of a worker follow from all steps planned before; a plan that began anew after
-every stop or kill would add gradients in another order. If anything that a plan follows from has changed, the step that
-the run goes on from is the new beginning.
+In: a configuration and whether to begin, replace or resume. Out: a `RunFolder`. A folder that holds anything but a run
+is left alone, and a run that fails before its first commit leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-"""The folders of several embedding servers as one store, in one process, while no server has them open.
+"""The folders of several embedding servers, without a server: as one store, or streamed into another number of them.
 
-In: a folder with `shard-0`, `shard-1`, … as `foresee serve --folder` made them. Out: the contract of a store, with
-commits in two phases. So a run that was trained with servers can be evaluated, exported and inspected without starting
-them again, or go on in one process.
+In: a folder with `shard-0`, `shard-1`, … as `foresee serve --folder` made them, which no server has open. Out: a
+two-phase store, so that a run trained with servers can be evaluated, exported, inspected or resumed in one process.
 
-Tables of a run on another number of servers, or on none: rows are streamed into new folders, which then take over.
-
-In: the tables of a run at a commit, and how many shards are wanted. Out: a tables folder with as many shards at the
-same commit, every row with its state and version. The old tables stay until the new ones are complete: then two renames
-put these in their place, and whatever was interrupted is finished, or begun again, by the next call. Only a run that
-goes on does this.
+A resumed run may want another number of shards, or none: rows with state and version are streamed at a commit into new
+folders. The old tables stay until the new ones are complete; then two renames put these in their place, and an
+interrupted change is finished, or begun again, by the next call.
 """
 
 from __future__ import annotations

@@ -25,10 +25,9 @@ from torch import nn
 from foresee.base import failpoints
 from foresee.base.failpoints import failpoint
 from foresee.data.click_log import ClickLog
-from foresee.engine.exchange.contract import LocalExchange
 from foresee.engine.exchange.dense import Sums, dense_group, shared, worker_device
 from foresee.engine.exchange.mesh import TorchMesh, span_of, timed
-from foresee.engine.exchange.peers import PeerExchange
+from foresee.engine.exchange.peers import LocalExchange, PeerExchange
 from foresee.engine.exchange.step_sync import StepSync
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling

@@ -1,6 +1,6 @@
-"""Traces for tests: hypothesis strategies for small hostile ones, and a seeded skewed one for golden counts.
+"""Traces for tests: hypothesis strategies for small hostile ones, a skewed one for golden counts, a batch stream.
 
-A batch stream from batches in memory, for tests, benchmarks and whoever makes batches without a log.
+`MemoryStream` is a batch stream of batches in memory, for tests, benchmarks and whoever makes batches without a log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from foresee.plan.record import Accesses, Header
 
 
 def accesses_of(samples: Sequence[Sequence[int]]) -> Accesses:
-    """The touches of one batch from the rows of each of its samples."""
+    """The accesses of one batch from the rows of each of its samples."""
     lengths = [len(rows) for rows in samples]
     flat = [row for rows in samples for row in rows]
     return Accesses(np.array(flat, np.int64), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))

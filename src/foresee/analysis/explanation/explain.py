@@ -1,15 +1,10 @@
-"""Rows by the names a person uses: TABLE:ID as the prepared log numbers them, TABLE:=VALUE as the raw log wrote them.
+"""Answers `foresee explain`: one row's life or one step, from the run's configuration alone.
 
-In: an opened log and such a name. Out: the row, and for any row its name, with the raw value where the log kept one.
-A plain number is a row id as it stands in plans and in messages. What cannot be found is a DataError that says what
-the log has instead.
-
-The two questions a person asks of a plan, answered from the run's configuration alone.
-
-In: a `RunPlan`, made from a configuration, and a row's name or a step. Out: a `RowLife` or a `StepAccount`. The plan is
-the run's own: the kept file if the configuration names one, else planned again from the log, which gives the same
-records every time. A run that was resumed began with an empty cache where it went on; the answer here is that of a run
-that never stopped.
+In: a `RunPlan`, made from a configuration, and a step or a row's name: TABLE:ID as the prepared log numbers rows,
+TABLE:=VALUE as the raw log wrote them, or a plain row id. Out: a `RowLife` or a `StepAccount`, or a DataError that says
+what the log has instead. The plan is the run's own: the saved file if the configuration names one, else planned again
+from the log, which gives the same records every time. A resumed run began with an empty cache where it went on; the
+answer here is that of a run that never stopped.
 """
 
 from __future__ import annotations
@@ -129,7 +124,7 @@ class RunPlan:
     header: Header
     stream: LogStream
     names: RowNames
-    kept: PlanFile | None
+    saved: PlanFile | None
 
     @classmethod
     def of(cls, config: RunConfig) -> RunPlan:
@@ -145,12 +140,12 @@ class RunPlan:
 
     def steps(self, advance: Advance | None) -> Iterator[Played]:
         """Every step of the plan, in order."""
-        if self.kept is None:
+        if self.saved is None:
             return played_steps(self.header, decided_records(self.stream, self.header, advance))
         last, failpoint = self.header.first_step + self.header.num_steps - 1, _window_of(self.header)
         decided = (
             Decided(record, last if failpoint is None else min(last, record.step + 1 + failpoint))
-            for record in self.kept.records()
+            for record in self.saved.records()
         )
         return played_steps(self.header, decided)
 
@@ -221,7 +216,7 @@ def _fixed_window(header: Header) -> int | None:
 
 
 def _window_of(header: Header) -> int | None:
-    """How far a kept plan's planner read ahead; None: to the end."""
+    """How far a saved plan's planner read ahead; None: to the end."""
     fixed = _fixed_window(header)
     if fixed is not None:
         return fixed - 1

@@ -55,7 +55,7 @@ def decided_records(stream: BatchStream, header: Header, advance: Advance | None
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class RowTransfer:
     """Rows, or gradients of rows, that go from one worker to another after a step."""
 
     kind: Kind
@@ -72,7 +72,7 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class FetchGuard:
     """Why the fetch of a record cannot be issued earlier."""
 
     not_before: int
@@ -89,10 +89,10 @@ class Played:
     known_until: int
     used: Sequence[Int64]
     """Distinct rows of each worker."""
-    guards: Sequence[Guard]
-    arrived: Sequence[Parcel]
+    guards: Sequence[FetchGuard]
+    arrived: Sequence[RowTransfer]
     """Copies and moves that this step uses."""
-    sent: Sequence[Parcel]
+    sent: Sequence[RowTransfer]
     """Everything that leaves after this step, gradients included."""
     kept: Sequence[Int64]
     """What each worker's cache holds after the step."""
@@ -103,13 +103,13 @@ class Following:
 
     def __init__(self, header: Header) -> None:
         self._slots = np.full((header.num_workers, header.capacity_rows), EMPTY, np.int64)
-        self._parcels: deque[tuple[Parcel, Record]] = deque()
+        self._transfers: deque[tuple[RowTransfer, Record]] = deque()
         self._writes: deque[tuple[int, Int64]] = deque(maxlen=header.fetch_ahead_steps + 2)
         """The rows written back after each of the last steps."""
 
     def play(self, records: Sequence[Record], known_until: int) -> Played:
         step = records[0].step
-        arrived = self._deliver(step)
+        arrived = self._arrivals(step)
         guards = [self._guard(record) for record in records]
         for record in records:
             self._slots[record.worker, record.fetch.slot] = record.fetch.row
@@ -119,29 +119,31 @@ class Following:
         kept = [slots[slots != EMPTY] for slots in self._slots]
         return Played(step, records, known_until, used, guards, arrived, sent, kept)
 
-    def _deliver(self, step: int) -> list[Parcel]:
-        due = [entry for entry in self._parcels if entry[0].deadline == step]
-        self._parcels = deque(entry for entry in self._parcels if entry[0].deadline > step)
-        for parcel, receiver in due:
-            self._slots[parcel.target, receiver.recv.slot[_received(receiver, parcel)]] = parcel.rows
-        return [parcel for parcel, _ in due]
+    def _arrivals(self, step: int) -> list[RowTransfer]:
+        due = [entry for entry in self._transfers if entry[0].deadline == step]
+        self._transfers = deque(entry for entry in self._transfers if entry[0].deadline > step)
+        for transfer, receiver in due:
+            self._slots[transfer.target, receiver.recv.slot[_received(receiver, transfer)]] = transfer.rows
+        return [transfer for transfer, _ in due]
 
-    def _guard(self, record: Record) -> Guard:
+    def _guard(self, record: Record) -> FetchGuard:
         written = [rows for step, rows in self._writes if step == record.not_before]
         rows = np.intersect1d(record.fetch.row, np.concatenate([np.empty(0, np.int64), *written]))
-        return Guard(record.not_before, rows)
+        return FetchGuard(record.not_before, rows)
 
-    def _send(self, records: Sequence[Record]) -> list[Parcel]:
+    def _send(self, records: Sequence[Record]) -> list[RowTransfer]:
         """What leaves after the step. Sends to a peer stand in the order in which the peer lists them."""
-        parcels = []
+        transfers = []
         for record in records:
             send, keys = record.send, np.stack([record.send.peer, record.send.kind, record.send.deadline])
             for peer, kind, deadline in np.unique(keys, axis=1).T.tolist():
                 chosen = (send.peer == peer) & (send.kind == kind) & (send.deadline == deadline)
                 rows = self._slots[record.worker, send.slot[chosen]]
-                parcels.append(Parcel(Kind(kind), record.worker, peer, record.step, deadline, rows))
-        self._parcels.extend((parcel, records[parcel.target]) for parcel in parcels if parcel.kind != Kind.GRAD)
-        return parcels
+                transfers.append(RowTransfer(Kind(kind), record.worker, peer, record.step, deadline, rows))
+        self._transfers.extend(
+            (transfer, records[transfer.target]) for transfer in transfers if transfer.kind != Kind.GRAD
+        )
+        return transfers
 
     def _free(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -151,10 +153,10 @@ class Following:
         self._writes.append((records[0].step, np.concatenate([record.evict.row for record in records])))
 
 
-def _received(receiver: Record, parcel: Parcel) -> Int64:
-    """Where in the receiver's list the rows of a parcel stand."""
+def _received(receiver: Record, transfer: RowTransfer) -> Int64:
+    """Where in the receiver's list the rows of a transfer stand."""
     recv = receiver.recv
-    mine = (recv.peer == parcel.source) & (recv.kind == parcel.kind) & (recv.deadline == parcel.deadline)
+    mine = (recv.peer == transfer.source) & (recv.kind == transfer.kind) & (recv.deadline == transfer.deadline)
     return np.flatnonzero(mine)
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from foresee.analysis.explanation.following import Guard, Parcel, Played
+from foresee.analysis.explanation.following import FetchGuard, Played, RowTransfer
 from foresee.base.arrays import Int64
 from foresee.plan.record import Kind
 
@@ -141,9 +141,9 @@ class RowFollower:
         self._fetched(played)
         if users:
             self._used(played, users)
-        for parcel in (*played.arrived, *played.sent):
-            if self._in(parcel.rows):
-                self._carried(parcel, played.step)
+        for transfer in (*played.arrived, *played.sent):
+            if self._in(transfer.rows):
+                self._carried(transfer, played.step)
         for record in played.records:
             place = np.flatnonzero(record.evict.row == self.life.row)
             if len(place):
@@ -171,7 +171,7 @@ class RowFollower:
                 )
             )
 
-    def _waited_for(self, guard: Guard) -> WaitedFor:
+    def _waited_for(self, guard: FetchGuard) -> WaitedFor:
         # A bound on staging may fall on a write-back that the fetch needs as well, so the rows are asked first.
         if len(guard.written):
             return "itself" if self._in(guard.written) else "others"
@@ -185,25 +185,25 @@ class RowFollower:
         stay.owners.append(owner[0] if owner else users[0])
         stay.num_users.append(len(users))
 
-    def _carried(self, parcel: Parcel, step: int) -> None:
+    def _carried(self, transfer: RowTransfer, step: int) -> None:
         stay = self.life.stays[-1]
-        if parcel.kind == Kind.GRAD:
+        if transfer.kind == Kind.GRAD:
             stay.num_gradients += 1
-            stay.num_gradients_critical += parcel.critical
-        elif parcel.deadline != step:
+            stay.num_gradients_critical += transfer.critical
+        elif transfer.deadline != step:
             return  # counted when it arrives
-        elif parcel.kind == Kind.VALUE:
+        elif transfer.kind == Kind.VALUE:
             stay.num_copies += 1
-            stay.num_copies_critical += parcel.critical
+            stay.num_copies_critical += transfer.critical
         else:
             earlier = [use for use in stay.uses if use < step]
             stay.moves.append(
                 Move(
-                    source=parcel.source,
-                    target=parcel.target,
-                    sent_after=parcel.sent_after,
+                    source=transfer.source,
+                    target=transfer.target,
+                    sent_after=transfer.sent_after,
                     step=step,
-                    critical=parcel.critical,
+                    critical=transfer.critical,
                     last_use=earlier[-1] if earlier else None,
                 )
             )

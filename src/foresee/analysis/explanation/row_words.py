@@ -1,16 +1,9 @@
-"""Small pieces of sentences that rows and steps share: counts, lists that are shortened, percentages.
+"""A row's life as sentences and as one line of characters, and the phrases that rows and steps share.
 
-In: numbers. Out: text. A list is never cut without saying how much was left out.
-
-A row's life in one line of characters: used, kept in a cache, away.
-
-In: a `RowLife` and a width. Out: one character for each equal share of the steps; a share in which the row was used at
-all counts as used, one in which it was cached at any time as kept.
-
-A row's life as sentences.
-
-In: a `RowLife`. Out: a headline, and a few sentences for every stay in a cache: fetched when and after what, used, kept
-why, moved why, given up why. Many stays are shortened to the first and the last ones, with the number left out.
+In: a `RowLife`. Out: a headline, and a few sentences for every stay in a cache: fetched when and after what, used, why
+it stayed, moved or was evicted. Of many stays the first and the last are told, with the number left out; no list is cut
+without saying so. The line (`strip`) has one character for each equal share of the steps: a share in which the row was
+used at all counts as used, one in which it was cached at any time as cached.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""What a step of a recorded run really waited for: the laps of its threads, summed and set against each other.
+"""Everything that one step does and waits for: its rows, where they came from, what leaves after it, and its time.
 
-In: the spans that one worker recorded (`recording/timeline.py`), as whoever reads the run folder has them. Out: a
-`MeasuredStep`, or None if that step was not recorded in full. While the training thread waited for rows, the reading
-thread did something: what it did longest is what the step waited for.
-
-Everything that one step does and waits for: its rows, where they came from, what leaves after it.
-
-In: the steps of a plan, played. Out: a `StepAccount` with one `WorkerAccount` for each worker. The steps after it are
-asked when the rows that it gave up are used again.
+In: the steps of a plan, played; for a recorded run also the spans of one worker (`recording/timeline.py`). Out: a
+`StepAccount` with one `WorkerAccount` for each worker, and a `MeasuredStep`, or None if that step was not recorded in
+full. While the training thread waited for rows, the reading thread did something: what it did longest is what the step
+waited for. Later steps are read on to see when evicted rows are used again.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ class Span(Protocol):
     """One thing that a thread did, in seconds since the run began."""
 
     @property
-    def lane(self) -> str: ...
+    def track(self) -> str: ...
 
     @property
     def what(self) -> str: ...
@@ -71,11 +67,11 @@ class MeasuredStep:
 
 def measured_step(spans: Sequence[Span], *, step: int, worker: int) -> MeasuredStep | None:
     """One worker's step, if the run recorded all of it."""
-    own = [span for span in spans if span.step == step and span.lane == TRAIN and span.what not in BETWEEN_STEPS]
+    own = [span for span in spans if span.step == step and span.track == TRAIN and span.what not in BETWEEN_STEPS]
     waits = [span for span in own if span.what == "wait_rows"]
     if not waits or not _ends(own):
         return None
-    reading = [span for span in spans if span.step == step and span.lane == READER]
+    reading = [span for span in spans if span.step == step and span.track == READER]
     fetch = next((span for span in reading if span.what == "fetch"), None)
     begun = min(span.begin for span in own)
 
@@ -218,15 +214,15 @@ def _worker_account(played: Played, record: Record, capacity_rows: int) -> Worke
     received = {kind.name: Traffic() for kind in (Kind.VALUE, Kind.MOVE)}
     sent = {kind.name: Traffic() for kind in (Kind.VALUE, Kind.MOVE)}
     gradients_sent, gradients_received = Traffic(), Traffic()
-    for parcel in played.arrived:
-        if parcel.target == worker:
-            received[parcel.kind.name].add(len(parcel.rows), parcel.critical)
-    for parcel in played.sent:
-        if parcel.kind != Kind.GRAD and parcel.source == worker:
-            sent[parcel.kind.name].add(len(parcel.rows), parcel.critical)
-        elif parcel.kind == Kind.GRAD and worker in (parcel.source, parcel.target):
-            mine = gradients_sent if parcel.source == worker else gradients_received
-            mine.add(len(parcel.rows), parcel.critical)
+    for transfer in played.arrived:
+        if transfer.target == worker:
+            received[transfer.kind.name].add(len(transfer.rows), transfer.critical)
+    for transfer in played.sent:
+        if transfer.kind != Kind.GRAD and transfer.source == worker:
+            sent[transfer.kind.name].add(len(transfer.rows), transfer.critical)
+        elif transfer.kind == Kind.GRAD and worker in (transfer.source, transfer.target):
+            mine = gradients_sent if transfer.source == worker else gradients_received
+            mine.add(len(transfer.rows), transfer.critical)
     arrived = sum(traffic.num_rows for traffic in received.values())
     return WorkerAccount(
         worker=worker,
@@ -289,7 +285,7 @@ class StepFollower:
             leaving, rows = account.leaving, self._watched[worker]
             if played.step == self.account.step + 1:
                 leaving.num_needed = len(played.records[worker].fetch) + sum(
-                    len(parcel.rows) for parcel in played.arrived if parcel.target == worker
+                    len(transfer.rows) for transfer in played.arrived if transfer.target == worker
                 )
             if played.step > self.account.known_until:
                 self._watched[worker] = rows[:0]

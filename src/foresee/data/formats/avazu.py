@@ -13,10 +13,9 @@ from typing import ClassVar
 
 import pyarrow.compute as pc
 
-from foresee.data.bad_lines import ReportBadLine
 from foresee.data.columns import Categorical, Columns
 from foresee.data.formats.delimited import Layout, delimited_chunks
-from foresee.data.source import RawChunk, SplitMode
+from foresee.data.source import RawChunk, ReportBadLine, SplitMode
 
 # fmt: off
 CATEGORIES = (

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from foresee.data.bad_lines import ReportBadLine
 from foresee.data.columns import Categorical, Columns, Dense, Transform
 from foresee.data.formats.delimited import Layout, delimited_chunks
-from foresee.data.source import RawChunk, SplitMode
+from foresee.data.source import RawChunk, ReportBadLine, SplitMode
 
 NUM_DENSE = 13
 NUM_CATEGORICAL = 26

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from foresee.data.bad_lines import ReportBadLine
 from foresee.data.columns import Columns
 from foresee.data.formats.delimited import Join, Layout, delimited_chunks, join_chunks
-from foresee.data.source import RawChunk, SplitMode
+from foresee.data.source import RawChunk, ReportBadLine, SplitMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foresee.base.arrays import Int64
-from foresee.data.bad_lines import BadLine, ReportBadLine
 from foresee.data.columns import Categorical, Columns
 from foresee.data.formats.text import LineBlock, line_blocks
-from foresee.data.source import RawChunk, SplitMode, check_files
+from foresee.data.source import BadLine, RawChunk, ReportBadLine, SplitMode, check_files
 from foresee.errors import DataError
 
 _LABEL = "label"

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from foresee.data.bad_lines import ReportBadLine
 from foresee.data.columns import Categorical, Columns
 from foresee.data.formats.csv import Csv
 from foresee.data.formats.delimited import Join, Layout, header_names
-from foresee.data.source import RawChunk, SplitMode, check_files
+from foresee.data.source import RawChunk, ReportBadLine, SplitMode, check_files
 from foresee.errors import DataError
 
 _TITLES = ("movie_title", "title")

@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from foresee.data.bad_lines import ReportBadLine
 from foresee.data.columns import Columns
 from foresee.data.formats.csv import own_names
 from foresee.data.formats.delimited import Join, join_chunks
-from foresee.data.source import RawChunk, SplitMode, check_names
+from foresee.data.source import RawChunk, ReportBadLine, SplitMode, check_names
 from foresee.errors import DataError
 
 CHUNK_SAMPLES = 65_536

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Float64
 from foresee.data.order import key_of
-from foresee.data.synthetic.population import Population, normal
-from foresee.data.synthetic.zipf import combine
+from foresee.data.synthetic.population import Population, combine, normal
 
 VARIANCE_SHARES = (0.55, 0.25, 0.20)
 """Row effects, dense effects, interactions."""

@@ -1,12 +1,9 @@
-"""Where a worker's model computes: on the CPU, or each on a GPU of its own.
+"""The dense part of a model that several workers train: its device, and its gradients averaged during backward.
 
-In: `train.device`, and which worker of its machine this is. Out: a device with its number, or a sentence. Rows, pulses
-and barriers go over gloo in either case; only dense gradients are on the device, and are summed over NCCL there.
-
-The dense half of a model that several workers train: its gradients are averaged while backward goes on.
-
-In: a module that is the same on every worker. Out: one whose backward leaves the mean gradient of all of them.
-No GPU has run the half of this that is for GPUs.
+In: `train.device` and which worker of its machine this is; a module that is the same on every worker. Out: a device
+with its number, or a sentence; a module whose backward leaves the mean gradient of all workers. Rows and control
+messages go over gloo; only dense gradients are on the device, and are summed over NCCL there. The GPU part of this has
+not been run on a GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from foresee.engine.exchange.link_scheduler import PATIENCE_SECONDS
+from foresee.engine.exchange.mesh import PATIENCE_SECONDS
 from foresee.errors import ConfigError
 
 CPU, CUDA = "cpu", "cuda"
@@ -82,7 +79,7 @@ class Sums:
         return not self._none.is_set()
 
     def wait(self) -> None:
-        """It orders, it guards nothing: who has waited for `PATIENCE_SECONDS` goes on."""
+        """Only an order, nothing depends on it: after `PATIENCE_SECONDS` a waiting thread goes on."""
         self._none.wait(PATIENCE_SECONDS)
 
     def begin(self) -> None:

@@ -1,19 +1,22 @@
-"""How workers reach each other: one all-to-all at a time on each of two lanes.
+"""How workers reach each other: all-to-alls on two lanes, and who may use the link when.
 
-The plan gives both sides all sizes. The lanes are separate, so that what is urgent never queues behind what is not.
-`TorchMesh` is torch.distributed; `foresee.testing.thread_mesh` connects workers that are threads of a test.
+The plan gives both sides all sizes. The critical and the background lane are separate, so that what a step waits for
+never queues behind what it does not. `TorchMesh` is torch.distributed; `TimedMesh` tells a timeline of every exchange.
 
-A mesh whose swaps a timeline sees: when, on which lane, how many bytes to and from each peer.
-
-In: the mesh of a run and its timeline. Out: a mesh that does the same. A run that is not recorded gets its own mesh
-back, so that nothing stands between it and its peers.
+`LinkScheduler`: background transfers wait while a critical transfer uses the link. It is closed from the moment a
+step's row gradients exist until the rows of the next step have left. Only the start of a fetch, a write-back or a
+background exchange waits, and never longer than `PATIENCE_SECONDS`: the scheduler orders, nothing depends on it. What
+has a whole step's time starts early while it is open; background computing runs while it is closed.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from enum import IntEnum
+from threading import Condition
 from typing import Protocol
 
 import torch
@@ -110,3 +113,54 @@ class TimedMesh:
 
     def _to_others(self, sizes: list[int], buffer: Tensor) -> dict[int, int]:
         return {peer: size * buffer.element_size() for peer, size in enumerate(sizes) if peer != self.rank}
+
+
+PATIENCE_SECONDS = 1.0
+EARLY_SHARE = 0.35
+"""Of the time for which the link was open the last time."""
+
+
+class LinkScheduler:
+    """Open at first. Any thread may wait; the training thread closes and opens it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = Condition()
+        self._opened_at: float | None = clock()
+        """None while it is closed."""
+        self._open_seconds = math.inf
+        """The last time."""
+
+    def close(self) -> None:
+        with self._changed:
+            if self._opened_at is not None:
+                self._open_seconds, self._opened_at = self._clock() - self._opened_at, None
+                self._changed.notify_all()
+
+    def open(self) -> None:
+        with self._changed:
+            self._opened_at = self._clock()
+            self._changed.notify_all()
+
+    def wait(self, *, for_early: bool = False) -> None:
+        """Blocks until the link is open; `for_early` (what has a whole step's time) until it has opened recently."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_early() if for_early else self._is_open(), PATIENCE_SECONDS)
+
+    def wait_for_closed(self) -> None:
+        """Blocks until the link is closed; returns at once if it never was."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._opened_at is None or self._open_seconds == math.inf, PATIENCE_SECONDS)
+
+    def _is_open(self) -> bool:
+        return self._opened_at is not None
+
+    def _is_early(self) -> bool:
+        return self._opened_at is not None and self._clock() - self._opened_at <= EARLY_SHARE * self._open_seconds
+
+
+class UnscheduledLink(LinkScheduler):
+    """For a worker without peers, which has no link to share: always open, so nothing waits."""
+
+    def close(self) -> None:
+        pass

@@ -1,7 +1,9 @@
-"""A worker among peers: rows and gradients go where its records say.
+"""The exchange of rows and gradients with other workers, as the records say; for one worker alone there is none.
 
-What is said when stands in `conversation`; here it is carried out, over a mesh. The background exchange has a thread
-and a lane of its own, so that neither queues behind the other.
+The training loop calls the same methods of an `Exchange` at each step. `LocalExchange` is a worker without peers: the
+row kernels update in one pass and nothing is sent. `PeerExchange` is one worker among several: `protocol` decides what
+is exchanged when, and here it is carried out over a mesh. The background exchange has a thread and a lane of its own,
+so that neither queues behind the other.
 """
 
 from __future__ import annotations
@@ -9,20 +11,79 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from foresee.base.arrays import Int32, Int64
 from foresee.engine.cache import Cache
 from foresee.engine.exchange.dense import Sums
-from foresee.engine.exchange.link_scheduler import LinkScheduler
-from foresee.engine.exchange.mesh import Mesh
+from foresee.engine.exchange.mesh import LinkScheduler, Mesh, UnscheduledLink
 from foresee.engine.exchange.protocol import ExchangeProtocol, Phases, Request, StartBackground, Swap, nothing
 from foresee.engine.exchange.schedule import ExchangeSchedule, Payload, pack, unpack
 from foresee.engine.planned_step import PlannedStep
 from foresee.plan.record import Record
 from foresee.store.contract import Layout, Rows
+
+
+class Exchange(Protocol):
+    """The phases of a step at which rows or gradients are exchanged."""
+
+    link: LinkScheduler
+    """Closed while critical transfers use the link."""
+
+    @property
+    def rank(self) -> int:
+        """Which worker this is."""
+        ...
+
+    def expect(self, record: Record) -> None:
+        """Long before the step, on the thread that plans: whatever can be worked out from the record alone."""
+        ...
+
+    def receive_rows(self, step: int, cache: Cache) -> None:
+        """Before the step: rows that peers sent for it take their slots."""
+        ...
+
+    def update(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> None:
+        """After backward: gradients go to the owners of their rows, and owners apply them."""
+        ...
+
+    def send_rows(self, record: Record, cache: Cache) -> None:
+        """After the evictions: rows leave for the peers that need them next."""
+        ...
+
+    def settle(self, cache: Cache) -> list[tuple[Int64, Rows]]:
+        """Waits for what travels in the background, so that the cache is the state after the last step.
+
+        Returns the rows that belong to this worker and are in no cache yet, because their step has not come: those,
+        with what the caches hold, are the whole state.
+        """
+        ...
+
+
+class LocalExchange:
+    """One worker: every row is its own."""
+
+    rank = 0
+
+    def __init__(self) -> None:
+        self.link: LinkScheduler = UnscheduledLink()
+
+    def expect(self, record: Record) -> None:
+        pass
+
+    def receive_rows(self, step: int, cache: Cache) -> None:
+        pass
+
+    def update(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> None:
+        cache.update(work, gradient)
+
+    def send_rows(self, record: Record, cache: Cache) -> None:
+        pass
+
+    def settle(self, cache: Cache) -> list[tuple[Int64, Rows]]:
+        return []
 
 
 class PeerExchange:
@@ -40,40 +101,40 @@ class PeerExchange:
         self.link = LinkScheduler()
         self._layout = layout
         self._mesh = mesh
-        self._lap = span
+        self._span = span
         self._dense = dense or Sums()
-        self._conversation = ExchangeProtocol(layout, mesh.rank, mesh.num_workers)
-        self._itineraries: dict[int, ExchangeSchedule] = {}
+        self._protocol = ExchangeProtocol(layout, mesh.rank, mesh.num_workers)
+        self._schedules: dict[int, ExchangeSchedule] = {}
         """Of steps that are planned and not done; as many as the pipeline's queues hold."""
         self._thread = ThreadPoolExecutor(1, "foresee-exchange")
         self._travelling: Future[None] | None = None
 
     def expect(self, record: Record) -> None:
-        self._itineraries[record.step] = ExchangeSchedule.of(record, self.num_workers)
+        self._schedules[record.step] = ExchangeSchedule.of(record, self.num_workers)
 
     def receive_rows(self, step: int, cache: Cache) -> None:
-        self._conversation.receive_rows(step, cache)
+        self._protocol.receive_rows(step, cache)
 
     def update(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> None:
-        itinerary, gradients = self._itineraries[work.record.step], _OfStep(work, gradient, cache, self.num_workers)
-        self._carry_out(self._conversation.update(work.record, itinerary, gradients, cache))
+        schedule, gradients = self._schedules[work.record.step], _OfStep(work, gradient, cache, self.num_workers)
+        self._carry_out(self._protocol.update(work.record, schedule, gradients, cache))
 
     def send_rows(self, record: Record, cache: Cache) -> None:
-        self._carry_out(self._conversation.send_rows(record, self._itineraries.pop(record.step), cache))
+        self._carry_out(self._protocol.send_rows(record, self._schedules.pop(record.step), cache))
 
     def settle(self, cache: Cache) -> list[tuple[Int64, Rows]]:
         self._finish_background()
-        return self._conversation.waiting()
+        return self._protocol.waiting()
 
     def close(self) -> None:
         self._finish_background()
         self._thread.shutdown()
 
-    def _carry_out(self, moments: Phases) -> None:
+    def _carry_out(self, phases: Phases) -> None:
         answer: Any = None
         while True:
             try:
-                request = moments.send(answer)
+                request = phases.send(answer)
             except StopIteration:
                 return
             answer = self._do(request)
@@ -82,16 +143,16 @@ class PeerExchange:
         if isinstance(request, Swap):
             return self._swap(request)
         if isinstance(request, StartBackground):
-            self._travelling = self._thread.submit(self._travel, request.moments)
+            self._travelling = self._thread.submit(self._travel, request.phases)
         else:
-            self._lap("update")
+            self._span("update")
             self._finish_background()
-            self._lap("background_wait")
+            self._span("background_wait")
         return None
 
-    def _travel(self, moments: Phases) -> None:
+    def _travel(self, phases: Phases) -> None:
         self.link.wait()
-        self._carry_out(moments)
+        self._carry_out(phases)
 
     def _finish_background(self) -> None:
         if self._travelling is not None:
@@ -100,14 +161,14 @@ class PeerExchange:
 
     def _swap(self, swap: Swap) -> list[Payload]:
         sent, sizes = pack(swap.contents, swap.outgoing, self._layout)
-        expected = [parcel.size(self._layout) for parcel in swap.incoming]
+        expected = [peer_buffer.size(self._layout) for peer_buffer in swap.incoming]
         meanwhile = swap.meanwhile
         if swap.after_dense and self._dense.under_way:
             meanwhile()
             meanwhile = nothing
-            self._lap("update")
+            self._span("update")
             self._dense.wait()
-            self._lap("dense_wait")
+            self._span("dense_wait")
         finish = self._mesh.start(swap.lane, sent, sizes, expected)
         meanwhile()
         return unpack(finish(), swap.incoming, self._layout)

@@ -1,4 +1,4 @@
-"""What a worker says to its peers in a step, and what it does with the answers. No thread, wire or clock inside.
+"""What a worker exchanges with its peers in a step, and what it does with the answers. No thread, wire or clock inside.
 
 Three exchanges belong to a step x, each one all-to-all whose sizes both sides know from the plan:
 
@@ -7,9 +7,9 @@ Three exchanges belong to a step x, each one all-to-all whose sizes both sides k
     background   everything with deadline x + 2, while step x + 1 computes
 
 Most rows of a step are used by one worker alone. They are applied while an exchange is under way: those that leave the
-cache during the first, the rest during the second, so that nobody waits for work that nobody waits for.
+cache during the first, the rest during the second, so that no peer waits for work that only one worker needs.
 
-The moments of a step are generators: they yield what has to be done by whoever has a wire (`Swap`, `StartBackground`,
+The phases of a step are generators: they yield what has to be sent or waited for (`Swap`, `StartBackground`,
 `FINISH_BACKGROUND`) and are sent the answer. `peers.PeerExchange` carries them out over a mesh; the simulation of
 `foresee.testing` carries out the very same in one thread.
 
@@ -68,9 +68,9 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class StartBackground:
-    """Carry these moments out beside the next step."""
+    """Carry these phases out while the next step computes."""
 
-    moments: Phases
+    phases: Phases
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,39 +126,39 @@ class ExchangeProtocol:
             cache.put(arrival.move_slots, arrival.moved)
             cache.table.adopt(arrival.move_slots, arrival.moved_rows)
 
-    def update(self, record: Record, itinerary: ExchangeSchedule, gradients: Gradients, cache: Cache) -> Phases:
+    def update(self, record: Record, schedule: ExchangeSchedule, gradients: Gradients, cache: Cache) -> Phases:
         """After backward: gradients go to the owners of their rows, and owners apply."""
-        sums = gradients.sums(itinerary.travelling)
+        sums = gradients.sums(schedule.travelling)
         arrived = yield Swap(
-            Lane.CRITICAL, self._sent(sums, itinerary.gradients_sent), itinerary.gradients_out,
-            itinerary.gradients_in, partial(gradients.apply, itinerary.alone_leaving),
+            Lane.CRITICAL, self._sent(sums, schedule.gradients_sent), schedule.gradients_out,
+            schedule.gradients_in, partial(gradients.apply, schedule.alone_leaving),
         )  # fmt: skip
-        self._apply(_Unfinished(record.step, itinerary.now, _some(sums, itinerary.now.own)), arrived, cache)
+        self._apply(_Unfinished(record.step, schedule.now, _some(sums, schedule.now.own)), arrived, cache)
         # The background exchange of the step before must be over before rows are evicted or sent.
         yield FINISH_BACKGROUND
-        self._unfinished = _Unfinished(record.step, itinerary.late, _some(sums, itinerary.late.own))
-        self._late_gradients = self._sent(sums, itinerary.background_sent)
-        self._remaining = partial(gradients.apply, itinerary.alone_staying)
+        self._unfinished = _Unfinished(record.step, schedule.late, _some(sums, schedule.late.own))
+        self._late_gradients = self._sent(sums, schedule.background_sent)
+        self._remaining = partial(gradients.apply, schedule.alone_staying)
 
-    def send_rows(self, record: Record, itinerary: ExchangeSchedule, cache: Cache) -> Phases:
+    def send_rows(self, record: Record, schedule: ExchangeSchedule, cache: Cache) -> Phases:
         """After the evictions: rows leave for the peers that need them next."""
         next_step = record.step + 1
         later = [
-            self._rows(parcel, cache, gradients.gradients)
-            for parcel, gradients in zip(itinerary.background_out, self._late_gradients, strict=True)
+            self._rows(peer_buffer, cache, gradients.gradients)
+            for peer_buffer, gradients in zip(schedule.background_out, self._late_gradients, strict=True)
         ]
-        soon = [self._rows(parcel, cache) for parcel in itinerary.rows_out]
-        cache.table.free(itinerary.moved)
+        soon = [self._rows(peer_buffer, cache) for peer_buffer in schedule.rows_out]
+        cache.table.free(schedule.moved)
         cache.table.free(record.drop)
         unfinished = self._unfinished
         assert unfinished is not None
         arrived = yield Swap(
-            Lane.CRITICAL, soon, itinerary.rows_out, itinerary.rows_in, self._remaining, after_dense=True
+            Lane.CRITICAL, soon, schedule.rows_out, schedule.rows_in, self._remaining, after_dense=True
         )
         self._remaining = nothing
-        self._arrive(next_step, itinerary.rows_in, arrived)
+        self._arrive(next_step, schedule.rows_in, arrived)
         # Only now: what is not urgent must not take the link from what is.
-        yield StartBackground(self._travel(next_step + 1, later, itinerary, unfinished, cache))
+        yield StartBackground(self._travel(next_step + 1, later, schedule, unfinished, cache))
 
     def waiting(self) -> list[tuple[Int64, Rows]]:
         """Rows that belong to this worker and are in no cache yet, because their step has not come.
@@ -169,10 +169,10 @@ class ExchangeProtocol:
         return [(arrival.moved_rows, arrival.moved) for arrival in arrivals if len(arrival.moved_rows)]
 
     def _travel(
-        self, deadline: int, contents: list[Payload], itinerary: ExchangeSchedule, unfinished: _Unfinished, cache: Cache
+        self, deadline: int, contents: list[Payload], schedule: ExchangeSchedule, unfinished: _Unfinished, cache: Cache
     ) -> Phases:
-        incoming = itinerary.background_in
-        arrived = yield Swap(Lane.BACKGROUND, contents, itinerary.background_out, incoming)
+        incoming = schedule.background_in
+        arrived = yield Swap(Lane.BACKGROUND, contents, schedule.background_out, incoming)
         self._apply(unfinished, arrived, cache)
         self._arrive(deadline, incoming, arrived)
 
@@ -186,23 +186,25 @@ class ExchangeProtocol:
         """The gradients for each worker."""
         return [replace(self._empty, gradients=sums.numpy()[at]) if len(at) else self._empty for at in places]
 
-    def _rows(self, parcel: PeerBuffer, cache: Cache, gradients: Float32 | None = None) -> Payload:
+    def _rows(self, peer_buffer: PeerBuffer, cache: Cache, gradients: Float32 | None = None) -> Payload:
         contents = self._empty if gradients is None else replace(self._empty, gradients=gradients)
-        if len(parcel.values):
-            contents = replace(contents, values=cache.copy(parcel.values).values)
-        if len(parcel.moves):
-            contents = replace(contents, moved=cache.copy(parcel.moves), moved_rows=cache.table.row[parcel.moves])
+        if len(peer_buffer.values):
+            contents = replace(contents, values=cache.copy(peer_buffer.values).values)
+        if len(peer_buffer.moves):
+            contents = replace(
+                contents, moved=cache.copy(peer_buffer.moves), moved_rows=cache.table.row[peer_buffer.moves]
+            )
         return contents
 
     def _arrive(self, deadline: int, incoming: list[PeerBuffer], arrived: list[Payload]) -> None:
-        for parcel, content in zip(incoming, arrived, strict=True):
-            if not (len(parcel.values) or len(parcel.moves)):
+        for peer_buffer, content in zip(incoming, arrived, strict=True):
+            if not (len(peer_buffer.values) or len(peer_buffer.moves)):
                 continue
-            copies = Rows.empty(len(parcel.values), self._layout)
+            copies = Rows.empty(len(peer_buffer.values), self._layout)
             copies.values[:] = content.values
             copies.state[:] = 0.0
             copies.versions[:] = 0
-            arrival = _Arrival(parcel.values, copies, parcel.moves, content.moved, content.moved_rows)
+            arrival = _Arrival(peer_buffer.values, copies, peer_buffer.moves, content.moved, content.moved_rows)
             self._arrivals.setdefault(deadline, []).append(arrival)
 
 

@@ -1,15 +1,11 @@
-"""Rows of several kinds in one flat buffer for each peer, and back.
+"""What of a record is sent in which exchange, and how it is laid out in one flat buffer for each peer.
 
-In: the transfers of a record that go over together, and the arrays they are taken from. Out: one float32 buffer with
-the peers' parts one after another, and the sizes of the parts. Both sides know all sizes from their records, so nothing
-but rows travels. In a part, gradients come first, then copies, then the values, states, versions and ids of rows that
-move: column after column, versions and ids as their bits, so that what arrives is used where it lies.
+In: the record of one worker and step. Out: an `ExchangeSchedule`: a `PeerBuffer` for each peer in each of the step's
+three exchanges (gradients, rows, background; see `protocol`), and where in the step's gradients they are taken from and
+added to. Pure: it follows from the record alone, so both ends come to the same sizes, long before the step.
 
-What of a record goes over in which exchange, and which rows are applied when.
-
-In: the record of one worker and step. Out: parcels for each of the step's three exchanges (gradients, rows,
-background; see `conversation`), and where in the step's gradients they are taken from and added to. Pure: it follows
-from the record alone, so both ends of a transfer come to the same sizes, and it is worked out long before the step.
+`pack` and `unpack`: one float32 buffer with the peers' parts one after another. In a part, gradients come first, then
+copies, then values, states, versions and ids of moved rows: column after column, whole numbers as their bits.
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ class PeerBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What is in a parcel."""
+    """The rows and gradients that a `PeerBuffer` describes."""
 
     gradients: Float32  # [rows, width]
     values: Float32  # [rows, width]
@@ -60,43 +56,44 @@ def move_width(layout: Layout) -> int:
     return layout.width + layout.state_width + 3
 
 
-def parcels_of(transfers: Transfers, exchange: Int32, num_workers: int) -> list[list[PeerBuffer]]:
-    """For each of the exchanges 0, 1 and 2 one parcel for each worker; `exchange` says which a transfer belongs to."""
+def peer_buffers_of(transfers: Transfers, exchange: Int32, num_workers: int) -> list[list[PeerBuffer]]:
+    """For each of the exchanges 0, 1 and 2 one buffer for each worker; `exchange` says which a transfer belongs to."""
     num_piles = NUM_EXCHANGES * num_workers * len(KINDS)
     pile = (exchange * num_workers + transfers.peer) * len(KINDS) + transfers.kind
     order = np.argsort(pile, kind="stable")
     ends = np.searchsorted(pile[order], np.arange(1, num_piles))
     piles = np.split(transfers.slot[order], ends)
     return [
-        [_parcel(peer, piles[(number * num_workers + peer) * len(KINDS) :]) for peer in range(num_workers)]
+        [_peer_buffer(peer, piles[(number * num_workers + peer) * len(KINDS) :]) for peer in range(num_workers)]
         for number in range(NUM_EXCHANGES)
     ]
 
 
-def _parcel(peer: int, of_kinds: list[Int32]) -> PeerBuffer:
+def _peer_buffer(peer: int, of_kinds: list[Int32]) -> PeerBuffer:
     return PeerBuffer(peer, of_kinds[GRAD], of_kinds[VALUE], of_kinds[MOVE])
 
 
-def pack(contents: list[Payload], parcels: list[PeerBuffer], layout: Layout) -> tuple[Tensor, list[int]]:
+def pack(contents: list[Payload], peer_buffers: list[PeerBuffer], layout: Layout) -> tuple[Tensor, list[int]]:
     """One buffer for all peers, and how much of it is whose."""
-    sizes = [parcel.size(layout) for parcel in parcels]
+    sizes = [peer_buffer.size(layout) for peer_buffer in peer_buffers]
     buffer = torch.empty(sum(sizes))
     begin = 0
-    for parcel, content in zip(parcels, contents, strict=True):
+    for peer_buffer, content in zip(peer_buffers, contents, strict=True):
         moved = content.moved
         columns = (content.gradients, content.values, moved.values, moved.state, moved.versions, content.moved_rows)
         begin = _write(buffer.numpy(), begin, columns)
-        assert begin == sum(sizes[: parcel.peer + 1]), "contents are not what the parcel says"
+        assert begin == sum(sizes[: peer_buffer.peer + 1]), "contents are not what the buffer describes"
     return buffer, sizes
 
 
-def unpack(buffer: Tensor, parcels: list[PeerBuffer], layout: Layout) -> list[Payload]:
+def unpack(buffer: Tensor, peer_buffers: list[PeerBuffer], layout: Layout) -> list[Payload]:
     """What each peer sent, as views of the buffer."""
     floats, contents, begin = buffer.numpy(), [], 0
-    for parcel in parcels:
-        num_moves = len(parcel.moves)
+    for peer_buffer in peer_buffers:
+        num_moves = len(peer_buffer.moves)
         shapes = (
-            (len(parcel.gradients), layout.width), (len(parcel.values), layout.width), (num_moves, layout.width),
+            (len(peer_buffer.gradients), layout.width), (len(peer_buffer.values), layout.width),
+            (num_moves, layout.width),
             (num_moves, layout.state_width), (num_moves, 1), (num_moves, 2),
         )  # fmt: skip
         columns = []
@@ -162,8 +159,8 @@ class ExchangeSchedule:
     @classmethod
     def of(cls, record: Record, num_workers: int) -> ExchangeSchedule:
         send, recv = record.send, record.recv
-        gradients_out, rows_out, background_out = parcels_of(send, _exchange(send, record.step), num_workers)
-        gradients_in, rows_in, background_in = parcels_of(recv, _exchange(recv, record.step), num_workers)
+        gradients_out, rows_out, background_out = peer_buffers_of(send, _exchange(send, record.step), num_workers)
+        gradients_in, rows_in, background_in = peer_buffers_of(recv, _exchange(recv, record.step), num_workers)
         gradient_out = send.kind == Kind.GRAD
         slots = np.unique(np.concatenate([send.slot[gradient_out], recv.slot[recv.kind == Kind.GRAD]]))
         positions = _Positions(record.unique)
@@ -177,8 +174,8 @@ class ExchangeSchedule:
             background_out=background_out,
             background_in=background_in,
             travelling=positions.of(slots),
-            gradients_sent=[np.searchsorted(slots, parcel.gradients) for parcel in gradients_out],
-            background_sent=[np.searchsorted(slots, parcel.gradients) for parcel in background_out],
+            gradients_sent=[np.searchsorted(slots, peer_buffer.gradients) for peer_buffer in gradients_out],
+            background_sent=[np.searchsorted(slots, peer_buffer.gradients) for peer_buffer in background_out],
             now=_joint(slots, gradients_in),
             late=_joint(slots, background_in),
             alone_leaving=alone[leaves],
@@ -194,8 +191,8 @@ def _exchange(transfers: Transfers, step: int) -> Int32:
 
 
 def _joint(travelling: Int32, incoming: list[PeerBuffer]) -> Joint:
-    slots = np.unique(np.concatenate([parcel.gradients for parcel in incoming]))
-    added = [np.searchsorted(slots, parcel.gradients) for parcel in incoming]
+    slots = np.unique(np.concatenate([peer_buffer.gradients for peer_buffer in incoming]))
+    added = [np.searchsorted(slots, peer_buffer.gradients) for peer_buffer in incoming]
     return Joint(slots, np.searchsorted(travelling, slots), added)
 
 

@@ -24,7 +24,7 @@ class Agreed:
 
 
 class StepSync:
-    """Every worker makes it at the same point of its program and beats after every step."""
+    """Every worker makes it at the same point of its program and calls `agree` after every step."""
 
     def __init__(self) -> None:
         self._group = dist.new_group()

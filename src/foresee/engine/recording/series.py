@@ -1,14 +1,11 @@
-"""A run in figures, one point for an interval of steps: seconds by activity, bytes by link, what the cache held.
+"""A run in figures, one point for an interval of steps, and the file they are written to: RUN/timeline/worker-N.jsonl.
 
-In: every step's work, and at the end of an interval the cache and the sums of all lanes. Out: lines of the recording.
-Sums are exact over all steps; what takes a look at every row of a step, the counts by table, is taken at the last step
-of each interval only. Bytes are those of the rows themselves, without what a wire adds.
+In: every step's work, and at the end of an interval the cache and the sums of all tracks. Out: one JSON object a line:
+seconds by activity, bytes by link, what the cache held. Sums are exact over all steps; counts by table look at every
+row of a step and are taken at the last step of an interval only. Bytes are those of the rows, without the wire's own.
 
-The file of one worker's recording: RUN/timeline/worker-N.jsonl, one JSON object a line.
-
-In: lines. Out: a file that a later start of the run continues. Steps that will be trained again are forgotten first, so
-that every step stands there once and the file does not grow with the number of starts. A recording is no result: what
-cannot be written is given up with a warning, once, and training goes on.
+A later start of the run continues the file: steps that will be trained again are removed first. A recording is no
+result: if it cannot be written, training goes on after one warning.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from foresee.store.contract import Layout
 EVERY_STEPS_MIN = 10
 """Of a short run: a point more often would cost more than it shows."""
 TABLES_EVERY_POINTS = 10
-LaneSeconds = dict[str, dict[str, float]]
+TrackSeconds = dict[str, dict[str, float]]
 
 
 class Series:
@@ -48,9 +45,9 @@ class Series:
         # Never set back: a background exchange may add to it at any moment. Each number is one thread's.
         self._peers = np.zeros((num_workers, 4), np.int64)
 
-    def start(self, step: int, now: float, lanes: LaneSeconds) -> None:
+    def start(self, step: int, now: float, tracks: TrackSeconds) -> None:
         """An interval begins."""
-        self._step, self._now, self._lanes = step, now, lanes
+        self._step, self._now, self._tracks = step, now, tracks
         self._loss, self._losses = 0.0, 0
         self._lookups, self._unique, self._fetched, self._evicted, self._received = 0, 0, 0, 0, 0
         self._store = np.zeros((self._num_links, 2), np.int64)
@@ -95,20 +92,20 @@ class Series:
             self._store[0] += len(record.fetch), len(record.evict)
 
     def read(
-        self, work: PlannedStep, cache: Cache, now: float, lanes: LaneSeconds, ahead: dict[str, int]
+        self, work: PlannedStep, cache: Cache, now: float, tracks: TrackSeconds, ahead: dict[str, int]
     ) -> list[dict[str, Any]]:
         """The lines of the interval that ends with this step; a new one begins."""
         steps_done, peers_now = work.record.step + 1, self._peers.copy()
         peers = peers_now - self._peers_before
         line = {
             "kind": "series", "step": steps_done, "steps": steps_done - self._step,
-            "seconds": round(now - self._now, 6), "lanes": _differences(lanes, self._lanes),
+            "seconds": round(now - self._now, 6), "lanes": _differences(tracks, self._tracks),
             "lookups": self._lookups, "unique": self._unique, "fetched": self._fetched, "evicted": self._evicted,
             "received": self._received, "occupied": int(np.count_nonzero(cache.table.row != EMPTY)), "ahead": ahead,
             "store_bytes": (self._store * self._row_bytes).tolist(), "peer_bytes": peers.tolist(),
             "loss": self._loss / self._losses if self._losses else None,
         }  # fmt: skip
-        self.start(steps_done, now, lanes)
+        self.start(steps_done, now, tracks)
         self._peers_before = peers_now
         last = steps_done == self._num_steps
         return [line, *([self._tables_line(steps_done)] if last or self._tables_due(steps_done) else [])]
@@ -150,7 +147,7 @@ def rows_of(work: PlannedStep, cache: Cache) -> Int64:
     return rows
 
 
-def _differences(now: LaneSeconds, before: LaneSeconds) -> LaneSeconds:
+def _differences(now: TrackSeconds, before: TrackSeconds) -> TrackSeconds:
     return {
         track: {what: round(total - before.get(track, {}).get(what, 0.0), 6) for what, total in sums.items()}
         for track, sums in now.items()

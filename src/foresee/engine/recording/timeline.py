@@ -1,12 +1,12 @@
-"""What a run records of itself for `foresee report` and `foresee watch`: who did what when, and how it all went.
+"""What a run records of itself for `foresee report` and `foresee watch`: which thread did what when, and how it went.
 
-Every thread of a worker has a track, and says after each thing it did what that was: `track.span("fetch", step, bytes)`.
-A span begins where the track's last one ended, so the spans of a track cover its whole time. Always kept are sums over
-an interval of steps (`series`); during a few windows of steps, spread over the run, every span is kept as well.
+Every thread of a worker has a track, and says after each activity what it was: `track.span("fetch", step, bytes)`.
+A span begins where the track's last one ended, so the spans of a track cover its whole time. Sums over an interval of
+steps are always recorded (`series`); during a few windows of steps, spread over the run, every span is as well.
 
-In: spans, and the work and cache of every step. Out: lines of RUN/timeline/worker-N.jsonl, at most `spans_max` spans and
-`series_points` points, whatever the length of the run. It changes nothing that a run computes; without a recording, a
-lap is a call of an empty function.
+In: spans, and the work and cache of every step. Out: lines of RUN/timeline/worker-N.jsonl, at most `spans_max` spans
+and `series_points` points, whatever the length of the run. It changes nothing that a run computes; without a recording,
+a span is a call of an empty function.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ WINDOW_STEPS = 12
 """Steps that are recorded in one piece: a little more than a fetch is ahead of its step."""
 SPANS_PER_STEP_MAX = 40
 TRAIN = "train"
-"""The lane of the thread that trains."""
+"""The track of the thread that trains."""
 UPDATE = "update"
-"""The lane of the thread of updates that begin during backward."""
+"""The track of the thread of updates that begin during backward."""
 UPDATE_THREAD = "foresee-update"
 EXCHANGE = "exchange"
-"""The lane of the thread that swaps rows with peers in the background."""
+"""The track of the thread that swaps rows with peers in the background."""
 
 
 class Track(Protocol):
     """One thread of a worker."""
 
     def span(self, what: str, step: int, num_bytes: int = 0) -> None:
-        """Says what the thread did since its last lap, and for which step."""
+        """Says what the thread did since its last span, and for which step."""
         ...
 
 
@@ -54,7 +54,7 @@ class Timeline(Protocol):
         ...
 
     def track(self, name: str) -> Track:
-        """The lane of the calling thread, which begins now."""
+        """The track of the calling thread, which begins now."""
         ...
 
     def arrived(self, work: PlannedStep, cache: Cache) -> None:
@@ -78,7 +78,7 @@ class Timeline(Protocol):
         ...
 
 
-class NoLane:
+class NoTrack:
     """A thread of a run that is not recorded."""
 
     def span(self, what: str, step: int, num_bytes: int = 0) -> None:
@@ -94,7 +94,7 @@ class NoTimeline:
         pass
 
     def track(self, name: str) -> Track:
-        return _NO_LANE
+        return _NO_TRACK
 
     def arrived(self, work: PlannedStep, cache: Cache) -> None:
         pass
@@ -112,12 +112,12 @@ class NoTimeline:
         pass
 
 
-_NO_LANE = NoLane()
+_NO_TRACK = NoTrack()
 NOT_RECORDED = NoTimeline()
 
 
 class Span(NamedTuple):
-    """One lap of a window, in seconds since the recording began."""
+    """One span of a window, in seconds since the recording began."""
 
     track: str
     what: str
@@ -133,7 +133,7 @@ class RecordedTrack:
     def __init__(self, name: str, recording: Recording) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.last_step: dict[str, int] = {}
-        """The latest step of each kind of lap."""
+        """The latest step of each kind of span."""
         self._name, self._recording, self._clock = name, recording, recording.clock
         self._last = self._clock()
 
@@ -148,7 +148,7 @@ class RecordedTrack:
 
 
 class Recording:
-    """A run that is recorded into a folder, in a file for each worker. One thread trains; others may only lap."""
+    """A run that is recorded into a folder, in a file for each worker. One thread trains; others may only add spans."""
 
     def __init__(
         self, folder: Path, *, timeline_steps: int = 96, series_points: int = 1000, num_servers: int = 0,
@@ -158,10 +158,10 @@ class Recording:
         self.step = 0
         self.spans: list[Span] = []
         self.spans_until = float("-inf")
-        """Laps that began before are kept as spans."""
+        """Spans that began before are kept."""
         self._folder, self._timeline_steps, self._series_points = folder, timeline_steps, series_points
         self._num_servers = num_servers
-        self._lanes: dict[str, RecordedTrack] = {}
+        self._tracks: dict[str, RecordedTrack] = {}
         self._spans_left = timeline_steps * SPANS_PER_STEP_MAX
         self._last_done: tuple[PlannedStep, Cache] | None = None
 
@@ -174,11 +174,11 @@ class Recording:
             num_workers=header.num_workers,
         )  # fmt: skip
         self._file.append([self._start_line(header, layout, num_steps, worker)])
-        self._series.start(header.first_step, self.clock(), self._lane_seconds())
+        self._series.start(header.first_step, self.clock(), self._track_seconds())
         self._open_or_close(header.first_step)
 
     def track(self, name: str) -> RecordedTrack:
-        track = self._lanes[name] = self._lanes.get(name) or RecordedTrack(name, self)
+        track = self._tracks[name] = self._tracks.get(name) or RecordedTrack(name, self)
         return track
 
     def arrived(self, work: PlannedStep, cache: Cache) -> None:
@@ -217,21 +217,21 @@ class Recording:
             self._write_spans()
 
     def _write_point(self, work: PlannedStep, cache: Cache) -> None:
-        self._file.append(self._series.read(work, cache, self.clock(), self._lane_seconds(), self._ahead(work)))
+        self._file.append(self._series.read(work, cache, self.clock(), self._track_seconds(), self._ahead(work)))
 
     def _write_spans(self) -> None:
         spans, self.spans = self.spans[: max(0, self._spans_left)], []
         self._spans_left -= len(spans)
         self._file.append([span_line(span) for span in spans])
 
-    def _lane_seconds(self) -> dict[str, dict[str, float]]:
-        return {name: dict(track.seconds) for name, track in list(self._lanes.items())}
+    def _track_seconds(self) -> dict[str, dict[str, float]]:
+        return {name: dict(track.seconds) for name, track in list(self._tracks.items())}
 
     def _ahead(self, work: PlannedStep) -> dict[str, int]:
         """Steps beyond the one just done that others have reached."""
         reached = {"looked_at": work.record.step + work.looked_ahead_steps if work.looked_ahead_steps else None}
         for track, what, name in (("planner", "plan", "planned"), ("reader", "fetch", "fetched")):
-            reached[name] = self._lanes[track].last_step.get(what) if track in self._lanes else None
+            reached[name] = self._tracks[track].last_step.get(what) if track in self._tracks else None
         return {name: max(0, step - work.record.step) for name, step in reached.items() if step is not None}
 
     def _start_line(self, header: Header, layout: Layout, num_steps: int, worker: int) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class Recording:
 
 
 def window_steps(num_steps: int, timeline_steps: int) -> frozenset[int]:
-    """The steps whose laps are kept: windows spread evenly over the run, each in the middle of its part."""
+    """The steps whose spans are kept: windows spread evenly over the run, each in the middle of its part."""
     if timeline_steps >= num_steps:
         return frozenset(range(num_steps))
     num_windows = max(1, timeline_steps // WINDOW_STEPS) if timeline_steps else 0

@@ -29,7 +29,7 @@ from torch import nn
 
 from foresee.base.arrays import Int64
 from foresee.data.click_log import ClickLog
-from foresee.data.folder import new_folder
+from foresee.data.writer import new_folder
 from foresee.engine.tables import Tables
 from foresee.errors import StoreError
 from foresee.run import checkpoint

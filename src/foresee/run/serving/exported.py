@@ -5,13 +5,9 @@
 
 In: raw samples as the raw log had them: records, a dict of columns, a data frame, Arrow. Out: probabilities. Values
 become ids and numbers as they did when the log was prepared: values it has not seen go to the unknown row, and what
-cannot be right is refused with its column and row. Tables are mapped, not loaded.
-
-The tables of an export, mapped and not loaded: safetensors files of all rows, or of those that were ever written.
-
-In: a folder and what its `export.json` says of each table. Out: a store that can only be read. Rows that a file leaves
-out have their initial values, which follow from the seed: the same bytes as the store had them that was exported.
-Anybody may have made these files, so each is checked against its own length and shapes before a row is read.
+cannot be right is refused with its column and row. Tables are mapped, not loaded; rows that a file leaves out have
+their initial values, which follow from the seed. Anybody may have made these files, so each is checked against its own
+length and shapes before a row is read.
 """
 
 from __future__ import annotations
@@ -49,8 +45,7 @@ from foresee.run.checkpoint import load_model
 from foresee.run.evaluation import EVALUATION_BATCH_SIZE, judging, look_up
 from foresee.run.metrics import sigmoid
 from foresee.run.serving.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION, READABLE_VERSIONS
-from foresee.run.serving.raw_reading import check_ids, read_numbers, read_values
-from foresee.run.serving.raw_table import RawTable, raw_table
+from foresee.run.serving.raw_reading import RawTable, check_ids, raw_table, read_numbers, read_values
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.initial import initial_values
 from foresee.store.layouts import SEED_MAX, WIDTH_MAX
@@ -188,8 +183,8 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
     tables = {table.name for table in description.tables}
     if not tables or len({table.width for table in description.tables}) > 1:
         raise ValueError("its tables are none, or of several widths")
-    if strangers := {feature.table for feature in description.features} - (tables & description.vocabularies.keys()):
-        raise ValueError(f"table {json_fields.shown(min(strangers))} of a feature is not described")
+    if undescribed := {feature.table for feature in description.features} - (tables & description.vocabularies.keys()):
+        raise ValueError(f"table {json_fields.shown(min(undescribed))} of a feature is not described")
     if description.vocabularies.keys() - tables:
         raise ValueError("it has a vocabulary of no table")
     return description

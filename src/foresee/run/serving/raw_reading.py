@@ -1,16 +1,20 @@
-"""Raw cells of samples to score, read as training read them, or refused with the column and the row.
+"""Raw samples to score, in whatever form a program has them, read as training read them or refused by column and row.
 
-In: a column of a `RawTable` and what the log says of the feature (separator, missing markers, what its raw values
-were). Out: the values that a vocabulary looks up, or numbers for a transform. Text and Arrow cells go through
-`data.cells.values_of`, the function that prepared the log. A value of another type is written as the log's values were
-if there is only one way to do that; 449818.0 in a column of whole numbers is 449818. Whatever could be two things, such
-as 7 where the log had text ("7" or "007"), is refused: scored as an unknown value it would be wrong without a word.
+In: an Arrow table or record batch, a dict of columns, a pandas frame (pandas is not imported here), anything that hands
+itself over as an Arrow stream, or a list of records, as a `RawTable`; and what the log says of each feature. Out: the
+values that a vocabulary looks up, or numbers for a transform. Text and Arrow cells go through `data.cells.values_of`,
+the function that prepared the log. A value of another type is written as the log's values were if there is only one way
+to do that: 449818.0 in a column of whole numbers is 449818. Whatever could be two things, such as 7 where the log had
+text ("7" or "007"), is refused: scored as an unknown value it would be wrong without a word.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +24,94 @@ from foresee.base.arrays import Float64
 from foresee.data.cells import is_list, numbers_of, raw_cells, to_mask, to_numpy, values_of
 from foresee.data.schema import DenseFeature, Feature, RawType
 from foresee.errors import DataError
-from foresee.run.serving.raw_table import Cells, RawTable
+
+Cells: TypeAlias = Any
+"""A pyarrow.Array, or a list of Python values."""
+FORMS = "a list of records, a dict of columns, a data frame, or an Arrow table or record batch"
+
+
+@dataclass(frozen=True, slots=True)
+class RawTable:
+    """Columns of one length."""
+
+    names: tuple[str, ...]
+    column: Callable[[str], Cells]
+    """The cells of a column that is among the names."""
+    num_rows: int
+    place: Callable[[int], str] = "row {}".format
+    """Where a row stands, for sentences; rows count from 0."""
+
+    def cells(self, name: str) -> Cells:
+        """The cells of a column, if there is exactly one of that name."""
+        num_found = self.names.count(name)
+        if num_found == 0 and self.num_rows:
+            found = ", ".join(self.names[:20]) + (", …" if len(self.names) > 20 else "")
+            raise DataError(f"there is no column {name!r}, only {found}; give it, with None where nothing is known")
+        if num_found > 1:
+            raise DataError(f"column {name!r} stands {num_found} times; rename or leave out all but one")
+        return self.column(name) if num_found else []
+
+
+def raw_table(data: Any) -> RawTable:
+    """Any of the forms, or a sentence that names them."""
+    if isinstance(data, RawTable):
+        return data
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return RawTable(tuple(data.schema.names), lambda name: _array(data.column(name)), data.num_rows)
+    if isinstance(data, Mapping):
+        return _of_columns(data)
+    if hasattr(data, "iloc") and hasattr(data, "columns"):
+        own = dict(zip(map(str, data.columns), data.columns, strict=True))
+        return RawTable(tuple(map(str, data.columns)), lambda name: _array(data[own[name]]), len(data))
+    if hasattr(data, "__arrow_c_stream__"):
+        return raw_table(pa.table(data))
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        return _of_records(list(data))
+    raise DataError(f"{type(data).__name__} holds no samples; give {FORMS}")
+
+
+def _of_columns(data: Mapping[Any, Any]) -> RawTable:
+    for name, column in data.items():
+        if isinstance(column, str | bytes | Mapping) or not hasattr(column, "__len__"):
+            raise DataError(f"{name!r} is {_shown(column)}, not a column of cells; to score one sample, give [{{…}}]")
+    lengths = Counter(len(column) for column in data.values())
+    if len(lengths) > 1:
+        usual = lengths.most_common(1)[0][0]
+        name = next(name for name, column in data.items() if len(column) != usual)
+        raise DataError(f"column {name!r} has {len(data[name])} cells where others have {usual}; give all the same")
+    return RawTable(tuple(map(str, data)), lambda name: _array(data[name]), next(iter(lengths), 0))
+
+
+def _of_records(records: Sequence[Any]) -> RawTable:
+    for index, record in enumerate(records):
+        if not isinstance(record, Mapping):
+            raise DataError(f"row {index} is {_shown(record)}, not a record of names and values; give {FORMS}")
+
+    def column(name: str) -> Cells:
+        for index, record in enumerate(records):
+            if name not in record:
+                raise DataError(f"row {index} has no {name!r}; give it, or None where the value is not known")
+        return [record[name] for record in records]
+
+    return RawTable(tuple(dict.fromkeys(name for record in records for name in record)), column, len(records))
+
+
+def _array(column: Any) -> Cells:
+    """A column as Arrow has it; Python values as they are, if Arrow has no type that fits all of them."""
+    if isinstance(column, list | tuple):
+        return list(column)
+    if not isinstance(column, pa.Array | pa.ChunkedArray):
+        try:
+            column = pa.array(column, from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return list(column)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "…"
+
 
 EXACT_FLOAT_MAX = 1 << 53
 """Above this a float has lost the last digits of a whole number."""

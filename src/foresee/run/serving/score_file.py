@@ -19,13 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from foresee.base.arrays import Float32
-from foresee.data.bad_lines import BadLine
 from foresee.data.formats.delimited import Layout, delimited_chunks
-from foresee.data.source import check_files, check_names
+from foresee.data.source import BadLine, check_files, check_names
 from foresee.errors import DataError
 from foresee.run.evaluation import EVALUATION_BATCH_SIZE
 from foresee.run.serving.exported import Exported
-from foresee.run.serving.raw_table import RawTable, raw_table
+from foresee.run.serving.raw_reading import RawTable, raw_table
 
 HEADER = "probability"
 PIECE_ROWS = 4 * EVALUATION_BATCH_SIZE

@@ -1,7 +1,7 @@
 """A deterministic simulation of planner, trainers and servers in one thread, from one seed.
 
-In: a seed. Out: an `Outcome`: what went wrong (nothing, one hopes) and which faults came about. The same seed gives the
-same run, event by event; `trace` prints them. The planner's records, the guards of servers, the conversation of workers
+In: a seed. Out: a `SimulatedRun`: the violations (none, one hopes) and which faults came about. The same seed gives the
+same run, event by event; `trace` prints them. The planner's records, the guards of servers, the exchange protocol
 and the decisions of commits are the real code; time, messages and disks are simulated (`world`, `server`).
 """
 
@@ -14,7 +14,7 @@ from functools import lru_cache
 from random import Random
 
 from foresee.testing.simulation.case import Case, make_case
-from foresee.testing.simulation.cluster import Cluster
+from foresee.testing.simulation.cluster import SimulatedCluster
 from foresee.testing.simulation.world import Hostility, Stuck, World
 
 SCHEDULES_OF_A_CASE = 200
@@ -22,7 +22,7 @@ SCHEDULES_OF_A_CASE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulatedRun:
     """What became of one schedule."""
 
     seed: int
@@ -31,7 +31,7 @@ class Outcome:
     num_events: int
 
 
-def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcome:
+def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> SimulatedRun:
     """One schedule."""
     case, rng = _case(seed // SCHEDULES_OF_A_CASE), Random(seed * 2 + 1)
     world = World(rng, _hostility(rng), trace=trace)
@@ -39,7 +39,7 @@ def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcom
         f"{case.num_steps} steps, {case.num_workers} workers, {case.num_servers} servers, planner {case.planner}, "
         f"{case.header.parameters}, {world.hostility}"
     )
-    cluster = Cluster(world, case)
+    cluster = SimulatedCluster(world, case)
     try:
         world.run()
         if not cluster.violations:
@@ -50,7 +50,7 @@ def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcom
         cluster.wrong(None, f"{type(error).__name__}: {error}")
         if trace is not None:
             raise
-    return Outcome(seed, tuple(cluster.violations), world.happened, world.num_events)
+    return SimulatedRun(seed, tuple(cluster.violations), world.happened, world.num_events)
 
 
 def _hostility(rng: Random) -> Hostility:
@@ -70,4 +70,4 @@ def _case(number: int) -> Case:
     return make_case(number)
 
 
-__all__ = ["SCHEDULES_OF_A_CASE", "Case", "Hostility", "Outcome", "simulate"]
+__all__ = ["SCHEDULES_OF_A_CASE", "Case", "Hostility", "SimulatedRun", "simulate"]

@@ -4,10 +4,8 @@ In: a seed. Out: a `Case`, which many schedules share. Values are small whole nu
 is that of plain synchronous training, whatever the number of workers (`Reference`). One column is different: its
 gradients are numbers whose float32 sum depends on the order, so a sum in another order than that of the workers shows.
 
-The slots of a simulated trainer: the engine's own bookkeeping of slots, and rows of a few whole numbers.
-
-What `engine.cache.SlotCache` does with kernels is done here with plain numpy, as far as the conversation of workers and
-a flush ask for it.
+`SimulatedCache` has the engine's own bookkeeping of slots and does with numpy what `engine.cache.SlotCache` does with
+kernels, as far as the exchange between workers and a flush need it.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ class Task:
     """A record with what a simulated trainer needs beside it."""
 
     record: Record
-    itinerary: ExchangeSchedule
+    schedule: ExchangeSchedule
     rows: Int64
     """Of `record.unique`."""
     keys: NDArray[np.float64]
@@ -119,7 +117,7 @@ def make_case(seed: int) -> Case:
     num_steps, num_rows = rng.randint(4, 6), rng.randint(5, 10)
     num_samples, num_lookups = num_workers * rng.randint(1, 2 if num_workers < 3 else 1), rng.randint(1, 3)
     skew = rng.choice((1.0, 2.0))
-    trace = [_touches(rng, num_samples, num_lookups, num_rows, skew) for _ in range(num_steps)]
+    trace = [_accesses(rng, num_samples, num_lookups, num_rows, skew) for _ in range(num_steps)]
     planner = rng.choice(ALONE if num_workers == 1 else TOGETHER)
     window = 2 if planner == "window" else None
     most = max(
@@ -150,7 +148,7 @@ def make_case(seed: int) -> Case:
     )  # fmt: skip
 
 
-def _touches(rng: Random, num_samples: int, num_lookups: int, num_rows: int, skew: float) -> Accesses:
+def _accesses(rng: Random, num_samples: int, num_lookups: int, num_rows: int, skew: float) -> Accesses:
     rows = [int(rng.random() ** skew * num_rows) for _ in range(num_samples * num_lookups)]
     offsets = np.arange(0, len(rows) + 1, num_lookups, dtype=np.int32)
     return Accesses(np.array(rows, np.int64), offsets)

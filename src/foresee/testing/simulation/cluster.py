@@ -1,13 +1,11 @@
-"""Everything a simulated run consists of, the launcher that starts it again, and the judge of what it leaves.
+"""Everything a simulated run consists of: planner, trainers, servers, the launcher, and the judge of what they leave.
 
-A launcher restarts the planner alone; if a trainer or a server ends, it begins a new attempt: dead servers start from
+The launcher restarts the planner alone; if a trainer or a server ends, it begins a new attempt: dead servers start from
 their disks, and new trainers go on from the last commit. It may give up a trainer that only stalled: that one goes on
 some day, and must not disturb the attempt that replaced it.
 
 Judged: every read against synchronous training; after every death, that exactly one commit can be opened, that it is
 whole at all servers and no older than the newest decided one; at the end, every value, state and version.
-
-The planner that simulated trainers ask.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class Attempt:
     """Something was done to it, so it may fail."""
 
 
-class Cluster:
+class SimulatedCluster:
     """One run under test."""
 
     def __init__(self, world: World, case: Case) -> None:
@@ -294,7 +292,7 @@ RECORDS_OF_ONE_ANSWER = 3
 class Planner(Process):
     """Plans again from the run's first step whenever it is started, and gives each worker its own records."""
 
-    def __init__(self, world: World, cluster: Cluster) -> None:
+    def __init__(self, world: World, cluster: SimulatedCluster) -> None:
         super().__init__(world, "planner")
         self._cluster = cluster
         world.roles[self.name] = self

@@ -36,7 +36,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joining:
+class JoinRequest:
     """A worker is here."""
 
     run: str
@@ -46,7 +46,7 @@ class Joining:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReadRequest:
     """A guarded read."""
 
     run: str
@@ -57,7 +57,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writing:
+class WriteRequest:
     """The write-backs of a step."""
 
     run: str
@@ -170,7 +170,7 @@ class Server(Process):
             raise DiedInside
 
     def _read(self, call: Call) -> None:
-        request: Reading = call.request
+        request: ReadRequest = call.request
         self._check(request)
         out = Rows.empty(len(request.rows), self._layout)
         guard = Guard(expected=request.versions, not_before=request.not_before, deadline=0.0, run=request.run)
@@ -183,7 +183,7 @@ class Server(Process):
 
     def _write(self, call: Call, position: int) -> None:
         """Chunk by chunk, as they arrive; the step counts as applied with the last of them."""
-        request: Writing = call.request
+        request: WriteRequest = call.request
         if not self.alive or self.world.put_off(self, self._write, call, position):
             return
         try:
@@ -199,7 +199,7 @@ class Server(Process):
             self.world.reply(call, Refused(error))
         self._look_at_parked()
 
-    def _check(self, request: Reading | Writing) -> None:
+    def _check(self, request: ReadRequest | WriteRequest) -> None:
         """What a connection is asked when it is opened."""
         if request.incarnation != self.service.incarnation:
             raise StoreError("it was started again; resume the run")

@@ -1,9 +1,8 @@
-"""A simulated trainer.
+"""A simulated trainer: four tasks, as the engine has threads, that carry out a plan with the engine's own decisions.
 
-Four tasks as the engine has threads: one asks for records, one fetches rows under their guards, one writes back, and
-one trains. What is decided is decided by the engine's own code: what workers say to each other (`conversation`), which
-slots changed (`SlotTable`), what is fetched together and whether rows have the right version (`pipeline`), who holds
-which row (`split`), how a commit goes (`commits`).
+One asks for records, one fetches rows under their guards, one writes back, and one trains. The engine's own code
+decides what workers exchange (`exchange.protocol`), which slots changed (`SlotTable`), what is fetched together and
+whether rows have the right version (`pipeline`), who holds which row (`shards`), how a commit goes (`commits`).
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from foresee.store.remote.shards import split
 from foresee.testing.simulation import case as arithmetic
 from foresee.testing.simulation.case import EXACT, ORDERED, WIDTH, SimulatedCache, SimulatedGradients
 from foresee.testing.simulation.case import Task as Planned
-from foresee.testing.simulation.server import Joining, Reading, Refused, Writing
+from foresee.testing.simulation.server import JoinRequest, ReadRequest, Refused, WriteRequest
 from foresee.testing.simulation.world import Call, Process, Task, World
 
 if TYPE_CHECKING:
-    from foresee.testing.simulation.cluster import Attempt, Cluster
+    from foresee.testing.simulation.cluster import Attempt, SimulatedCluster
 
-BEGIN, PULSE, BARRIER = 10, 11, 12
+BEGIN, SYNC, BARRIER = 10, 11, 12
 """Lanes beside those of the mesh: who begins where, what all agree on after a step, and meeting points."""
 COMMIT_SHARE = 0.3
 """Share of steps after which worker 0 wants to commit."""
@@ -43,7 +42,7 @@ Answers = Generator[None, None, list[Any]]
 class Trainer(Process):
     """One worker of one attempt."""
 
-    def __init__(self, world: World, cluster: Cluster, attempt: Attempt, rank: int) -> None:
+    def __init__(self, world: World, cluster: SimulatedCluster, attempt: Attempt, rank: int) -> None:
         super().__init__(world, f"{attempt.run} worker {rank}")
         self.cluster, self.attempt, self.rank = cluster, attempt, rank
         self._case, self._run = cluster.case, attempt.run
@@ -54,7 +53,7 @@ class Trainer(Process):
         self._ready: deque[tuple[Planned, Rows]] = deque()
         self._writes: deque[tuple[int, Int64, Rows, int]] = deque()
         self._cache = SimulatedCache(self._case.layout, self._case.header.capacity_rows)
-        self._conversation = ExchangeProtocol(self._case.layout, rank, self._case.num_workers)
+        self._protocol = ExchangeProtocol(self._case.layout, rank, self._case.num_workers)
         self._in_background = False
         self._tickets = self._tickets_done = 0
         self._incarnations: list[str] = []
@@ -92,13 +91,13 @@ class Trainer(Process):
         self.cluster.trainer_done()
 
     def _step(self, planned: Planned, staging: Rows) -> Task:
-        """The moments of a step in the order of `engine.loop`."""
+        """The phases of a step in the order of `engine.loop`."""
         record = planned.record
         self._cache.fill(record.fetch, staging)
-        self._conversation.receive_rows(record.step, self._cache)  # type: ignore[arg-type]
+        self._protocol.receive_rows(record.step, self._cache)  # type: ignore[arg-type]
         sums, contribution = self._gradients(planned)
         yield from self.sleep(self.world.rng.random())
-        wishes = yield from self._swap(PULSE, [(contribution, self._wants_commit())] * self._case.num_workers)
+        wishes = yield from self._swap(SYNC, [(contribution, self._wants_commit())] * self._case.num_workers)
         self._dense += sum(wish[0] for wish in wishes) + record.step
         yield from self._update(planned, sums)
         self._steps_done = record.step + 1
@@ -108,7 +107,7 @@ class Trainer(Process):
         self.progress = True
         if self._case.num_workers > 1:
             yield from self._carry_out(
-                self._conversation.send_rows(record, planned.itinerary, self._cache)  # type: ignore[arg-type]
+                self._protocol.send_rows(record, planned.schedule, self._cache)  # type: ignore[arg-type]
             )
         self.cluster.step_done(self)
         if any(wish[1] for wish in wishes) or self._steps_done == self._case.num_steps:
@@ -130,10 +129,10 @@ class Trainer(Process):
         if self._case.num_workers == 1:
             self._cache.apply(planned.record.unique, sums, version=planned.record.step + 1)
             return
-        record, itinerary = planned.record, planned.itinerary
+        record, schedule = planned.record, planned.schedule
         gradients = SimulatedGradients(record, sums, self._cache)
         yield from self._carry_out(
-            self._conversation.update(record, itinerary, gradients, self._cache)  # type: ignore[arg-type]
+            self._protocol.update(record, schedule, gradients, self._cache)  # type: ignore[arg-type]
         )
 
     def _wants_commit(self) -> bool:
@@ -141,11 +140,11 @@ class Trainer(Process):
 
     # Peers -----------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, moments: Phases) -> Task:
+    def _carry_out(self, phases: Phases) -> Task:
         answer: Any = None
         while True:
             try:
-                request = moments.send(answer)
+                request = phases.send(answer)
             except StopIteration:
                 return
             answer = None
@@ -153,12 +152,12 @@ class Trainer(Process):
                 answer = yield from self._swap(request.lane, request.contents, request.meanwhile)
             elif isinstance(request, StartBackground):
                 self._in_background = True
-                self.start(self._travel(request.moments))
+                self.start(self._travel(request.phases))
             else:
                 yield from self._finish_background()
 
-    def _travel(self, moments: Phases) -> Task:
-        yield from self._carry_out(moments)
+    def _travel(self, phases: Phases) -> Task:
+        yield from self._carry_out(phases)
         self._in_background = False
 
     def _finish_background(self) -> Task:
@@ -225,7 +224,7 @@ class Trainer(Process):
         for server, incarnation in enumerate(self._incarnations):
             at = parts.of(server)
             if len(at):
-                request = Reading(
+                request = ReadRequest(
                     run=run, incarnation=incarnation, rows=fetch.row[at], versions=fetch.version[at],
                     not_before=not_before,
                 )  # fmt: skip
@@ -267,7 +266,7 @@ class Trainer(Process):
                 for piece in pieces
                 if len(piece)
             ]
-            request = Writing(run=self._run, incarnation=incarnation, worker=self.rank, step=step, chunks=chunks)
+            request = WriteRequest(run=self._run, incarnation=incarnation, worker=self.rank, step=step, chunks=chunks)
             calls.append(self.world.call(self, f"server {server}", "write", request))
         yield from self._answers(calls)
 
@@ -294,7 +293,9 @@ class Trainer(Process):
         told = yield from self._swap(BEGIN, [opened] * self._case.num_workers)
         first_step: int = told[0][0]
         self._incarnations = told[0][1]
-        joining = Joining(run=self._run, worker=self.rank, num_workers=self._case.num_workers, first_step=first_step)
+        joining = JoinRequest(
+            run=self._run, worker=self.rank, num_workers=self._case.num_workers, first_step=first_step
+        )
         yield from self._ask_all("join", [joining] * self._case.num_servers)
         return first_step
 
@@ -328,7 +329,7 @@ class Trainer(Process):
 
     def _flush(self) -> Task:
         yield from self._finish_background()
-        for rows, values in [*self._conversation.waiting(), self._cache.changed()]:
+        for rows, values in [*self._protocol.waiting(), self._cache.changed()]:
             self._tickets += 1
             self._writes.append((self._steps_done - 1, rows, values, self._tickets))
         self.progress = True

@@ -5,7 +5,7 @@ one thread; a process is an object with tasks (generators) that are polled after
 to wait yields. Nothing sleeps: time is a number.
 
 Calls (to servers and the planner) are sent again when a request or an answer was lost, as clients do, so a request may
-reach its server several times, and long after its sender has gone on or died. Parcels between trainers are delayed but
+reach its server several times, and long after its sender has gone on or died. Messages between trainers are delayed but
 neither lost nor repeated: they have connections that end with either side.
 """
 
@@ -93,7 +93,7 @@ class Process:
         raise NotImplementedError
 
     def receive(self, key: Any, content: Any) -> bool:
-        """Takes a parcel from a peer; True if somebody may have waited for it."""
+        """Takes a message from a peer; True if somebody may have waited for it."""
         raise NotImplementedError
 
     def end(self) -> None:
@@ -175,7 +175,7 @@ class World:
             self.at(self.delay(), self._answer, call, answer)
 
     def post(self, target: Process, key: Any, content: Any) -> None:
-        """A parcel from one trainer to another."""
+        """A message from one trainer to another."""
         self.at(self.delay(), self._receive, target, key, content)
 
     def kill(self, process: Process) -> None:

@@ -1,19 +1,10 @@
-"""What a row costs a processor, timed on this machine in a moment: a store reads and writes it, a cache copies it.
+"""A cluster that does not exist: the real planner over some steps of a log, and a cost model for the machines.
 
-In: how a row looks. Out: processor seconds a row, whatever else the machine does. The wire is not in it: links are
-given, and so is what packing a row for one costs.
-
-Batches of a synthetic log of any size, without a file: Criteo's 26 tables scaled, and as often as the rows need.
-
-In: how many rows. Out: a stream of row ids; dense features and labels are not there, as nothing is trained. A table has
-at most 2^31 - 1 rows, so a log of more than about 7 * 10^9 rows has more tables and features, as large models have.
-
-Plans some steps for so many trainers with the real planner, predicts the step, and adds up memory and plan bytes.
-
-In: steps of a log, a policy, a cache, and the speeds of a cluster. Out: what the step would take and what would limit
-it, what trainers, servers and planner need, and how long planning took here. The caches are empty at the first step, so
-a short sample has more fetches than a long run: predictions err on the slow side, the more the larger the tables.
-Never: a run. Nothing is trained and no table is opened.
+In: steps of a log (or of `SyntheticStream`, a log of any size without a file), a policy, a cache, and the speeds of a
+cluster; `time_rows` measures on this machine what a row costs a processor. Out: how long a step would take, what would
+limit it, what memory trainers, servers and planner need, and how long planning took here. Caches are empty at the first
+step, so a short sample has more fetches than a long run: predictions err on the slow side, the more the larger the
+tables. Nothing is trained and no table is opened.
 """
 
 from __future__ import annotations
@@ -147,7 +138,7 @@ PLANNER_LOOKUP_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class ClusterSpec:
     """What there would be."""
 
     speeds: Speeds
@@ -194,7 +185,7 @@ class Simulated:
 
 
 def simulate(
-    sample: Sample, policy: Policy, cache: CacheSize, layout: Layout, cluster: Cluster,
+    sample: Sample, policy: Policy, cache: CacheSize, layout: Layout, cluster: ClusterSpec,
     advance: Callable[[], None] | None = None,
 ) -> Simulated:  # fmt: skip
     """Plans the sample's steps and predicts their second half, without the last one, which writes everything back."""

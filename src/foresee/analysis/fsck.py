@@ -1,7 +1,7 @@
-"""What a path holds, and the check for it.
+"""`foresee check` as a function: what a path holds, and whether it is whole.
 
-In: a path. Out: a `Checkup`, or a DataError for what is not ours. A table folder, the shards of servers, a run folder,
-a prepared log, a plan, an export: each is told by the one file that decides what it is. Nothing is ever written.
+In: a path. Out: an `FsckReport`, or a DataError for what is not ours. A table folder, the shards of servers, a run
+folder, a prepared log, a plan, an export: each is recognised by one file that only it has. Nothing is ever written.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from foresee.analysis.fsck.finding import Checkup
-from foresee.analysis.fsck.tables import check_tables, openable_steps
+from foresee.analysis.fsck_tables import FsckReport, check_tables, openable_steps
 from foresee.base.terminal import counted
 from foresee.data.click_log import ClickLog
-from foresee.data.folder import DESCRIPTION_FILE
+from foresee.data.writer import DESCRIPTION_FILE
 from foresee.engine.plan_file import PlanFile
 from foresee.errors import DataError, PlanError, StoreError
 from foresee.run import checkpoint
@@ -29,23 +28,23 @@ ARROW_MARK = b"\xff\xff\xff\xff"
 PLAN_SUFFIX = ".arrow"
 
 
-def check(path: Path) -> Checkup:
+def check(path: Path) -> FsckReport:
     """Looks at whatever is there."""
     if not path.exists():
         raise DataError(f"{path}: there is nothing here; give a folder or file that Foresee made")
     for mark, kind, look in _KINDS:
         if (path / mark).exists():
-            checkup = Checkup(kind, str(path))
-            look(path, checkup)
-            return checkup
+            report = FsckReport(kind, str(path))
+            look(path, report)
+            return report
     if path.is_dir() and shard_folders(path):
-        checkup = Checkup("the tables of several servers", str(path))
-        _shards(path, checkup)
-        return checkup
+        report = FsckReport("the tables of several servers", str(path))
+        _shards(path, report)
+        return report
     if path.is_file() and _looks_like_plan(path):
-        checkup = Checkup("a plan", str(path))
-        _plan(path, checkup)
-        return checkup
+        report = FsckReport("a plan", str(path))
+        _plan(path, report)
+        return report
     raise DataError(
         f"{path} is nothing that Foresee made: neither a table folder, a run, a prepared log, a plan nor an export; "
         "give another path"
@@ -60,62 +59,62 @@ def _looks_like_plan(path: Path) -> bool:
         return False
 
 
-def _tables(path: Path, checkup: Checkup) -> None:
-    check_tables(path, checkup)
+def _tables(path: Path, report: FsckReport) -> None:
+    check_tables(path, report)
     if (path / SHARD_FILE).exists():
-        checkup.attempt(SHARD_FILE, lambda: "shard {shard} of {num_shards}".format(**(read_shard_file(path) or {})))
+        report.attempt(SHARD_FILE, lambda: "shard {shard} of {num_shards}".format(**(read_shard_file(path) or {})))
 
 
-def _shards(path: Path, checkup: Checkup) -> list[set[int]]:
+def _shards(path: Path, report: FsckReport) -> list[set[int]]:
     """All shards; the steps that each can be opened at."""
     steps = []
     for folder in shard_folders(path):
-        manifest = check_tables(folder, checkup, f"{folder.name}/")
+        manifest = check_tables(folder, report, f"{folder.name}/")
         steps.append(set() if manifest is None else set(openable_steps(manifest)))
     if steps and not set.intersection(*steps):
-        checkup.add("shards", "damaged", "there is no step that all of them can be opened at")
+        report.add("shards", "damaged", "there is no step that all of them can be opened at")
     return steps
 
 
-def _run(path: Path, checkup: Checkup) -> None:
+def _run(path: Path, report: FsckReport) -> None:
     config: list[RunConfig] = []
 
     def read() -> str:
         config.append(open_run(path))
         return f"model {config[0].model.name}, log {config[0].log}"
 
-    readable = checkup.attempt(CONFIG_FILE, read)
+    readable = report.attempt(CONFIG_FILE, read)
     folder = RunFolder(path)
-    checkup.attempt(folder.metrics_file.name, lambda: f"{sum(1 for _ in folder.read_metrics()):,} lines")
-    whole = _checkpoints(folder.checkpoints, checkup)
+    report.attempt(folder.metrics_file.name, lambda: f"{sum(1 for _ in folder.read_metrics()):,} lines")
+    whole = _checkpoints(folder.checkpoints, report)
     if folder.best.is_dir():
-        _best(folder, checkup)
+        _best(folder, report)
     if not readable:
         return
     if config[0].tables.store == "memory":
-        checkup.add("tables", "note", "the rows were in memory and ended with their process")
+        report.add("tables", "note", "the rows were in memory and ended with their process")
         return
     tables = config[0].tables_folder
     if (tables / MANIFEST_FILE).exists():
-        manifest = check_tables(tables, checkup, "tables/")
+        manifest = check_tables(tables, report, "tables/")
         steps = [set() if manifest is None else set(openable_steps(manifest))]
     elif shard_folders(tables):
-        steps = _shards(tables, checkup)
+        steps = _shards(tables, report)
     else:
-        checkup.add("tables", "note" if not whole else "damaged", f"there are no tables in {tables}")
+        report.add("tables", "note" if not whole else "damaged", f"there are no tables in {tables}")
         return
-    _both_halves(whole, steps, checkup)
+    _both_halves(whole, steps, report)
 
 
-def _best(folder: RunFolder, checkup: Checkup) -> None:
+def _best(folder: RunFolder, report: FsckReport) -> None:
     """A pair of tables and checkpoints of its own, for the best evaluation."""
-    whole = _checkpoints(folder.best_checkpoints, checkup, "best/")
-    manifest = check_tables(folder.best_tables, checkup, "best/tables/")
+    whole = _checkpoints(folder.best_checkpoints, report, "best/")
+    manifest = check_tables(folder.best_tables, report, "best/tables/")
     if manifest is not None:
-        _both_halves(whole, [set(openable_steps(manifest))], checkup, "best/")
+        _both_halves(whole, [set(openable_steps(manifest))], report, "best/")
 
 
-def _checkpoints(folder: Path, checkup: Checkup, where: str = "") -> list[int]:
+def _checkpoints(folder: Path, report: FsckReport, where: str = "") -> list[int]:
     """Steps whose dense half is whole. One that was being written when the run stopped is no damage: the newest."""
     there, whole = checkpoint.steps_there(folder), []
     for step in there:
@@ -123,24 +122,24 @@ def _checkpoints(folder: Path, checkup: Checkup, where: str = "") -> list[int]:
         unfinished = step == there[-1] and any("not finished" in problem for problem in problems)
         if not problems:
             whole.append(step)
-            checkup.add(f"{where}checkpoint of step {step}", "whole", "all files as its manifest says")
+            report.add(f"{where}checkpoint of step {step}", "whole", "all files as its manifest says")
         else:
-            checkup.add(f"{where}checkpoint of step {step}", "note" if unfinished else "damaged", "; ".join(problems))
+            report.add(f"{where}checkpoint of step {step}", "note" if unfinished else "damaged", "; ".join(problems))
     if not there:
-        checkup.add(f"{where}checkpoints", "note", "nothing was committed yet")
+        report.add(f"{where}checkpoints", "note", "nothing was committed yet")
     return whole
 
 
-def _both_halves(whole: list[int], steps: list[set[int]], checkup: Checkup, where: str = "") -> None:
+def _both_halves(whole: list[int], steps: list[set[int]], report: FsckReport, where: str = "") -> None:
     """A commit is rows and weights of one step."""
     common = sorted(set(whole).intersection(*steps))
     if common:
-        checkup.add(f"{where}commits", "whole", f"rows and weights are there of step {', '.join(map(str, common))}")
+        report.add(f"{where}commits", "whole", f"rows and weights are there of step {', '.join(map(str, common))}")
     elif whole or any(step > 0 for some in steps for step in some):
-        checkup.add(f"{where}commits", "damaged", "there is no step of which both rows and weights are there")
+        report.add(f"{where}commits", "damaged", "there is no step of which both rows and weights are there")
 
 
-def _log(path: Path, checkup: Checkup) -> None:
+def _log(path: Path, report: FsckReport) -> None:
     log: list[ClickLog] = []
 
     def read() -> str:
@@ -156,12 +155,12 @@ def _log(path: Path, checkup: Checkup) -> None:
         found = [log[0].vocabulary(name) for name in log[0].vocabularies]
         return f"{counted(sum(1 for it in found if it is not None), 'file')} can be read"
 
-    if checkup.attempt(DESCRIPTION_FILE, read):
-        checkup.attempt("samples", contents)
-        checkup.attempt("vocabularies", vocabularies)
+    if report.attempt(DESCRIPTION_FILE, read):
+        report.attempt("samples", contents)
+        report.attempt("vocabularies", vocabularies)
 
 
-def _plan(path: Path, checkup: Checkup) -> None:
+def _plan(path: Path, report: FsckReport) -> None:
     plan: list[PlanFile] = []
 
     def read() -> str:
@@ -172,24 +171,24 @@ def _plan(path: Path, checkup: Checkup) -> None:
     def records() -> str:
         return f"{sum(1 for _ in plan[0].records()):,} records, each as its checksum says"
 
-    if checkup.attempt("header and counters", read):
-        checkup.attempt("records", records)
+    if report.attempt("header and counters", read):
+        report.attempt("records", records)
 
 
-def _export(path: Path, checkup: Checkup) -> None:
+def _export(path: Path, report: FsckReport) -> None:
     def read() -> str:
         exported = load_exported(path)
         name, step = exported.description["model"]["name"], exported.description.get("step")
         return f"model {name} of step {step}, tables as long as it says"
 
     try:
-        checkup.add(EXPORT_FILE, "whole", read())
+        report.add(EXPORT_FILE, "whole", read())
     except (DataError, StoreError, PlanError) as error:
         foreign = "import_model" in str(error)
-        checkup.add(EXPORT_FILE, "note" if foreign else "damaged", str(error))
+        report.add(EXPORT_FILE, "note" if foreign else "damaged", str(error))
 
 
-_KINDS: tuple[tuple[str, str, Callable[[Path, Checkup], None]], ...] = (
+_KINDS: tuple[tuple[str, str, Callable[[Path, FsckReport], None]], ...] = (
     (CONFIG_FILE, "a run", _run),
     (MANIFEST_FILE, "a table folder", _tables),
     (DESCRIPTION_FILE, "a prepared log", _log),
