@@ -195,7 +195,8 @@ def _warm_up() -> None:
 
     from foresee.data import tiny
     from foresee.engine.exchange.peers import PeerExchange
-    from foresee.engine.loop import Run, make_header
+    from foresee.engine.header import make_header
+    from foresee.engine.loop import Run
     from foresee.engine.optimizers import SGD, RowwiseAdagrad
     from foresee.engine.planned_step import Pooling
     from foresee.engine.tables import Tables, layout_for

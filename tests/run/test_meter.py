@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from foresee.data import ClickLog, tiny
-from foresee.engine.loop import make_header
+from foresee.engine.header import make_header
 from foresee.engine.pipeline import PipelineTimes
 from foresee.engine.planned_step import accesses_of
 from foresee.plan import make_planner

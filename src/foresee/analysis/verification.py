@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from foresee.analysis.planning import Advance, FirstSteps, demand_of, first_steps
+from foresee.analysis.planning import FirstSteps, demand_of, first_steps
 from foresee.base.arrays import Int64
 from foresee.data.click_log import ClickLog
-from foresee.engine.loop import Run, make_header
-from foresee.engine.planned_step import Pooling
+from foresee.engine.header import make_header
+from foresee.engine.loop import Run
+from foresee.engine.planned_step import Advance, Pooling
 from foresee.engine.tables import Tables
 from foresee.errors import PlanError
 from foresee.plan.record import Header, Record

@@ -32,14 +32,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.analysis.planning import planned_records
 from foresee.data.click_log import ClickLog
 from foresee.data.tiny import tiny
 from foresee.engine.exchange.mesh import Finish, Lane
 from foresee.engine.exchange.peers import PeerExchange
-from foresee.engine.loop import Run, make_header
+from foresee.engine.header import make_header
+from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
-from foresee.engine.planned_step import Pooling
+from foresee.engine.planned_step import Pooling, planned_records
 from foresee.engine.tables import Tables, layout_for
 from foresee.launch.parent_death import LAUNCHER_VARIABLE, end_with_launcher
 from foresee.store.contract import Layout, Rows

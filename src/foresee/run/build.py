@@ -16,7 +16,8 @@ from torch import nn
 from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
-from foresee.engine.loop import Run, make_header
+from foresee.engine.header import make_header
+from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.plan_file import PlanFile
 from foresee.engine.planned_step import Pooling, too_large

@@ -1,12 +1,12 @@
 """What a run records of itself for `foresee report` and `foresee watch`: who did what when, and how it all went.
 
-Every thread of a worker has a track, and says after each thing it did what that was: `track.span("fetch", step, bytes)`.
-A span begins where the track's last one ended, so the spans of a track cover its whole time. Always kept are sums over
-an interval of steps (`series`); during a few windows of steps, spread over the run, every span is kept as well.
+Every thread of a worker has a track, and says after each thing it did what that was: `track.span("fetch", step,
+bytes)`. A span begins where the track's last one ended, so the spans of a track cover its whole time. Always kept are
+sums over an interval of steps (`series`); during a few windows of steps, spread over the run, every span is kept too.
 
-In: spans, and the work and cache of every step. Out: lines of RUN/timeline/worker-N.jsonl, at most `spans_max` spans and
-`series_points` points, whatever the length of the run. It changes nothing that a run computes; without a recording, a
-lap is a call of an empty function.
+In: spans, and the work and cache of every step. Out: lines of RUN/timeline/worker-N.jsonl, at most `SPANS_PER_STEP_MAX`
+spans for each recorded step and `series_points` points, whatever the length of the run. It changes nothing that a run
+computes.
 """
 
 from __future__ import annotations
