@@ -1,6 +1,6 @@
 """The training loop's view of a plan: steps whose rows are there.
 
-    for step in lookahead(log, tables, batch_size=2048, cache_rows=500_000):
+    for step in foresee.steps(log, tables, batch_size=2048, cache_rows=500_000):
         loss = bce(model(step.dense, step.embeddings), step.labels)
         loss.backward()
         adam.step(); adam.zero_grad()
@@ -17,6 +17,7 @@ that is not what the plan predicts, by whichever thread, nothing is committed an
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -43,25 +44,34 @@ from foresee.plan.record import Counters, Header, Record
 
 @dataclass
 class Run:
-    """An iterable of steps over a stream of batches. Made by `lookahead`, or from its parts where those are at hand."""
+    """An iterable of steps over a stream of batches, made by `foresee.steps` or from its parts.
+
+    Args:
+        stream: The batches of all steps.
+        tables: The rows, and how they learn.
+        header: What is planned: first step, slots of the cache, planner.
+        pooling: Which features are averaged over their bag.
+        records: A saved plan; without one the header's planner plans as it goes.
+        device: Where the model computes and the cache is.
+        num_threads: Threads of the row kernels.
+        exchange: What goes on between this worker and its peers.
+        commit_at_end: Commit when the loop ends, also by `break`. Who commits rows together with something else says
+            False.
+        timeline: Who records what the run does.
+        trained: What to write down with the commit of a step about its batches.
+    """
 
     stream: BatchStream
     tables: Tables
     header: Header
     pooling: Pooling
     records: Iterable[Record] | None = None
-    """A kept plan; without one the header's planner plans as it goes."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     num_threads: int = 1
-    """Threads of the row kernels."""
     exchange: Exchange = field(default_factory=LocalExchange)
-    """What goes on between this worker and its peers."""
     commit_at_end: bool = True
-    """Commit when the loop ends, also by `break`. Who commits rows together with something else says False."""
     timeline: Timeline = NOT_RECORDED
-    """Who records what the run does."""
     trained: Callable[[int], Trained | None] = field(default_factory=lambda: lambda step: None)
-    """What to write down with the commit of a step about its batches."""
 
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
@@ -121,8 +131,17 @@ class Run:
                     self.timeline.end()
 
     def span(self, what: str) -> None:
-        """For the timeline of a recorded run: what this thread did after the last step, such as "evaluate"."""
+        """For the timeline of a recorded run.
+
+        Args:
+            what: What this thread did after the last step, such as "evaluate".
+        """
         self.timeline.track(TRAIN).span(what, self.steps_done - 1)
+
+    def lap(self, what: str) -> None:
+        """The name of `span` in the release before; goes with the next."""
+        warnings.warn("run.lap is now called run.span; rename it", DeprecationWarning, stacklevel=2)
+        self.span(what)
 
     def flush(self) -> None:
         """Brings the store up to date with the cache, evicting nothing. Reads see the state after the last update."""

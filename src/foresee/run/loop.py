@@ -30,7 +30,6 @@ from foresee.run.callbacks import (
 )
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import DenseHalf
-from foresee.run.ending import StopSignals
 from foresee.run.group import Group
 from foresee.run.metrics import MetricsWindow
 from foresee.run.progress import Display, Meter
@@ -39,7 +38,7 @@ from foresee.run.run_folder import RunFolder
 
 def train_run(
     config: RunConfig, run: Run, half: DenseHalf, group: Group, folder: RunFolder, sinks: Sequence[Sink],
-    display: Display, stop: StopSignals, *, callbacks: Sequence[Callback], stop_after: int | None,
+    display: Display, *, callbacks: Sequence[Callback], stop_asked: Callable[[], bool], stop_after: int | None,
 ) -> None:  # fmt: skip
     """Trains with all that a run folder gets. `callbacks` act before progress is shown and state is saved."""
     save = SaveCheckpoint(config, run, half, group, folder, sinks)
@@ -48,7 +47,7 @@ def train_run(
     shown = _readings(config, run, sinks, display) if group.rank == 0 else []
     train_steps(
         run, half.optimizer, group, [MoveRate(half.schedule), *callbacks, *shown, save],
-        stop_asked=lambda: stop.asked, commit_due=save.due, stop_after=stop_after,
+        stop_asked=stop_asked, commit_due=save.due, stop_after=stop_after,
     )  # fmt: skip
 
 

@@ -121,8 +121,9 @@ def train(
         group, clock = Alone(model), TakeTime(run)
         valid = EvaluateValid(config, run, half, group, log, folder, sinks, display)
         train_run(
-            config, run, half, group, folder, sinks, display, stop, callbacks=[clock, valid], stop_after=stop_after
-        )
+            config, run, half, group, folder, sinks, display, callbacks=[clock, valid], stop_asked=lambda: stop.asked,
+            stop_after=stop_after,
+        )  # fmt: skip
         outcome = Outcome(
             steps_done=run.steps_done,
             num_steps=stream.num_steps,

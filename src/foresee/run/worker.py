@@ -120,7 +120,10 @@ def run_worker(
         display.say(_opening(config, run, place))
         group = TorchGroup(model, dense, seed=config.train.seed)
         valid = EvaluateValid(config, run, half, group, log, folder, sinks, display)
-        train_run(config, run, half, group, folder, sinks, display, stop, callbacks=[valid], stop_after=stop_after)
+        train_run(
+            config, run, half, group, folder, sinks, display, callbacks=[valid], stop_asked=lambda: stop.asked,
+            stop_after=stop_after,
+        )  # fmt: skip
         if exchange is not None:
             exchange.close()
         planner.close()
