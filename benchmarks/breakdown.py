@@ -34,8 +34,9 @@ import torch
 from torch import Tensor
 
 from foresee.engine.cache import pool
+from foresee.engine.header import make_header
 from foresee.engine.kernels import Threads, update_rows
-from foresee.engine.loop import Run, make_header
+from foresee.engine.loop import Run
 from foresee.engine.tables import Tables, layout_for
 from foresee.store.disk import DiskStore
 from foresee.testing.traces import MemoryStream

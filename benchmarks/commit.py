@@ -34,12 +34,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from foresee.data import ClickLog, synthetic
 from foresee.engine.step import Step
-from foresee.run.build import build_model, open_log, open_tables, train_stream
+from foresee.run.build import build_model, open_log, open_tables, plan_header, train_stream
 from foresee.run.build import make_run as make_steps
 from foresee.run.callbacks import SaveCheckpoint
 from foresee.run.checkpoint_interval import COST_SHARE, SECONDS_MIN
 from foresee.run.config import RunConfig, make_run
 from foresee.run.dense_half import DenseHalf
+from foresee.run.group import Alone
 from foresee.run.run_folder import RunFolder
 
 WAIT_SECONDS = 240.0
@@ -80,8 +81,9 @@ class Trainer:
         model, stream = build_model(self.config, self.log), train_stream(self.config, self.log)
         half = DenseHalf.of(self.config, model, stream.num_steps)
         with open_tables(self.config, self.log) as tables:
-            run = make_steps(self.config, self.log, stream, tables, num_threads=torch.get_num_threads())
-            keep = SaveCheckpoint(self.config, run, half, RunFolder(self.config.run), [self._note])
+            header = plan_header(self.config, self.log, stream)
+            run = make_steps(self.config, self.log, stream, tables, header, num_threads=torch.get_num_threads())
+            keep = SaveCheckpoint(self.config, run, half, Alone(model), RunFolder(self.config.run), [self._note])
             steps = iter(run)
             try:
                 while True:

@@ -161,7 +161,8 @@ class Side:
         from torch import nn
 
         from foresee import ClickLog, Tables, models
-        from foresee.engine.loop import Run, make_header
+        from foresee.engine.header import make_header
+        from foresee.engine.loop import Run
         from foresee.engine.planned_step import Pooling
 
         torch.set_num_threads(THREADS)

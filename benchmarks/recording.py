@@ -25,12 +25,12 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from foresee.data import ClickLog, synthetic
-from foresee.engine.loop import lookahead
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.recording.timeline import Recording
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables
 from foresee.models import DLRM
+from foresee.run.steps import lookahead
 
 BATCH_SIZE = 2048
 STEPS_A_TURN = 10

@@ -51,7 +51,7 @@ LAYERS = {
     "data": Layer(may=BOTTOM, reason="data knows formats, not training", never=NO_TORCH),
     "plan": Layer(may=BOTTOM, reason="plans are pure", outside=PURE_STANDARD | {"numpy", "numba", "llvmlite"}),
     "store": Layer(may=BOTTOM | {"rpc", "plan.record"}, reason="a store knows rows, not training", never=NO_TORCH),
-    "models": Layer(may=frozenset(), reason="models know nothing of us", outside=PURE_STANDARD | {"torch"}),
+    "models": Layer(may=frozenset(), reason="models know nothing of us", outside=PURE_STANDARD | {"torch", "warnings"}),
     "engine": Layer(may=ENGINE, reason="the engine carries out plans and knows neither logs nor run files"),
     "custom_data": Layer(may=ENGINE, reason="batches of one's own need no log and no run file"),
     "planner_service": Layer(may=ENGINE | {"rpc"}, reason="the planner service plans for whoever asks"),

@@ -13,7 +13,7 @@ import foresee
 PUBLIC = {
     "SGD", "Adagrad", "Batches", "ClickLog", "EmbeddingBagConfig", "EmbeddingBags", "ForeseeError", "LazyAdam",
     "RowwiseAdagrad", "Run", "Step", "Tables", "checkpoint", "fetches_by_cache", "load_exported", "lookahead",
-    "models",
+    "models", "steps",
 }  # fmt: skip
 
 

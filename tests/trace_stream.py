@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from foresee.data.batch import Batch
-from foresee.engine.loop import Run, make_header
+from foresee.engine.header import make_header
+from foresee.engine.loop import Run
 from foresee.engine.optimizers import Adagrad, Optimizer
 from foresee.engine.planned_step import Pooling, accesses_of
 from foresee.engine.tables import Tables

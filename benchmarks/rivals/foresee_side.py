@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from foresee import Adagrad, ClickLog, Tables
-from foresee.engine.loop import Run, make_header
+from foresee.engine.header import make_header
+from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
 from foresee.run.evaluation import evaluate
 from foresee.testing.traces import MemoryStream

@@ -19,13 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from foresee.analysis.planning import planned_records
 from foresee.data import Batch, criteo_table_sizes, synthetic_rows
 from foresee.engine.cache import SlotCache
+from foresee.engine.header import make_header
 from foresee.engine.kernels import Threads
-from foresee.engine.loop import make_header
 from foresee.engine.optimizers import RowwiseAdagrad
-from foresee.engine.planned_step import Pooling
+from foresee.engine.planned_step import Pooling, planned_records
 from foresee.engine.tables import layout_for
 from foresee.models import DLRM, LogShape
 from foresee.models.contract import Embeddings

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from foresee.custom_data.bags import EmbeddingBagConfig, EmbeddingBags
     from foresee.custom_data.batches import Batches
     from foresee.data import ClickLog
-    from foresee.engine.loop import Run, lookahead
+    from foresee.engine.loop import Run
     from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, RowwiseAdagrad
     from foresee.engine.step import Step
     from foresee.engine.tables import Tables
     from foresee.run import checkpoint
     from foresee.run.serving.exported import load_exported
+    from foresee.run.steps import lookahead, steps
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ __all__ = [
     "load_exported",
     "lookahead",
     "models",
+    "steps",
 ]
 
 _HOMES = {
@@ -70,7 +72,8 @@ _HOMES = {
     "Tables": "foresee.engine.tables",
     "fetches_by_cache": "foresee.analysis.planning",
     "load_exported": "foresee.run.serving.exported",
-    "lookahead": "foresee.engine.loop",
+    "lookahead": "foresee.run.steps",
+    "steps": "foresee.run.steps",
 }
 
 

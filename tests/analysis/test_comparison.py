@@ -13,7 +13,7 @@ import pytest
 from foresee.analysis.comparison import CacheSize, Outcome, Question, Sample, compare, policies_named, take_sample
 from foresee.analysis.planning import COMPARED, counters_of, same_for
 from foresee.data import ClickLog, tiny
-from foresee.engine.loop import make_header
+from foresee.engine.header import make_header
 from foresee.errors import PlanError
 from foresee.plan.cost import Speeds
 from foresee.store.contract import Layout, Table

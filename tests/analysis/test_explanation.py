@@ -13,10 +13,10 @@ from foresee.analysis.explanation.explain import explain_rows
 from foresee.analysis.explanation.following import Played
 from foresee.analysis.explanation.row_words import AWAY, KEPT, USED, headline, paragraphs, strip
 from foresee.analysis.explanation.step_account import measured_step
-from foresee.analysis.planning import planned_records
 from foresee.data import Categorical, Columns, Csv, PrepareOptions, prepare, tiny
 from foresee.data.click_log import ClickLog
 from foresee.engine.plan_file import write_plan
+from foresee.engine.planned_step import planned_records
 from foresee.errors import DataError, PlanError
 from foresee.plan.count import count
 from foresee.plan.record import UNKNOWN_VERSION, Counters, Kind

@@ -19,11 +19,11 @@ from hostile_files import interrupt_commit, trained_run
 
 from foresee.analysis.fsck import check
 from foresee.analysis.fsck_tables import FsckReport
-from foresee.analysis.planning import planned_records
 from foresee.cli import main
 from foresee.data import tiny
-from foresee.engine.loop import make_header
+from foresee.engine.header import make_header
 from foresee.engine.plan_file import write_plan
+from foresee.engine.planned_step import planned_records
 from foresee.errors import DataError
 from foresee.run import checkpoint
 from foresee.run.serving.export import export

@@ -13,10 +13,10 @@ import pytest
 import torch
 from training_runs import small_run
 
-from foresee.analysis.planning import planned_records
 from foresee.analysis.verification import Trained, compare, verify
 from foresee.data import ClickLog, tiny
 from foresee.engine.plan_file import write_plan
+from foresee.engine.planned_step import planned_records
 from foresee.errors import PlanError
 from foresee.plan import PLANNERS
 from foresee.run.build import open_tables, plan_header, train_stream

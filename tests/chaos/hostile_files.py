@@ -22,12 +22,12 @@ from rich.console import Console
 from torch import nn
 
 from foresee.analysis.fsck import check
-from foresee.analysis.planning import planned_records
 from foresee.cluster.formats import read_jobs
 from foresee.data import ClickLog, tiny
-from foresee.engine.loop import make_header
+from foresee.engine.header import make_header
 from foresee.engine.plan_columns import batch_of
 from foresee.engine.plan_file import PlanFile, write_plan
+from foresee.engine.planned_step import planned_records
 from foresee.rpc.security import read_security, read_token
 from foresee.run import checkpoint, run_folder
 from foresee.run.config import RunConfig, load_run, make_run

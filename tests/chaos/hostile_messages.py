@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from hostile_mutations import VALUES, Rng, mutate, mutate_json
 
-from foresee.analysis.planning import planned_records
 from foresee.data.batch import Batch
-from foresee.engine.loop import make_header
+from foresee.engine.header import make_header
 from foresee.engine.plan_columns import batch_of, record_of
+from foresee.engine.planned_step import planned_records
 from foresee.errors import StoreError
 from foresee.plan.record import Header
 from foresee.planner_service import client as planner_protocol

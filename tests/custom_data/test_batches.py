@@ -32,10 +32,10 @@ from torchrec_fakes import (
 
 import foresee
 from foresee.custom_data.jagged import bags_of
-from foresee.engine.loop import FETCH_AHEAD_STEPS
+from foresee.engine.cache import look_up
+from foresee.engine.header import FETCH_AHEAD_STEPS
 from foresee.engine.planned_step import Pooling
 from foresee.errors import ConfigError, DataError, PlanError, UsageError
-from foresee.run.evaluation import look_up
 
 SAMPLES, STEPS = 16, 12
 USERS = EmbeddingBagConfig(40, 8, "users", feature_names=["user"])

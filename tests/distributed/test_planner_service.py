@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from foresee.analysis.planning import planned_records
 from foresee.data import ClickLog
 from foresee.data.stream import LogStream
-from foresee.engine.loop import make_header
+from foresee.engine.header import make_header
 from foresee.engine.plan_columns import batch_of, record_of
+from foresee.engine.planned_step import planned_records
 from foresee.errors import ConfigError, PlanError, StoreError
 from foresee.plan.record import Header, Record
 from foresee.planner_service import server as sessions

@@ -195,7 +195,8 @@ def _warm_up() -> None:
 
     from foresee.data import tiny
     from foresee.engine.exchange.peers import PeerExchange
-    from foresee.engine.loop import Run, make_header
+    from foresee.engine.header import make_header
+    from foresee.engine.loop import Run
     from foresee.engine.optimizers import SGD, RowwiseAdagrad
     from foresee.engine.planned_step import Pooling
     from foresee.engine.tables import Tables, layout_for
@@ -205,9 +206,9 @@ def _warm_up() -> None:
     from foresee.store.server.shard import Share, disk_shard
     from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
 
-    workers = ("workers.worker", "workers.worker_end")
-    for name in ("launcher.launch", *workers, "planner_service.process", "evaluation", "export"):
-        importlib.import_module(f"foresee.engine.{name}")
+    warmed = ("launch.launcher", "launch.planner_process", "run.worker", "run.ending", "run.evaluation")
+    for name in (*warmed, "run.serving.export"):
+        importlib.import_module(f"foresee.{name}")
     importlib.import_module("foresee.store.server.process")
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from foresee import Adagrad, ClickLog, Run, Step, Tables
 from foresee.base.arrays import Int64
 from foresee.data import tiny
-from foresee.engine.loop import make_header
+from foresee.engine.header import make_header
 from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import layout_for
 from foresee.errors import InputError, LostWriteError, StoreError

@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foresee.data import ClickLog, tiny
-from foresee.engine.loop import Run, make_header
+from foresee.engine.header import make_header
+from foresee.engine.loop import Run
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.plan_columns import SCHEMA, batch_of
 from foresee.engine.plan_file import PlanFile, write_plan

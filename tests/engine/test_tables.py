@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from foresee.data import tiny
-from foresee.engine.loop import lookahead
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError, StoreError
+from foresee.run.steps import lookahead
 from foresee.store.memory import MemoryStore
 
 OPTIMIZER = RowwiseAdagrad(lr=0.1)

@@ -18,13 +18,15 @@ from training_runs import everything, small_run, train_quietly
 from foresee.data import ClickLog, tiny
 from foresee.engine.exchange.mesh import span_of, timed
 from foresee.engine.exchange.peers import PeerExchange
-from foresee.engine.loop import Run, lookahead, make_header
+from foresee.engine.header import make_header
+from foresee.engine.loop import Run
 from foresee.engine.optimizers import SGD
 from foresee.engine.planned_step import Pooling
 from foresee.engine.recording.series import TimelineFile, every_steps
 from foresee.engine.recording.timeline import NOT_RECORDED, SPANS_PER_STEP_MAX, Recording, window_steps
 from foresee.engine.tables import Tables
 from foresee.run.config import ReportConfig
+from foresee.run.steps import lookahead
 from foresee.store.memory import MemoryStore
 from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
 from whole_run import Dots, train, train_step

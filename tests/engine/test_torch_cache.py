@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from foresee.data import ClickLog, tiny
 from foresee.engine.cache import SlotCache
+from foresee.engine.header import make_header
 from foresee.engine.kernels import ONE_THREAD
-from foresee.engine.loop import make_header
 from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
 from foresee.engine.planned_step import Pooling, planned
 from foresee.engine.tables import layout_for

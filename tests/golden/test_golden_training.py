@@ -11,11 +11,12 @@ import torch
 
 from foresee.data.click_log import ClickLog
 from foresee.data.synthetic import tiny
-from foresee.engine.loop import Run, lookahead
+from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS
 from foresee.engine.tables import Tables
 from foresee.models import DLRM
 from foresee.plan import PLANNERS
+from foresee.run.steps import lookahead
 from reference_loop import RowOptimizer, train_plainly
 from whole_run import all_rows, train
 

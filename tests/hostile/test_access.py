@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from foresee.cli.commands import COMMANDS, app, load
 from foresee.data import tiny
-from foresee.engine.loop import make_header
+from foresee.engine.header import make_header
 from foresee.errors import ConfigError, ForeseeError
 from foresee.planner_service.server import PlannerServer
 from foresee.rpc.endpoint import Endpoint

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from foresee.models import DLRM, MODELS, NCF, DCNv2, DeepFM, LogShape, WideAndDeep
-from foresee.models.contract import begins_without_rows
+from foresee.models.contract import accepts_deferred_embeddings
 
 SAMPLES = 7
 SMALL: dict[str, dict[str, Any]] = {
@@ -206,10 +206,18 @@ def test_dlrm_asks_for_its_embeddings_when_the_bottom_is_done(num_dense: int) ->
         events.append("rows")
         return embeddings
 
-    assert begins_without_rows(model)
+    assert accepts_deferred_embeddings(model)
     assert torch.equal(model(dense, arrive), model(dense, embeddings))
     assert events == ["bottom", "rows", "bottom"]
     with pytest.raises(ValueError, match="dense has shape"):
         model(torch.randn(7, num_dense + 1), arrive)
     assert events == ["bottom", "rows", "bottom"], "what is wrong before the rows is said before them"
-    assert not begins_without_rows(torch.nn.Linear(1, 1))
+    assert not accepts_deferred_embeddings(torch.nn.Linear(1, 1))
+
+
+def test_the_former_name_of_a_deferred_model_still_counts() -> None:
+    class Former(torch.nn.Module):
+        begins_without_rows = True
+
+    with pytest.warns(DeprecationWarning, match="now called accepts_deferred_embeddings"):
+        assert accepts_deferred_embeddings(Former())

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from foresee.data import Avazu, ClickLog, Libfm, MovieLens, PrepareOptions, Source, prepare
-from foresee.engine.loop import lookahead
 from foresee.engine.optimizers import SGD, Adagrad, Optimizer, RowwiseAdagrad
 from foresee.engine.tables import Tables
 from foresee.run.by_name import build, row_width
 from foresee.run.evaluation import evaluate
+from foresee.run.steps import lookahead
 from reference_loop import RowOptimizer, train_plainly
 from whole_run import all_rows, train_step
 

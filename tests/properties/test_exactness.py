@@ -20,7 +20,8 @@ from torch import nn
 from foresee.data.batch import BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.data.synthetic import tiny
-from foresee.engine.loop import Run, make_header
+from foresee.engine.header import make_header
+from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.planned_step import Pooling, planned
 from foresee.engine.tables import Tables

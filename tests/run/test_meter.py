@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+import torch
 
 from foresee.data import ClickLog, tiny
-from foresee.engine.loop import make_header
+from foresee.engine.header import make_header
 from foresee.engine.pipeline import PipelineTimes
 from foresee.engine.planned_step import accesses_of
 from foresee.plan import make_planner
@@ -42,6 +43,20 @@ class _Clock:
         return self.now
 
 
+def _result() -> StepResult:
+    samples = torch.zeros(100)
+    return StepResult(
+        steps_done=1,
+        loss=0.5,
+        num_samples=100,
+        logits=samples,
+        labels=samples,
+        commit=False,
+        last=False,
+        finished=False,
+    )
+
+
 def _step(run: _Run, clock: _Clock, meter: Meter, *, waited: float, computed: float) -> None:
     clock.now += waited + computed
     run.times.rows_seconds += waited
@@ -57,7 +72,7 @@ def test_the_start_up_is_no_waiting_for_rows() -> None:
     meter = Meter(run, MetricsWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
     took = TakeTime(run, clock)  # type: ignore[arg-type]
     _step(run, clock, meter, waited=43.0, computed=7.0)
-    took.after(StepResult(steps_done=1, loss=0.5, num_samples=100, last=False, finished=False))
+    took.after(_result())
     for _ in range(4):
         _step(run, clock, meter, waited=0.1, computed=0.9)
     reading = meter.read()

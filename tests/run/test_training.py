@@ -161,7 +161,7 @@ def test_a_stop_inside_a_commit_leaves_a_pair(
 
     with monkeypatch.context() as patch:
         for module in (checkpoint, callbacks):
-            patch.setattr(module, "reach", stop_at_third)
+            patch.setattr(module, "failpoint", stop_at_third)
         with pytest.raises(SystemExit):
             train_quietly(config)
     outcome, _ = train_quietly(config, resume=True)

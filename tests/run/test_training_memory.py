@@ -39,7 +39,7 @@ def test_what_is_announced_is_enough_and_of_the_right_size(log: ClickLog, tmp_pa
     )  # fmt: skip
     stream = train_stream(config, log)
     with open_tables(config, log) as tables:
-        run = make_run(config, log, stream, tables)
+        run = make_run(config, log, stream, tables, plan_header(config, log, stream))
         batch = train_stream(config, log).batch(0)
         announced = memory_needed(table_layout(config, log), run.header, batch, SHUFFLE_SAMPLES).total
         tracemalloc.start()

@@ -12,7 +12,7 @@ from remote_servers import Server, Servers
 from foresee.errors import StoreError, UsageError
 from foresee.rpc.endpoint import Endpoint
 from foresee.store.commits import Prepare, Settle
-from foresee.store.contract import Rows
+from foresee.store.contract import Rows, TwoPhaseStore
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import open_run
 from foresee.testing.store_suite import SUITE_LAYOUT, assert_same, initial_rows, random_rows, read_rows
@@ -153,3 +153,30 @@ def test_a_killed_server_comes_back_at_the_commit(servers: Servers, tmp_path: Pa
     second = begin(pair, "second", manifests=(2, 3))
     at(second, 3)
     second.close()
+
+
+def test_servers_are_a_two_phase_store_like_any_other(pair: list[Server]) -> None:
+    store = RemoteStore([process.address for process in pair], SUITE_LAYOUT)
+    assert isinstance(store, TwoPhaseStore)
+    for step in (1, 2):
+        store.write(ALL_ROWS, rows_of(step))
+        store.prepare(step)
+        assert [part.prepared for part in store.parts] == [step, step]
+        store.settle(step)
+    assert [(part.committed, part.previous) for part in store.parts] == [(2, 1), (2, 1)]
+    store.write(ALL_ROWS, rows_of(3))
+    store.open_at(2)
+    at(store, 2)
+    store.open_at(1)
+    at(store, 1)
+    store.write(ALL_ROWS, rows_of(4))
+    store.commit(4)
+    at(store, 4)
+    store.close()
+
+
+def test_a_trainer_does_not_take_servers_from_its_peers(pair: list[Server]) -> None:
+    store = begin(pair, "first", manifests=())
+    with pytest.raises(UsageError, match="a trainer cannot take its servers to step 0"):
+        store.open_at(0)
+    store.close()

@@ -20,13 +20,11 @@ import numpy as np
 
 from foresee.base.arrays import Int32, Int64
 from foresee.data.batch import Batch, BatchStream
-from foresee.engine.loop import make_header
-from foresee.engine.planned_step import accesses_of, too_large
+from foresee.engine.header import make_header
+from foresee.engine.planned_step import Advance, accesses_of, planned_records
 from foresee.errors import DataError, PlanError
-from foresee.plan import make_planner, planned_from
 from foresee.plan.check import Verdict, check
 from foresee.plan.count import count
-from foresee.plan.ranked_eviction import BatchTooLargeError
 from foresee.plan.record import Accesses, Counters, Header, Record
 from foresee.plan.workers.ownership import Ownership
 from foresee.plan.workers.placement import LocationAware, Placement, Scene, location_aware
@@ -37,9 +35,6 @@ COMPARED_FOR_MANY = ("lookahead", "none")
 """What the engine can train with several workers; `comparison` has the protocols of others."""
 CURVE_POINTS = 8
 PENDING_ROWS_MIN = 1 << 20
-
-Advance = Callable[[], None]
-"""Called once for every step that was planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +59,6 @@ class FirstSteps:
 def first_steps(stream: BatchStream, num_steps: int | None) -> FirstSteps:
     """So many steps, or all of them if there are fewer or none are named."""
     return FirstSteps(stream, stream.num_steps if num_steps is None else min(num_steps, stream.num_steps))
-
-
-def planned_records(stream: BatchStream, header: Header, advance: Advance | None = None) -> Iterator[Record]:
-    """The records of a plan for the header's steps. A batch that cannot fit is refused with the cache that works."""
-
-    def accesses(num_steps: int) -> Iterator[Accesses]:
-        return map(accesses_of, islice(stream.batches(header.first_step), num_steps))
-
-    planner, begun = make_planner(header, accesses), planned_from(header)
-    num_steps = header.first_step + header.num_steps - begun
-    for step, touched in enumerate(map(accesses_of, islice(stream.batches(begun), num_steps)), start=begun):
-        try:
-            yield from planner.push(touched)
-        except BatchTooLargeError as error:
-            raise too_large(step, error.num_distinct, error.capacity_rows, stream) from None
-        if advance is not None:
-            advance()
-    yield from planner.finish()
 
 
 def counters_of(stream: BatchStream, header: Header, advance: Advance | None = None) -> Counters:

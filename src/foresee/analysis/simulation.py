@@ -22,8 +22,8 @@ from foresee.analysis.comparison.policies import CacheSize, Policy, Sample, plan
 from foresee.data.batch import Batch
 from foresee.data.synthetic import CRITEO_TABLE_SIZES, criteo_table_sizes, synthetic_rows
 from foresee.engine.cache import SlotCache
+from foresee.engine.header import FETCH_AHEAD_STEPS
 from foresee.engine.kernels import Threads
-from foresee.engine.loop import FETCH_AHEAD_STEPS
 from foresee.engine.optimizers import OPTIMIZERS
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
 from foresee.engine.planned_step import Pooling

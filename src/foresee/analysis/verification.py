@@ -18,19 +18,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
-from foresee.analysis.planning import Advance, FirstSteps, demand_of, first_steps
+from foresee.analysis.planning import FirstSteps, demand_of, first_steps
 from foresee.base.arrays import Int64
 from foresee.data.click_log import ClickLog
-from foresee.engine.loop import Run, make_header
-from foresee.engine.planned_step import Pooling
+from foresee.engine.header import make_header
+from foresee.engine.loop import Run
+from foresee.engine.planned_step import Advance, Pooling
 from foresee.engine.tables import Tables
 from foresee.errors import PlanError
 from foresee.plan.record import Header, Record
 from foresee.run import build
+from foresee.run.callbacks import MoveRate, StepResult
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import DenseHalf
+from foresee.run.group import Alone
+from foresee.run.loop import train_steps
 from foresee.store.contract import Rows, Store
 
 ROWS_AT_ONCE = 1 << 16
@@ -168,18 +171,19 @@ def _run(
 
 
 def _train(config: RunConfig, log: ClickLog, run: Run, advance: Advance | None) -> Trained:
-    """The loop of training, without anything beside it."""
+    """The loop of training, with nothing beside it but the schedule."""
     model = build.build_model(config, log)
     half = DenseHalf.of(config, model, build.train_stream(config, log).num_steps)
-    optimizer = half.optimizer
-    model.train()
-    for step in run:
-        loss = binary_cross_entropy_with_logits(model(step.dense, step.embeddings), step.labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero_grad()
-        step.update()
-        half.schedule.step(run.steps_done)
-        if advance is not None:
-            advance()
+    train_steps(run, half.optimizer, Alone(model), [MoveRate(half.schedule), _Advancing(advance)])
     return Trained(run.tables.store, model.state_dict())
+
+
+class _Advancing:
+    """Says that a step is done, to whoever shows it."""
+
+    def __init__(self, advance: Advance | None) -> None:
+        self._advance = advance
+
+    def after(self, done: StepResult) -> None:
+        if self._advance is not None:
+            self._advance()

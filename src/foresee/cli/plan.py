@@ -143,7 +143,8 @@ def check(
       foresee plan check run.yaml --set distributed.workers=4
       foresee plan check plan.arrow --run run.yaml
     """
-    from foresee.analysis.planning import planned_records, proved
+    from foresee.analysis.planning import proved
+    from foresee.engine.planned_step import planned_records
     from foresee.run.build import open_log, plan_header, saved_plan, train_stream
 
     if run_file is None and file.suffix not in (".yaml", ".yml"):
@@ -241,8 +242,8 @@ def _few(numbers: Any) -> str:
 
 
 def _keep(out: Path, stream: BatchStream, header: Header, console: Console) -> None:
-    from foresee.analysis.planning import planned_records
     from foresee.engine.plan_file import write_plan
+    from foresee.engine.planned_step import planned_records
 
     with bar(console, f"{header.planner}, to keep", header.num_steps) as advance:
         counters = write_plan(out, header, planned_records(stream, header, advance))

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from foresee.custom_data.jagged import KeyedEmbeddings, bags_of
+from foresee.engine.cache import look_up
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError
-from foresee.run.evaluation import look_up
 from foresee.store.contract import Table
 
 SUM, MEAN = "sum", "mean"

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from foresee.base.arrays import Int32, Int64
 from foresee.data.batch import Batch
 from foresee.engine.kernels import (
+    ONE_THREAD,
     Threads,
     apply_rows,
     gather,
@@ -31,7 +32,7 @@ from foresee.engine.kernels import (
 from foresee.engine.optimizers import Optimizer
 from foresee.engine.planned_step import PlannedStep, Pooling
 from foresee.plan.record import Evict, Fetch
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Layout, Rows, Store
 
 EMPTY = -1
 NEVER_STORED = -1
@@ -211,3 +212,14 @@ def pool(
         gather(values, unique, inverse, out, threads=threads)
     else:
         gather_bags(values, unique, inverse, batch.bag_offsets, pooling.mean, out, threads=threads)
+
+
+def look_up(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE_THREAD) -> torch.Tensor:
+    """[samples, features, width]: the pooled rows of a batch, as the store has them now."""
+    unique, inverse = np.unique(batch.rows, return_inverse=True)
+    rows = Rows.empty(len(unique), store.layout)
+    store.read(unique, rows)
+    out = np.empty((batch.num_samples * batch.num_features, store.layout.width), np.float32)
+    slots = np.arange(len(unique), dtype=np.int32)
+    pool(rows.values, slots, inverse.astype(np.int32), batch, pooling, out, threads)
+    return torch.from_numpy(out).view(batch.num_samples, batch.num_features, -1)

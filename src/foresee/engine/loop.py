@@ -1,6 +1,6 @@
 """The training loop's view of a plan: steps whose rows are there.
 
-    for step in lookahead(log, tables, batch_size=2048, cache_rows=500_000):
+    for step in foresee.steps(log, tables, batch_size=2048, cache_rows=500_000):
         loss = bce(model(step.dense, step.embeddings), step.labels)
         loss.backward()
         adam.step(); adam.zero_grad()
@@ -17,57 +17,61 @@ that is not what the plan predicts, by whichever thread, nothing is committed an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from foresee.custom_data.batches import Batches
 from foresee.data.batch import BatchStream
-from foresee.data.click_log import ClickLog
 from foresee.engine.cache import Cache, SlotCache
 from foresee.engine.exchange.peers import Exchange, LocalExchange
+from foresee.engine.header import check_fits
 from foresee.engine.kernels import Threads
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
 from foresee.engine.planned_step import PlannedStep, Pooling, planned, replayed
-from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Recording, Timeline, Track
+from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Timeline, Track
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables, Trained
 from foresee.engine.torch_cache import TorchCache
-from foresee.errors import ConsistencyError, PlanError, UsageError
-from foresee.plan import WINDOW_BYTES
+from foresee.errors import ConsistencyError, UsageError
 from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Header, Record
-from foresee.run.sources import enter
-
-FETCH_AHEAD_STEPS = 8
 
 
 @dataclass
 class Run:
-    """An iterable of steps over a stream of batches. Made by `lookahead`, or from its parts where those are at hand."""
+    """An iterable of steps over a stream of batches, made by `foresee.steps` or from its parts.
+
+    Args:
+        stream: The batches of all steps.
+        tables: The rows, and how they learn.
+        header: What is planned: first step, slots of the cache, planner.
+        pooling: Which features are averaged over their bag.
+        records: A saved plan; without one the header's planner plans as it goes.
+        device: Where the model computes and the cache is.
+        num_threads: Threads of the row kernels.
+        exchange: What goes on between this worker and its peers.
+        commit_at_end: Commit when the loop ends, also by `break`. Who commits rows together with something else says
+            False.
+        timeline: Who records what the run does.
+        trained: What to write down with the commit of a step about its batches.
+    """
 
     stream: BatchStream
     tables: Tables
     header: Header
     pooling: Pooling
     records: Iterable[Record] | None = None
-    """A kept plan; without one the header's planner plans as it goes."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     num_threads: int = 1
-    """Threads of the row kernels."""
     exchange: Exchange = field(default_factory=LocalExchange)
-    """What goes on between this worker and its peers."""
     commit_at_end: bool = True
-    """Commit when the loop ends, also by `break`. Who commits rows together with something else says False."""
     timeline: Timeline = NOT_RECORDED
-    """Who records what the run does."""
     trained: Callable[[int], Trained | None] = field(default_factory=lambda: lambda step: None)
-    """What to write down with the commit of a step about its batches."""
 
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
@@ -127,8 +131,17 @@ class Run:
                     self.timeline.end()
 
     def span(self, what: str) -> None:
-        """For the timeline of a recorded run: what this thread did after the last step, such as "evaluate"."""
+        """For the timeline of a recorded run.
+
+        Args:
+            what: What this thread did after the last step, such as "evaluate".
+        """
         self.timeline.track(TRAIN).span(what, self.steps_done - 1)
+
+    def lap(self, what: str) -> None:
+        """The name of `span` in the release before; goes with the next."""
+        warnings.warn("run.lap is now called run.span; rename it", DeprecationWarning, stacklevel=2)
+        self.span(what)
 
     def flush(self) -> None:
         """Brings the store up to date with the cache, evicting nothing. Reads see the state after the last update."""
@@ -271,121 +284,3 @@ class Run:
         if self.device.type == "cpu":
             return SlotCache(layout, self.tables.optimizer, self.pooling, capacity_rows=capacity, threads=threads)
         return TorchCache(layout, self.tables.optimizer, self.pooling, capacity_rows=capacity, device=self.device)
-
-
-def lookahead(
-    log: ClickLog | Batches,
-    tables: Tables,
-    *,
-    batch_size: int | None = None,
-    cache_rows: int,
-    epochs: int = 1,
-    seed: int = 0,
-    planner: str = "lookahead",
-    window_steps: int | None = None,
-    window_bytes: int | None = None,
-    device: str | torch.device = "cpu",
-    num_threads: int = 1,
-    record: str | Path | None = None,
-    first_step: int | None = None,
-) -> Run:
-    """Steps over the log's train split, or over `Batches` of one's own, from the step after the tables' last commit.
-
-    Tables that were trained on other batches refuse these, unless first_step says that they are meant.
-
-    batch_size, epochs, seed: of a log; batches of one's own have theirs.
-    cache_rows: slots of the cache; at least the distinct rows of the largest batch.
-    planner: any of `foresee.plan.PLANNERS`; all give the same bytes, with more or fewer rows moved.
-    window_steps: a fixed lookahead as in the Bagpipe paper, instead of all that the cache can use.
-    window_bytes: what the batches that the planner looks at may take; left out, 2 GB, and as much as window_steps need.
-    record: a folder into which the run records itself, for `foresee report` and `foresee watch`.
-    first_step: the batch to begin with, such as 0 to train all batches of a new day on the tables of the days before,
-    whose steps go on counting. Without it, a loop goes on after the last batch that these tables have committed.
-    """
-    stream, pooling = _stream_of(log, tables, batch_size=batch_size, epochs=epochs, seed=seed)
-    committed_step = tables.store.committed_step
-    source = enter(stream, first_step, committed_step, tables.history)
-    header = make_header(
-        source, planner=planner, cache_rows=cache_rows, first_step=committed_step, window_steps=window_steps,
-        window_bytes=window_bytes,
-    )  # fmt: skip
-    if isinstance(log, Batches):
-        header = log.bounded(header)
-    timeline = NOT_RECORDED if record is None else Recording(Path(record))
-    return Run(
-        source, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline,
-        trained=source.trained,
-    )  # fmt: skip
-
-
-def _stream_of(
-    log: ClickLog | Batches, tables: Tables, *, batch_size: int | None, epochs: int, seed: int
-) -> tuple[BatchStream, Pooling]:
-    if isinstance(log, Batches):
-        if batch_size is not None or epochs != 1 or seed != 0:
-            raise UsageError("batches of one's own have their size, order and epochs; give these to Batches, not here")
-        log.bags.check_tables(tables)
-        return log, Pooling.of(log.bags.mean_features)
-    if batch_size is None:
-        raise UsageError("a log is cut into batches of batch_size samples; give it, such as batch_size=2048")
-    return log.batches(batch_size=batch_size, seed=seed, epochs=epochs), Pooling.of(log.mean_features)
-
-
-def make_header(
-    stream: BatchStream,
-    *,
-    planner: str,
-    cache_rows: int,
-    first_step: int = 0,
-    window_steps: int | None = None,
-    window_bytes: int | None = None,
-    fetch_ahead_steps: int = FETCH_AHEAD_STEPS,
-    remember_versions: bool = False,
-    num_workers: int = 1,
-    placement: str | None = None,
-    placement_positions: Sequence[int] | None = None,
-    planned_from: int | None = None,
-) -> Header:
-    """The header of a plan for this stream.
-
-    planned_from: the step at which the plan began, if it is entered at `first_step` and has to go on as it would have.
-    """
-    if cache_rows < 1:
-        raise PlanError(f"a cache of {cache_rows} rows cannot hold anything; give at least one batch's distinct rows")
-    return Header(
-        planner=planner,
-        parameters={
-            "window_steps": window_steps,
-            "window_bytes": WINDOW_BYTES if window_bytes is None and window_steps is None else window_bytes,
-            "remember_versions": int(remember_versions),
-            "placement": placement,
-            "placement_positions": None if placement_positions is None else ",".join(map(str, placement_positions)),
-            "planned_from": planned_from,
-        },
-        num_workers=num_workers,
-        capacity_rows=cache_rows,
-        num_rows=stream.num_rows,
-        first_step=first_step,
-        num_steps=stream.num_steps - first_step,
-        fetch_ahead_steps=fetch_ahead_steps,
-        stream_digest=stream.digest,
-    )
-
-
-def check_fits(header: Header, stream: BatchStream, tables: Tables) -> None:
-    """Refuses a plan of another log, or tables of another size or at another step."""
-    if header.stream_digest != stream.digest:
-        raise PlanError(
-            f"the plan was made for the batch stream {header.stream_digest[:12]}, this run reads {stream.digest[:12]}: "
-            "another log, seed, batch size or number of epochs; plan this run again"
-        )
-    if header.num_rows != tables.layout.num_rows:
-        raise PlanError(
-            f"the plan is for {header.num_rows} rows, the tables have {tables.layout.num_rows}; "
-            "open the tables of this log, or make new ones"
-        )
-    if header.first_step != tables.store.committed_step:
-        raise PlanError(
-            f"the plan begins at step {header.first_step}, the tables are at step {tables.store.committed_step}; "
-            "plan from there, or start with new tables"
-        )

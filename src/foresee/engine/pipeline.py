@@ -8,8 +8,8 @@ The reader issues the fetch of a step once the write-backs of `not_before` are a
 Where a request costs more than its rows, it rests while training has a few steps in hand, and then asks at once for all
 steps whose write-backs are applied (`FetchBatching`). It checks that every row has the version the plan predicts. The
 writer applies write-backs in step order. Nothing here decides anything: what, when and where stand in the record. All
-queues are bounded, and an error in any thread reaches the training loop after the steps that were ready before it. A broken
-invariant is known at once, by `check`: nobody may commit after it, whether the loop gets that far or not.
+queues are bounded, and an error in any thread reaches the training loop after the steps that were ready before it. A
+broken invariant is known at once, by `check`: nobody may commit after it, whether the loop gets that far or not.
 """
 
 from __future__ import annotations

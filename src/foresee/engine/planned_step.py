@@ -8,8 +8,9 @@ included, and its kernels release the GIL.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,11 @@ from foresee.engine.kernels import LookupOrder, order_lookups
 from foresee.errors import PlanError, UsageError
 from foresee.plan import make_planner, planned_from
 from foresee.plan.ranked_eviction import BatchTooLargeError
-from foresee.plan.record import Accesses, Header, Planner, Record
+from foresee.plan.record import Accesses, Header, Record
 from foresee.plan.row_table import checksum_of
+
+Advance = Callable[[], None]
+"""Called once for every step that was planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +55,55 @@ def accesses_of(batch: Batch) -> Accesses:
     return Accesses(batch.rows, batch.sample_offsets)
 
 
-def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: int = 0) -> Iterator[PlannedStep]:
-    """One worker's work from the header's first step on, planned as the stream is read."""
+def planned_records(stream: BatchStream, header: Header, advance: Advance | None = None) -> Iterator[Record]:
+    """The records of a plan for the header's steps, those of all workers.
+
+    A batch that cannot fit is refused with the cache that works.
+    """
+    begun = planned_from(header)
+    batches = islice(stream.batches(begun), header.first_step + header.num_steps - begun)
+    return _records(stream, header, batches if advance is None else _followed(batches, advance))
+
+
+def _followed(batches: Iterable[Batch], advance: Advance) -> Iterator[Batch]:
+    for batch in batches:
+        yield batch
+        advance()
+
+
+def _records(stream: BatchStream, header: Header, batches: Iterable[Batch]) -> Iterator[Record]:
+    """What the header's planner makes of the stream's batches, from the plan's first one on."""
 
     def profile(num_steps: int) -> Iterator[Accesses]:
-        for batch, _ in zip(stream.batches(header.first_step), range(num_steps), strict=False):
-            yield accesses_of(batch)
+        return map(accesses_of, islice(stream.batches(header.first_step), num_steps))
 
-    planner, begun = make_planner(header, profile), planned_from(header)
-    waiting: deque[Batch] = deque()
-
-    def work_of(record: Record) -> PlannedStep:
-        batch = waiting.popleft()
-        return _work(_own(batch, record), record, pooling, batch.num_samples, len(waiting))
-
-    for step, batch in enumerate(stream.batches(begun), start=begun):
+    planner = make_planner(header, profile)
+    for step, batch in enumerate(batches, start=planned_from(header)):
         if batch.step != step:
             raise PlanError(
                 f"the stream gives the batch of step {batch.step} where step {step} is due; give batches in step order"
             )
-        if step >= header.first_step:
-            waiting.append(batch.without_rows())
-        for record in _push(planner, batch, stream):
-            if record.worker == worker:
-                yield work_of(record)
-    for record in planner.finish():
+        try:
+            yield from planner.push(accesses_of(batch))
+        except BatchTooLargeError as error:
+            raise too_large(step, error.num_distinct, error.capacity_rows, stream) from None
+    yield from planner.finish()
+
+
+def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: int = 0) -> Iterator[PlannedStep]:
+    """One worker's work from the header's first step on, planned as the stream is read."""
+    waiting: deque[Batch] = deque()
+
+    def read() -> Iterator[Batch]:
+        for batch in stream.batches(planned_from(header)):
+            if batch.step >= header.first_step:
+                waiting.append(batch.without_rows())
+            yield batch
+
+    for record in _records(stream, header, read()):
         if record.worker == worker:
-            yield work_of(record)
+            batch = waiting.popleft()
+            yield _work(_own(batch, record), record, pooling, batch.num_samples, len(waiting))
 
 
 def replayed(
@@ -113,13 +139,6 @@ def _own(batch: Batch, record: Record) -> Batch:
 def _work(batch: Batch, record: Record, pooling: Pooling, batch_size: int, looked_ahead_steps: int = 0) -> PlannedStep:
     order = order_lookups(record.inverse, len(record.unique), bag_offsets=batch.bag_offsets, mean=pooling.mean)
     return PlannedStep(batch, record, order, batch_size, looked_ahead_steps)
-
-
-def _push(planner: Planner, batch: Batch, stream: BatchStream) -> list[Record]:
-    try:
-        return planner.push(accesses_of(batch))
-    except BatchTooLargeError as error:
-        raise too_large(batch.step, error.num_distinct, error.capacity_rows, stream) from None
 
 
 TOO_LARGE_REMEDY = (

@@ -7,6 +7,7 @@ bottom layers, takes the function instead of the tensor and calls it when it com
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakMethod
@@ -17,11 +18,20 @@ from torch import Tensor, nn
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.recording.timeline import Timeline, Track
 from foresee.errors import UsageError
-from foresee.models.contract import Embeddings, begins_without_rows
+from foresee.models.contract import Embeddings, accepts_deferred_embeddings
 
 
 class Step:
-    """Made by the loop; update it before the next one."""
+    """One step of a `Run`, made by it; update it before the next one.
+
+    Attributes:
+        index: Its number, from 0 on over all epochs and restarts.
+        dense: [samples, dense features], on the run's device.
+        labels: [samples], on the run's device.
+        batch_size: Samples of the step, those of all workers together.
+        item: What a person's own source of batches gave for this step; None for a log.
+        updated: Whether `update()` was called.
+    """
 
     def __init__(
         self,
@@ -38,9 +48,7 @@ class Step:
         self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
         self.labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
         self.batch_size = work.batch_size
-        """Samples of the step, those of all workers together."""
         self.item: Any = getattr(batch, "item", None)
-        """What a person's own source of batches gave for this step."""
         self.updated = False
         self._work = work
         self._arrive, self._finish, self._start = arrive, finish, start
@@ -65,8 +73,12 @@ class Step:
         return self.embeddings
 
     def embeddings_for(self, model: nn.Module) -> Embeddings:
-        """What to call a model with: the function if it has something to do before, else the embeddings."""
-        return self.await_embeddings if begins_without_rows(model) else self.embeddings
+        """What to call a model with: the function if it has something to do before, else the embeddings.
+
+        Args:
+            model: One that says `accepts_deferred_embeddings = True` gets the function.
+        """
+        return self.await_embeddings if accepts_deferred_embeddings(model) else self.embeddings
 
     @property
     def began(self) -> bool:
@@ -74,11 +86,24 @@ class Step:
         return self.updated or self._wait is not None
 
     def span(self, what: str) -> None:
-        """For the timeline of a recorded run: what was done since the last lap, such as "forward" or "backward"."""
+        """For the timeline of a recorded run.
+
+        Args:
+            what: What was done since the last span, such as "forward" or "backward".
+        """
         self._lane.span(what, self.index)
 
+    def lap(self, what: str) -> None:
+        """The name of `span` in the release before; goes with the next."""
+        warnings.warn("step.lap is now called step.span; rename it", DeprecationWarning, stacklevel=2)
+        self.span(what)
+
     def learned(self, loss: float) -> None:
-        """For the curve of a recorded run: the loss of this step. Say it before the update."""
+        """For the curve of a recorded run. Say it before the update.
+
+        Args:
+            loss: The loss of this step.
+        """
         self._timeline.learned(loss)
 
     def update(self) -> None:

@@ -29,16 +29,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.analysis.planning import planned_records
 from foresee.base.machine import LAUNCHER_VARIABLE, end_with_launcher
 from foresee.data.click_log import ClickLog
 from foresee.data.synthetic import tiny
 from foresee.engine.exchange.mesh import Finish, Lane
 from foresee.engine.exchange.peers import PeerExchange
-from foresee.engine.loop import Run, make_header
+from foresee.engine.header import make_header
+from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
-from foresee.engine.planned_step import Pooling
+from foresee.engine.planned_step import Pooling, planned_records
 from foresee.engine.tables import Tables, layout_for
+from foresee.run.group import Alone
+from foresee.run.loop import train_steps
 from foresee.store.contract import Layout, Rows
 from foresee.store.memory import MemoryStore
 from foresee.store.remote.shards import scatter, split
@@ -61,14 +63,23 @@ class _OwnMesh:
         return lambda: sent
 
 
+class _OneWeight(torch.nn.Module):
+    """A model so small that torch starts no threads for it: a process that has any cannot be forked safely."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.nn.Linear(1, 1)
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        logits: Tensor = self.last(embeddings.sum((1, 2))[:, None])[:, 0]
+        return logits
+
+
 def warm_up(optimizers: Sequence[str]) -> None:
     """Call it in a process that will fork, before it does; with the names of the row optimisers it will need."""
     for name in MODULES:
         importlib.import_module(name)
     torch.manual_seed(0)
-    model = torch.nn.Linear(2, 1)
-    model(torch.ones(1, 2)).sum().backward()
-    torch.optim.Adam(model.parameters()).step()  # imports much more than one would think
     with tempfile.TemporaryDirectory(prefix="foresee-warm-") as folder:
         log = tiny(Path(folder) / "log", num_samples=64)
         for name in optimizers:
@@ -88,9 +99,9 @@ def _train(log: ClickLog, optimizer: Optimizer, layout: Layout) -> None:
     header = make_header(stream, planner="lookahead", cache_rows=80)
     exchange = PeerExchange(layout, _OwnMesh())
     run = Run(stream, tables, header, Pooling.of(log.mean_features), exchange=exchange, commit_at_end=False)
-    for step in run:
-        step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
-        step.update()
+    model = _OneWeight()
+    adam = torch.optim.Adam(model.parameters())  # imports much more than one would think
+    train_steps(run, adam, Alone(model), [])
     exchange.close()
 
 

@@ -11,6 +11,7 @@ gives the same weights every time.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -47,9 +48,17 @@ class Model(Protocol):
     def __call__(self, dense: Tensor, embeddings: Tensor) -> Tensor: ...
 
 
-def begins_without_rows(model: nn.Module) -> bool:
+def accepts_deferred_embeddings(model: nn.Module) -> bool:
     """Whether it takes a function for its embeddings and calls it once it needs them; a model says so itself."""
-    return bool(getattr(model, "begins_without_rows", False))
+    if not hasattr(model, "accepts_deferred_embeddings") and hasattr(model, "begins_without_rows"):
+        warnings.warn(
+            f"{type(model).__name__}.begins_without_rows is now called accepts_deferred_embeddings; rename it, the old "
+            "name goes with the next release",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return bool(model.begins_without_rows)
+    return bool(getattr(model, "accepts_deferred_embeddings", False))
 
 
 def checked_shape(shape: Shape, dim: int) -> LogShape:

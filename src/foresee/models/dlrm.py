@@ -23,7 +23,7 @@ from .contract import Embeddings, Shape, check_dense, check_input, checked_shape
 class DLRM(nn.Module):
     """`bottom` and `top` are hidden widths: the bottom MLP always ends in `dim`, the top MLP in one logit."""
 
-    begins_without_rows = True
+    accepts_deferred_embeddings = True
 
     def __init__(
         self, shape: Shape, dim: int, *, bottom: Sequence[int] = (512, 256), top: Sequence[int] = (512, 256)

@@ -21,11 +21,11 @@ from typing import Any
 
 from pyarrow import flight
 
-from foresee.analysis.planning import planned_records
 from foresee.base import failpoints
 from foresee.base.failpoints import failpoint
 from foresee.data.batch import BatchStream
 from foresee.engine.plan_columns import SCHEMA, batch_of
+from foresee.engine.planned_step import planned_records
 from foresee.errors import ForeseeError, PlanError
 from foresee.plan.record import Header, Record
 from foresee.planner_service import client

@@ -16,7 +16,8 @@ from torch import nn
 from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
-from foresee.engine.loop import Run, make_header
+from foresee.engine.header import make_header
+from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.plan_file import PlanFile
 from foresee.engine.planned_step import Pooling, too_large
@@ -115,22 +116,24 @@ def saved_plan(config: RunConfig, stream: LogStream) -> PlanFile | None:
     return plan
 
 
-def make_run(config: RunConfig, log: ClickLog, stream: LogStream, tables: Tables, *, num_threads: int = 1) -> Run:
-    """Steps from the tables' last commit on, as the kept plan has them or planned as they go.
+def make_run(
+    config: RunConfig, log: ClickLog, stream: LogStream, tables: Tables, header: Header, saved: PlanFile | None = None,
+    *, num_threads: int = 1,
+) -> Run:  # fmt: skip
+    """Steps from the tables' last commit on, as the saved plan has them or planned as they go.
 
-    A kept plan begins with an empty cache at its first step, so a run in the middle is planned as it goes, by the same
+    A saved plan begins with an empty cache at its first step, so a run in the middle is planned as it goes, by the same
     planner in as many slots. The caller commits: rows belong together with the dense half.
     """
-    first_step, pooling, device = tables.store.committed_step, Pooling.of(log.mean_features), training_device(config)
-    header, records = plan_header(config, log, stream, first_step=first_step), None
-    plan = saved_plan(config, stream)
-    if plan is not None and plan.header.first_step == first_step:
-        header, records = plan.header, plan.records()
-    elif plan is not None:
-        header = replace(plan.header, first_step=first_step, num_steps=stream.num_steps - first_step)
+    first_step, records = tables.store.committed_step, None
+    if saved is not None and saved.header.first_step == first_step:
+        records = saved.records()
+    else:
+        header = replace(header, first_step=first_step, num_steps=stream.num_steps - first_step)
     return Run(
-        stream, tables, header, pooling, records=records, device=device, num_threads=num_threads, commit_at_end=False
-    )
+        stream, tables, header, Pooling.of(log.mean_features), records=records, device=training_device(config),
+        num_threads=num_threads, commit_at_end=False,
+    )  # fmt: skip
 
 
 def check_batch_fits(header: Header, batch: Batch, stream: LogStream) -> None:

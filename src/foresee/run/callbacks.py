@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from foresee.base import failpoints
 from foresee.base.failpoints import failpoint
 from foresee.data.click_log import ClickLog
@@ -25,7 +27,8 @@ from foresee.run.checkpoint_interval import CheckpointInterval
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import DenseHalf
 from foresee.run.evaluation import evaluate
-from foresee.run.metrics import Metrics
+from foresee.run.group import Group
+from foresee.run.metrics import Metrics, MetricsWindow
 from foresee.run.progress import Display, Meter
 from foresee.run.run_folder import RunFolder
 from foresee.store.contract import Store, TwoPhaseStore
@@ -41,8 +44,14 @@ class StepResult:
     steps_done: int
     loss: float
     num_samples: int
+    """Of all workers."""
+    logits: Tensor
+    """Of this worker's samples."""
+    labels: Tensor
+    commit: bool
+    """All workers have agreed that it is time, by the clock."""
     last: bool
-    """The loop ends here, for whatever reason; a duty that comes first may decide so."""
+    """The loop ends here, for whatever reason; a callback that comes first may decide so."""
     finished: bool
     """All steps of the run are done."""
 
@@ -61,6 +70,16 @@ class MoveRate:
 
     def after(self, done: StepResult) -> None:
         self._schedule.step(done.steps_done)
+
+
+class FillWindow:
+    """The samples just trained, for figures over the last ones."""
+
+    def __init__(self, window: MetricsWindow) -> None:
+        self._window = window
+
+    def after(self, done: StepResult) -> None:
+        self._window.add(done.logits.cpu().numpy(), done.labels.cpu().numpy())
 
 
 class ShowProgress:
@@ -94,30 +113,38 @@ class WriteMetrics:
 
 
 class EvaluateValid:
-    """The valid split, every so many steps and when all are done; keeps the best, and ends a loop that has had it."""
+    """The valid split, every so many steps and when all are done; keeps the best, and ends a loop that has had it.
+
+    All workers write what they hold, worker 0 computes, and nobody trains on before: it reads the rows of that step.
+    """
 
     def __init__(
-        self, config: RunConfig, run: Run, half: DenseHalf, log: ClickLog, folder: RunFolder, sinks: Sequence[Sink],
-        display: Display,
+        self, config: RunConfig, run: Run, half: DenseHalf, group: Group, log: ClickLog, folder: RunFolder,
+        sinks: Sequence[Sink], display: Display,
     ) -> None:  # fmt: skip
-        self._train, self._run, self._half, self._log = config.train, run, half, log
+        self._train, self._run, self._half, self._group, self._log = config.train, run, half, group, log
         self._best, self._sinks, self._display = BestFolder(folder), sinks, display
         self.result: Metrics | None = None
 
     def after(self, done: StepResult) -> None:
-        if self.due(done):
-            self._run.flush()
-            self.evaluate(done)
-            self._run.span("evaluate")
-            done.last = done.last or self._half.best.exhausted
+        if not self._due(done):
+            return
+        self._run.flush()
+        self._group.barrier()
+        if self._group.rank == 0:
+            self._evaluate_for_all(done)
+        best = self._half.best
+        best.take(self._group.share(best.numbers()))  # also a barrier: all wait, and then know what was found
+        done.last = done.last or best.exhausted
+        self._run.span("evaluate")
 
-    def due(self, done: StepResult) -> bool:
+    def _due(self, done: StepResult) -> bool:
         every = self._train.evaluate_every_steps
         return "valid" in self._log.split_sizes and (
             done.finished or (every is not None and done.steps_done % every == 0)
         )
 
-    def evaluate(self, done: StepResult) -> None:
+    def _evaluate_for_all(self, done: StepResult) -> None:
         """With the rows that the store has; all samples when the run is finished."""
         samples_max = self._train.evaluate_samples_max
         compared = self.result = self._evaluate(None if done.finished else samples_max)
@@ -142,39 +169,56 @@ class EvaluateValid:
 
 
 class SaveCheckpoint:
-    """One commit of rows and dense half; every so many steps, as often as its cost allows, at a best and at the end."""
+    """One commit of rows and dense half; every so many steps, as often as its cost allows, at a best and at the end.
+
+    All workers write what they hold, worker 0 commits for all, whose dense half is that of all, and nobody trains on
+    before it is done.
+    """
 
     def __init__(
-        self, config: RunConfig, run: Run, half: DenseHalf, folder: RunFolder, sinks: Sequence[Sink],
+        self, config: RunConfig, run: Run, half: DenseHalf, group: Group, folder: RunFolder, sinks: Sequence[Sink],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._every_steps, self._pace = (
-            config.train.commit_every_steps,
-            CheckpointInterval(config.train.commit_every_seconds, clock),
-        )
-        self._run, self._half, self._folder = run, half, folder
+        self._every_steps = config.train.commit_every_steps
+        self._interval = CheckpointInterval(config.train.commit_every_seconds, clock)
+        self._run, self._half, self._group, self._folder = run, half, group, folder
         self._sinks, self._clock = sinks, clock
+        self._store = two_phase(run.tables.store)
+        self._num_shards = len(self._store.parts)
+
+    def due(self) -> bool:
+        """Is it time, by this worker's clock?"""
+        return self._interval.due()
 
     def after(self, done: StepResult) -> None:
         failpoint(failpoints.STEP_DONE)
         by_steps = self._every_steps is not None and done.steps_done % self._every_steps == 0
         # A best is known to the run once its step is committed: see `best_folder`.
-        if done.last or by_steps or self._half.best.step == done.steps_done or self._pace.due():
+        if done.last or by_steps or self._half.best.step == done.steps_done or done.commit:
             self.keep()
 
     def keep(self) -> None:
-        """After this returns, a process that ends in any way can go on from here."""
-        begun, step, store = self._clock(), self._run.steps_done, two_phase(self._run.tables.store)
+        """After this returns, a run that ends in any way can go on from here."""
+        begun, step = self._clock(), self._run.steps_done
         self._run.flush()
         failpoint(failpoints.FLUSHED)
-        store.prepare(step)
-        failpoint(failpoints.PREPARED)
-        self._half.save(self._folder.checkpoints, step, num_shards=len(store.parts))
-        store.settle(step)
-        failpoint(failpoints.SETTLED)
-        finish_commit(self._folder, step)
-        send({"kind": "commit", "step": step, "seconds": self._pace.committed(begun)}, self._sinks)
+        self._group.barrier()
+        if self._group.rank == 0:
+            self._commit(step)
+        self._group.barrier()
+        send({"kind": "commit", "step": step, "seconds": self._interval.committed(begun)}, self._sinks)
         self._run.span("commit")
+
+    def _commit(self, step: int) -> None:
+        """All rows are in the store, and nobody writes before this is over."""
+        self._store.prepare(step)
+        failpoint(failpoints.PREPARED)
+        self._half.save(self._folder.checkpoints, step, num_shards=self._num_shards)
+        self._store.settle(step)
+        failpoint(failpoints.SETTLED)
+        self._folder.mark(step)  # all parts have the commit: others may know, and older ones may go
+        failpoint(failpoints.MARKED)
+        checkpoint.prune(self._folder.checkpoints)
 
 
 def two_phase(store: Store) -> TwoPhaseStore:
@@ -182,13 +226,6 @@ def two_phase(store: Store) -> TwoPhaseStore:
     if not isinstance(store, TwoPhaseStore):
         raise UsageError(f"{type(store).__name__} cannot commit in two phases; use a store that can")
     return store
-
-
-def finish_commit(folder: RunFolder, step: int) -> None:
-    """All parts have the commit: others may know, and older ones may go."""
-    folder.mark(step)
-    failpoint(failpoints.MARKED)
-    checkpoint.prune(folder.checkpoints)
 
 
 def send(line: dict[str, Any], sinks: Sequence[Sink]) -> None:

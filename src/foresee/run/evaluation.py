@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from foresee.base.arrays import Int64
 from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
-from foresee.engine.cache import pool
+from foresee.engine.cache import look_up
 from foresee.engine.kernels import ONE_THREAD, Threads
 from foresee.engine.planned_step import Pooling
 from foresee.errors import ConfigError, DataError
 from foresee.run.config import RankingConfig
 from foresee.run.metrics import Metrics, MetricsAccumulator
 from foresee.run.ranking import Ranking, RankingAccumulator
-from foresee.store.contract import Rows, Store
+from foresee.store.contract import Store
 
 EVALUATION_BATCH_SIZE = 4096
 
@@ -109,17 +109,6 @@ def score(
     dense = torch.from_numpy(batch.dense)
     logits: Tensor = model(dense.to(device), embeddings.to(device))
     return logits
-
-
-def look_up(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE_THREAD) -> Tensor:
-    """[samples, features, width]: the pooled rows of a batch, as the store has them now."""
-    unique, inverse = np.unique(batch.rows, return_inverse=True)
-    rows = Rows.empty(len(unique), store.layout)
-    store.read(unique, rows)
-    out = np.empty((batch.num_samples * batch.num_features, store.layout.width), np.float32)
-    slots = np.arange(len(unique), dtype=np.int32)
-    pool(rows.values, slots, inverse.astype(np.int32), batch, pooling, out, threads)
-    return torch.from_numpy(out).view(batch.num_samples, batch.num_features, -1)
 
 
 @contextmanager

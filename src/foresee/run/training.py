@@ -1,26 +1,22 @@
 """`foresee train` as a function: a configuration in, a trained model and tables in a run folder out.
 
-The loop is the one a person would write (`_loop`); what happens beside it are duties. Everything that can be found
-wrong is found before anything is written. A run that stops, however it stops, goes on with `resume=True` from its last
-commit and ends with the same bytes as one that never stopped.
+The loop is the one a person would write (`run.loop`); what happens beside it are callbacks. Everything that can be
+found wrong is found before anything is written. A run that stops, however it stops, goes on with `resume=True` from
+its last commit and ends with the same bytes as one that never stopped.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
 from rich.console import Console
-from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from foresee.data.click_log import ClickLog
 from foresee.engine.loop import Run
 from foresee.engine.recording.timeline import NOT_RECORDED, Recording, Timeline
-from foresee.engine.step import Step
 from foresee.errors import ConfigError
 from foresee.plan.record import Counters
 from foresee.run import checkpoint, run_folder
@@ -35,25 +31,16 @@ from foresee.run.build import (
     table_layout,
     train_stream,
 )
-from foresee.run.callbacks import (
-    Callback,
-    EvaluateValid,
-    MoveRate,
-    SaveCheckpoint,
-    ShowProgress,
-    Sink,
-    StepResult,
-    TakeTime,
-    WriteMetrics,
-    tensorboard_sink,
-)
+from foresee.run.callbacks import EvaluateValid, Sink, TakeTime, tensorboard_sink
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import Best, DenseHalf
 from foresee.run.ending import StopSignals
 from foresee.run.evaluation import group_position
+from foresee.run.group import Alone
+from foresee.run.loop import train_run
 from foresee.run.memory import check_memory, in_words, memory_needed, window_in_words
-from foresee.run.metrics import Metrics, MetricsWindow
-from foresee.run.progress import Display, Meter, make_display
+from foresee.run.metrics import Metrics
+from foresee.run.progress import Display, make_display
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import finish_switch
 
@@ -126,26 +113,17 @@ def train(
         display or make_display(console) as display,
     ):
         first_step = _restore(folder, tables.store.committed_step, half)
-        run = make_run(config, log, stream, tables, num_threads=num_threads)
+        run = make_run(config, log, stream, tables, header, kept, num_threads=num_threads)
         run.timeline = recording(config)
         display.say(_opening(config, run, first_step))
         display.say(in_words(memory))
         display.say(window_in_words(header, first_batch))
-        window, samples_before = MetricsWindow(), first_step * config.train.batch_size
-        clock = TakeTime(run)
-        valid = EvaluateValid(config, run, half, log, folder, sinks, display)
-        callbacks: list[Callback] = [
-            MoveRate(half.schedule),
-            clock,
-            valid,
-            ShowProgress(Meter(run, window, samples_before=samples_before), display),
-            WriteMetrics(
-                Meter(run, window, samples_before=samples_before), run, sinks, every_steps=config.train.log_every_steps
-            ),
-            SaveCheckpoint(config, run, half, folder, sinks),
-        ]
-        if not half.best.exhausted and (stop_after is None or run.steps_done < stop_after):
-            _loop(run, model, half.optimizer, window, callbacks, stop, stop_after)
+        group, clock = Alone(model), TakeTime(run)
+        valid = EvaluateValid(config, run, half, group, log, folder, sinks, display)
+        train_run(
+            config, run, half, group, folder, sinks, display, callbacks=[clock, valid], stop_asked=lambda: stop.asked,
+            stop_after=stop_after,
+        )  # fmt: skip
         outcome = Outcome(
             steps_done=run.steps_done,
             num_steps=stream.num_steps,
@@ -159,56 +137,6 @@ def train(
         )
         display.say(_closing(config, outcome))
     return outcome
-
-
-def _loop(
-    run: Run,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    window: MetricsWindow,
-    callbacks: Sequence[Callback],
-    stop: StopSignals,
-    stop_after: int | None,
-) -> None:
-    model.train()
-    with closing(iter(run)) as steps:
-        for step in steps:
-            logits = model(step.dense, step.embeddings)
-            loss = loss_of(logits, step)
-            step.span("forward")
-            loss.backward()  # type: ignore[no-untyped-call]
-            step.span("backward")
-            optimizer.step()
-            optimizer.zero_grad()
-            step.span("dense")
-            step.update()
-            window.add(logits.detach().cpu().numpy(), step.labels.cpu().numpy())
-            finished = run.steps_done == run.stream.num_steps
-            done = StepResult(
-                steps_done=run.steps_done,
-                loss=loss.item(),
-                num_samples=len(logits),
-                last=finished or stop.asked or run.steps_done == stop_after,
-                finished=finished,
-            )
-            for callback in callbacks:
-                callback.after(done)
-            if done.last:
-                break
-
-
-def loss_of(logits: torch.Tensor, step: Step) -> torch.Tensor:
-    """The mean over the step's samples; refuses logits of another shape, and a training that has diverged."""
-    if logits.shape != step.labels.shape:
-        raise ConfigError(
-            f"model.name: the model gives logits of shape {tuple(logits.shape)} for {len(step.labels)} samples; "
-            "it must give one logit for each sample, [samples]"
-        )
-    loss = binary_cross_entropy_with_logits(logits, step.labels)
-    if not math.isfinite(loss.item()):
-        raise checkpoint.diverged(step.index, f"the loss is {loss.item()}")
-    step.learned(loss.item())
-    return loss
 
 
 def _folder(config: RunConfig, log_digest: str, *, resume: bool, replace: bool) -> AbstractContextManager[RunFolder]:

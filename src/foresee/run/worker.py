@@ -20,7 +20,6 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from foresee.base import failpoints
 from foresee.base.failpoints import failpoint
@@ -28,27 +27,24 @@ from foresee.data.click_log import ClickLog
 from foresee.engine.exchange.dense import Sums, dense_group, shared, worker_device
 from foresee.engine.exchange.mesh import TorchMesh, span_of, timed
 from foresee.engine.exchange.peers import LocalExchange, PeerExchange
-from foresee.engine.exchange.step_sync import StepSync
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
-from foresee.engine.step import Step
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError
-from foresee.models.contract import Embeddings
 from foresee.plan.record import Header
 from foresee.planner_service.client import PlannerClient
 from foresee.rpc.endpoint import Endpoint
 from foresee.run import checkpoint, run_folder
 from foresee.run.build import build_model, open_log, plan_header, row_optimizer, table_layout, train_stream
-from foresee.run.callbacks import Callback, EvaluateValid, MoveRate, ShowProgress, Sink, StepResult, WriteMetrics
+from foresee.run.callbacks import EvaluateValid, Sink
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import Best, DenseHalf
 from foresee.run.ending import StopSignals
-from foresee.run.metrics import MetricsWindow
-from foresee.run.progress import Display, Meter
+from foresee.run.group import TorchGroup
+from foresee.run.loop import train_run
+from foresee.run.progress import Display
 from foresee.run.run_folder import RunFolder, plan_origin
-from foresee.run.training import check_ranking, early_words, loss_of, recording, sinks_of
-from foresee.run.worker_callbacks import EvaluateTogether, SaveCheckpointTogether
+from foresee.run.training import check_ranking, early_words, recording, sinks_of
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import await_servers, open_run
 
@@ -56,7 +52,6 @@ PEER_SECONDS = 1800.0
 """How long a worker waits for another: as long as worker 0 may take to evaluate or commit for all."""
 SWITCH_SECONDS = 0.0005
 """How long another thread may keep the interpreter from the one that trains: ten times less than usual."""
-SEED_STEP = 1_000_003
 
 FolderUse = Literal["begin", "resume", "replace", "ready"]
 """What worker 0 does with the run folder; ready: a launcher has made it."""
@@ -122,12 +117,17 @@ def run_worker(
             timeline=timeline,
         )  # fmt: skip
         display.say(_opening(config, run, place))
-        finished = _train(config, run, half, dense, log, folder, sinks, display, stop, stop_after)
+        group = TorchGroup(model, dense, seed=config.train.seed)
+        valid = EvaluateValid(config, run, half, group, log, folder, sinks, display)
+        train_run(
+            config, run, half, group, folder, sinks, display, callbacks=[valid], stop_asked=lambda: stop.asked,
+            stop_after=stop_after,
+        )  # fmt: skip
         if exchange is not None:
             exchange.close()
         planner.close()
         tables.close()
-        display.say(_closing(config, run, half.best, finished))
+        display.say(_closing(config, run, half.best))
     dist.destroy_process_group()
     return stop.exit_code
 
@@ -209,71 +209,6 @@ def _enter(header: Header, folder: RunFolder) -> Header:
     return replace(header, parameters={**header.parameters, "planned_from": int(begun.item())})
 
 
-def _train(
-    config: RunConfig, run: Run, half: DenseHalf, dense: nn.Module, log: ClickLog, folder: RunFolder,
-    sinks: list[Sink], display: Display, stop: StopSignals, stop_after: int | None,
-) -> bool:  # fmt: skip
-    """The loop; True if all steps of the run are done. `dense` is the model as all workers share it."""
-    if half.best.exhausted:
-        return False
-    rank, num_workers, model = dist.get_rank(), dist.get_world_size(), half.model
-    window, samples_before = MetricsWindow(), run.header.first_step * config.train.batch_size
-    keep = SaveCheckpointTogether(config, run, half, folder, sinks)
-    valid = EvaluateValid(config, run, half, log, folder, sinks, display)
-    callbacks: list[Callback] = [MoveRate(half.schedule), EvaluateTogether(valid, run, half.best), keep]
-    if rank == 0:
-        meters = [Meter(run, window, samples_before=samples_before) for _ in range(2)]
-        callbacks[2:2] = [
-            ShowProgress(meters[0], display),
-            WriteMetrics(meters[1], run, sinks, every_steps=config.train.log_every_steps),
-        ]
-    pulse, finished = StepSync(), run.steps_done == run.stream.num_steps
-    model.train()
-    for step in run:
-        torch.manual_seed(_seed(config.train.seed, step.index, rank))
-        logits, loss = _learn(dense, step, step.embeddings_for(model), half.optimizer, num_workers)
-        window.add(logits.detach().cpu().numpy(), step.labels.cpu().numpy())
-        agreed = pulse.agree(stop=stop.asked, commit=rank == 0 and keep.announce(), loss=loss)
-        keep.asked = agreed.commit
-        finished = run.steps_done == run.stream.num_steps
-        done = StepResult(
-            steps_done=run.steps_done,
-            loss=loss if agreed.loss is None else agreed.loss,
-            num_samples=step.batch_size,
-            last=finished or agreed.stop or run.steps_done == stop_after,
-            finished=finished,
-        )
-        for callback in callbacks:
-            callback.after(done)
-        if done.last:
-            break
-    pulse.close()
-    return finished
-
-
-def _learn(
-    model: nn.Module, step: Step, rows: Embeddings, optimizer: torch.optim.Optimizer, num_workers: int
-) -> tuple[torch.Tensor, float]:
-    logits: torch.Tensor = model(step.dense, rows)
-    # All gradients are averaged over workers: weighted by its samples, each worker's mean is its part of the batch's.
-    # Where all have the same number the weight is exactly 1, which changes no bit.
-    loss = loss_of(logits, step) * (num_workers * len(logits) / step.batch_size)
-    step.span("forward")
-    step.update_during_backward()
-    loss.backward()  # type: ignore[no-untyped-call]
-    step.span("backward")
-    optimizer.step()
-    optimizer.zero_grad()
-    step.span("dense")
-    step.update()
-    return logits, loss.item()
-
-
-def _seed(seed: int, step: int, rank: int) -> int:
-    """Random numbers of a step (dropout) follow from the step, so that a resumed run draws the same; by worker."""
-    return (seed * SEED_STEP + step) * SEED_STEP + rank & (1 << 63) - 1
-
-
 def _opening(config: RunConfig, run: Run, place: WorkerContext) -> str:
     header, layout = run.header, run.tables.layout
     begin = f"from step {header.first_step:,} on" if header.first_step else "from the start"
@@ -289,7 +224,8 @@ def _servers(place: WorkerContext) -> str:
     return f"{len(place.servers)} server{'s' if len(place.servers) > 1 else ''}"
 
 
-def _closing(config: RunConfig, run: Run, best: Best, finished: bool) -> str:
+def _closing(config: RunConfig, run: Run, best: Best) -> str:
+    finished = run.steps_done == run.stream.num_steps
     if best.exhausted and not finished:
         return early_words(config, best, run.steps_done, run.stream.num_steps)
     state = f"{run.steps_done:,} of {run.stream.num_steps:,} steps, kept"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from foresee.analysis.comparison.policies import BOUND, CacheSize, Policy, Sample, absence, ordered_for, planner_for
-from foresee.engine.loop import FETCH_AHEAD_STEPS
+from foresee.engine.header import FETCH_AHEAD_STEPS
 from foresee.plan.cost import Prediction, RowBytes, Speeds, predict, transfer_bytes
 from foresee.plan.count import CRITICAL, RECEIVED, Counting, Measuring, RowsMoved, Volumes, rows_moved
 from foresee.plan.ranked_eviction import BatchTooLargeError

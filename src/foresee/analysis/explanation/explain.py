@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from foresee.analysis.explanation.following import Decided, Played, decided_records, played_steps
 from foresee.analysis.explanation.row_life import RowFollower, RowLife
 from foresee.analysis.explanation.step_account import StepAccount, StepFollower
-from foresee.analysis.planning import Advance
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
 from foresee.engine.plan_file import PlanFile
+from foresee.engine.planned_step import Advance
 from foresee.errors import DataError, PlanError
 from foresee.plan import WINDOW_STEPS
 from foresee.plan.record import Header

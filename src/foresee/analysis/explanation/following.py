@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foresee.analysis.planning import Advance
 from foresee.base.arrays import Int64
 from foresee.data.batch import BatchStream
-from foresee.engine.planned_step import accesses_of, too_large
+from foresee.engine.planned_step import Advance, accesses_of, too_large
 from foresee.plan import make_planner
 from foresee.plan.ranked_eviction import BatchTooLargeError
 from foresee.plan.record import Accesses, Header, Kind, Record

@@ -4,9 +4,9 @@ Every thread of a worker has a track, and says after each activity what it was: 
 A span begins where the track's last one ended, so the spans of a track cover its whole time. Sums over an interval of
 steps are always recorded (`series`); during a few windows of steps, spread over the run, every span is as well.
 
-In: spans, and the work and cache of every step. Out: lines of RUN/timeline/worker-N.jsonl, at most `spans_max` spans
-and `series_points` points, whatever the length of the run. It changes nothing that a run computes; without a recording,
-a span is a call of an empty function.
+In: spans, and the work and cache of every step. Out: lines of RUN/timeline/worker-N.jsonl, at most
+`SPANS_PER_STEP_MAX` spans for each recorded step and `series_points` points, whatever the length of the run. It changes
+nothing that a run computes.
 """
 
 from __future__ import annotations

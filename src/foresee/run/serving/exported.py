@@ -37,12 +37,13 @@ from foresee.data.schema import (
     vocabularies_from,
 )
 from foresee.data.vocabulary import GivenIds, HashVocabulary, IdMap, transform
+from foresee.engine.cache import look_up
 from foresee.engine.planned_step import Pooling
 from foresee.errors import ConfigError, DataError, UsageError
 from foresee.models import MODELS, LogShape
 from foresee.run.by_name import build
 from foresee.run.checkpoint import load_model
-from foresee.run.evaluation import EVALUATION_BATCH_SIZE, judging, look_up
+from foresee.run.evaluation import EVALUATION_BATCH_SIZE, judging
 from foresee.run.metrics import sigmoid
 from foresee.run.serving.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION, READABLE_VERSIONS
 from foresee.run.serving.raw_reading import RawTable, check_ids, raw_table, read_numbers, read_values

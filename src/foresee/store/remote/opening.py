@@ -27,7 +27,7 @@ from pyarrow import flight
 from foresee.base import json_fields
 from foresee.errors import StoreError
 from foresee.rpc.endpoint import PAUSE_SECONDS, TRANSPORT_ERRORS, Endpoint, ask_once, ask_patiently, cause_of
-from foresee.store.commits import OpenAt, loses_everything, step_to_open
+from foresee.store.commits import OpenAt, Part, loses_everything, step_to_open
 from foresee.store.contract import Layout
 from foresee.store.layouts import layout_from_dict
 from foresee.store.remote import protocol
@@ -112,10 +112,15 @@ def open_run(
         )
     for endpoint in endpoints:
         part = parts[endpoint.address]
-        message = OpenAt(run=run, incarnation=part.incarnation, epoch=part.epoch, step=step, started=started)
-        content = {**asdict(message), "num_workers": num_workers}
-        ask_patiently(endpoint, protocol.OPEN_AT, content, OPEN_SECONDS, f"the opening at step {step}")
+        open_server(endpoint, part, run=run, step=step, started=started, num_workers=num_workers)
     return step
+
+
+def open_server(endpoint: Endpoint, part: Part, *, run: str, step: int, started: int = 0, num_workers: int = 1) -> None:
+    """Opens one server, which is as `part` says, at one of its commits, for a run that begins there."""
+    message = OpenAt(run=run, incarnation=part.incarnation, epoch=part.epoch, step=step, started=started)
+    content = {**asdict(message), "num_workers": num_workers}
+    ask_patiently(endpoint, protocol.OPEN_AT, content, OPEN_SECONDS, f"the opening at step {step}")
 
 
 def _listed(steps: Collection[int]) -> str:

@@ -20,11 +20,11 @@ from foresee.base.arrays import Int32, Int64
 from foresee.errors import ConfigError, UsageError
 from foresee.rpc.endpoint import Endpoint, Watchdog, ask_once
 from foresee.rpc.security import read_token
-from foresee.store.commits import Commit
+from foresee.store.commits import Commit, Part
 from foresee.store.contract import Layout, Rows, check_request
 from foresee.store.remote import protocol
 from foresee.store.remote.link import Deliver, Link
-from foresee.store.remote.opening import check_agreement
+from foresee.store.remote.opening import check_agreement, open_server
 from foresee.store.remote.shards import scatter, split
 
 COMMIT_SECONDS = 600.0
@@ -60,7 +60,7 @@ class RemoteStore:
         self._check_arguments(addresses, worker, num_workers, run)
         self._closed = False
         self._commit: Commit | None = None
-        self._writing = threading.Lock()
+        self._writing, self._deadline_seconds = threading.Lock(), deadline_seconds
         token = read_token(None) if token is None else token
         endpoints = [Endpoint.parse(address, token, tls_root_certificate) for address in addresses]
         deadline = time.monotonic() + deadline_seconds
@@ -161,6 +161,32 @@ class RemoteStore:
         self._tell_all(self._commit.after_manifest())
         self._commit, self._committed_step = None, step
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What each server has; asks all of them."""
+        self._check_open()
+        ask = [partial(ask_once, link.endpoint, protocol.DESCRIBE, {}, self._deadline()) for link in self._links]
+        return tuple(protocol.part_from_dict(description) for description in self._on_all(ask))
+
+    def open_at(self, step: int) -> None:
+        """Goes to a commit that all servers have; trainers that use them are given up, and so is what they wrote.
+
+        Not for a trainer: its peers would not know. `open_run` opens all servers before any trainer joins.
+        """
+        self._check_open()
+        if self.run is not None:
+            raise UsageError(
+                f"a trainer cannot take its servers to step {step}: others may be training; close it, and start the "
+                "run again, which opens all servers at one commit"
+            )
+        run, parts = uuid.uuid4().hex, self.parts
+        jobs = [
+            partial(open_server, link.endpoint, part, run=run, step=step, started=part.started)
+            for link, part in zip(self._links, parts, strict=True)
+        ]
+        self._on_all(jobs)
+        self._commit, self._committed_step = None, step
+
     def _tell_all(self, commit: Commit) -> Commit:
         """Tells every server what it still has to be told, all at once, and waits for all answers."""
         messages = commit.outstanding()
@@ -220,6 +246,9 @@ class RemoteStore:
         if errors:
             raise errors[0]
         return [future.result() for future in futures]
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._deadline_seconds
 
     def _check_open(self) -> None:
         if self._closed:
