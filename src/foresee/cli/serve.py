@@ -112,7 +112,7 @@ def layout(
       foresee layout run.yaml --set model.name=deepfm --out deepfm.json
     """
     from foresee.run.build import open_log, table_layout
-    from foresee.run.config import load_run
+    from foresee.run.run_file import load_run
     from foresee.store.layouts import write_layout
 
     config = load_run(run_file, overrides or ())
@@ -184,7 +184,7 @@ def plan_server(
     """
     from foresee.launch.planner_process import run_planner
     from foresee.rpc.security import check_address, read_security
-    from foresee.run.config import load_run
+    from foresee.run.run_file import load_run
     from foresee.store.server.process import end_process
 
     config = load_run(run_file, overrides or ())

@@ -7,7 +7,7 @@ configuration can get wrong about a part is a ConfigError that names the key. No
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
 from foresee.engine.loop import Run, make_header
-from foresee.engine.optimizers import OPTIMIZERS, Optimizer
+from foresee.engine.optimizers import Optimizer, make_optimizer
 from foresee.engine.plan_file import PlanFile
 from foresee.engine.planned_step import Pooling, too_large
 from foresee.engine.tables import Tables, layout_for
@@ -142,13 +142,7 @@ def check_batch_fits(header: Header, batch: Batch, stream: LogStream) -> None:
 
 def row_optimizer(config: RowOptimizerConfig) -> Optimizer:
     """How rows learn."""
-    kind = OPTIMIZERS[config.name]
-    takes = [field.name for field in fields(kind)]
-    numbers = {key: value for key, value in config if key != "name" and value is not None}
-    for key in numbers:
-        if key not in takes:
-            raise ConfigError(f"tables.optimizer.{key}: {config.name} has no such number; it takes {', '.join(takes)}")
-    return kind(**numbers)
+    return make_optimizer(config.name, config.numbers, "tables.optimizer")
 
 
 def table_layout(config: RunConfig, log: ClickLog) -> Layout:

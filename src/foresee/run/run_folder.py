@@ -37,7 +37,8 @@ from foresee.base.files import Files, file_sentence
 from foresee.engine.recording.series import TIMELINE_FOLDER
 from foresee.errors import ConfigError, InputError, StoreError
 from foresee.plan.record import Header
-from foresee.run.config import RunConfig, changed_result_keys, dump_run, load_run
+from foresee.run.config import RunConfig
+from foresee.run.run_file import changed_result_keys, dump_run, load_run
 from foresee.store.disk.folder import lock_folder
 from foresee.store.disk.manifest import MANIFEST_FILE
 
