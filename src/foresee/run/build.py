@@ -30,7 +30,7 @@ from foresee.run.config import RowOptimizerConfig, RunConfig
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import LocalShards, shard_folders
 from foresee.store.contract import Layout, TwoPhaseStore
-from foresee.store.disk import DiskStore
+from foresee.store.registry import store_kind
 
 
 def open_log(config: RunConfig) -> ClickLog:
@@ -153,15 +153,15 @@ def table_layout(config: RunConfig, log: ClickLog) -> Layout:
 
 def open_tables(config: RunConfig, log: ClickLog) -> Tables:
     """The tables of this run at its last complete commit: opened if they are there, else made."""
-    tables, optimizer = config.tables, row_optimizer(config.tables.optimizer)
-    width = _width(config)
-    if tables.store == "memory":
-        return Tables.in_memory(log, dim=width, optimizer=optimizer, seed=tables.seed, init_scale=tables.init_scale)
+    kind, optimizer = store_kind(config.tables.store), row_optimizer(config.tables.optimizer)
+    layout = table_layout(config, log)
     store: TwoPhaseStore
-    if shard_folders(config.tables_folder):
-        store = LocalShards.open(config.tables_folder, table_layout(config, log))
+    if kind.in_folder and shard_folders(config.tables_folder):
+        store = LocalShards.open(config.tables_folder, layout, kind=kind)
     else:
-        store = DiskStore.open_or_create(config.tables_folder, table_layout(config, log))
+        store = kind.open(config.tables_folder, layout)
+    if not kind.durable:
+        return Tables(store, optimizer)
     try:
         checkpoint.open_newest(store, RunFolder(config.run).checkpoints)
     except BaseException:

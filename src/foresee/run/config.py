@@ -35,7 +35,7 @@ class RowOptimizerConfig(Section):
     """How rows learn. Its state lives with each row. Beside `name` and `lr`, the numbers of that optimiser."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, float]
+    __pydantic_extra__: dict[str, float] = Field(init=False)
 
     name: str = "rowwise_adagrad"
     """sgd, adagrad, rowwise_adagrad, lazy_adam, or one that an installed package has; each with its own numbers."""
