@@ -38,9 +38,10 @@ from foresee.run.build import build_model, open_log, open_tables, plan_header, t
 from foresee.run.build import make_run as make_steps
 from foresee.run.callbacks import SaveCheckpoint
 from foresee.run.checkpoint_interval import COST_SHARE, SECONDS_MIN
-from foresee.run.config import RunConfig, make_run
+from foresee.run.config import RunConfig
 from foresee.run.dense_half import DenseHalf
 from foresee.run.group import Alone
+from foresee.run.run_file import make_run
 from foresee.run.run_folder import RunFolder
 
 WAIT_SECONDS = 240.0

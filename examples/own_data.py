@@ -17,7 +17,7 @@ from rich.console import Console
 
 import foresee
 from foresee.data import Categorical, Columns, Csv, Dense, prepare
-from foresee.run.config import load_run
+from foresee.run.run_file import load_run
 from foresee.run.serving.export import export
 from foresee.run.training import train
 

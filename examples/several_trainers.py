@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from foresee.data import ClickLog, synthetic
-from foresee.run.config import load_run
+from foresee.run.run_file import load_run
 from foresee.run.training import train
 
 RUN_FILE = """\

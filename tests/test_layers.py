@@ -237,13 +237,9 @@ def policies_named(tree: ast.AST) -> set[str]:
 
 def texts(tree: ast.AST) -> set[str]:
     """Every text below a node, docstrings left out."""
-    docstrings = {id(node.value) for node in ast.walk(tree) if is_docstring(node)}
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings]
     return {node.value for node in constants if isinstance(node.value, str)}
-
-
-def is_docstring(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def parsed() -> Iterator[tuple[str, ast.Module]]:

@@ -21,7 +21,8 @@ from foresee.errors import DataError, PlanError
 from foresee.plan.count import count
 from foresee.plan.record import UNKNOWN_VERSION, Counters, Kind
 from foresee.run.build import open_log, plan_header, train_stream
-from foresee.run.config import RunConfig, make_run
+from foresee.run.config import RunConfig
+from foresee.run.run_file import make_run
 
 RUNS = {
     "lookahead": {"rows": 130},

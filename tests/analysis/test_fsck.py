@@ -195,7 +195,7 @@ def test_damaged_text_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_run_in_memory_and_one_that_never_committed(tmp_path: Path) -> None:
     log = tiny(tmp_path / "log", num_samples=120)
-    from foresee.run.config import make_run as config_of
+    from foresee.run.run_file import make_run as config_of
 
     config = config_of(
         {

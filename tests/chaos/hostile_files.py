@@ -30,7 +30,8 @@ from foresee.engine.plan_file import PlanFile, write_plan
 from foresee.engine.planned_step import planned_records
 from foresee.rpc.security import read_security, read_token
 from foresee.run import checkpoint, run_folder
-from foresee.run.config import RunConfig, load_run, make_run
+from foresee.run.config import RunConfig
+from foresee.run.run_file import load_run, make_run
 from foresee.run.serving.export import export
 from foresee.run.serving.exported import load_exported
 from foresee.run.training import train

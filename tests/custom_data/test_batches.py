@@ -435,7 +435,7 @@ def test_tables_that_do_not_fit_are_refused() -> None:
     bags = foresee.EmbeddingBags([USERS, NARROW])
     source = foresee.Batches(bags, [])
     wide = foresee.Tables.in_memory(bags, dim=8, optimizer=foresee.RowwiseAdagrad(lr=0.1))
-    with pytest.raises(ConfigError, match="'narrow' is 3 wide and rows are 8: row-wise Adagrad"):
+    with pytest.raises(ConfigError, match="'narrow' is 3 wide and rows are 8: rowwise_adagrad looks"):
         foresee.lookahead(source, wide, cache_rows=10)
     other = foresee.Tables.in_memory(foresee.EmbeddingBags([USERS]), dim=8, optimizer=SGD)
     with pytest.raises(ConfigError, match="40 rows of width 8, the bags 70 of width 8"):

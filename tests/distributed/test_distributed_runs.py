@@ -15,7 +15,7 @@ from run_results import dense_half, num_steps_done, rows_in_folders, rows_on_ser
 from warm_commands import Command, Commands, wait_until
 
 from foresee.run.build import open_log, table_layout
-from foresee.run.config import load_run
+from foresee.run.run_file import load_run
 from foresee.run.run_folder import open_run
 from foresee.store.layouts import write_layout
 

@@ -51,6 +51,7 @@ def reference_step(optimizer: Optimizer, value: Float64, state: Float64, gradien
             root = math.sqrt(1 - optimizer.beta2**count)
             value = value - rate * first / (np.sqrt(second) / root + optimizer.eps)
             return value, np.concatenate([first, second, [count]])
+    raise AssertionError(optimizer.name)
 
 
 def test_names_find_their_classes() -> None:

@@ -90,7 +90,7 @@ def uncached(logs: dict[int, ClickLog]) -> dict[tuple[str, str, int], Outcome]:
 
 
 def optimizer_of(name: str) -> Optimizer:
-    return OPTIMIZERS[name](lr=0.1)
+    return cast("Optimizer", OPTIMIZERS[name](lr=0.1))
 
 
 def model_of(cell: Cell, log: ClickLog) -> nn.Module:

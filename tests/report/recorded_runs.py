@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from foresee.data import ClickLog
-from foresee.run.config import make_run
+from foresee.run.run_file import make_run
 from foresee.run.training import train
 
 

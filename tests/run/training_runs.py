@@ -10,7 +10,8 @@ import numpy as np
 from rich.console import Console
 
 from foresee.data.click_log import ClickLog
-from foresee.run.config import RunConfig, make_run
+from foresee.run.config import RunConfig
+from foresee.run.run_file import make_run
 from foresee.run.training import Outcome, train
 from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore

@@ -16,10 +16,10 @@ from foresee.errors import StoreError
 from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.disk import DiskStore, open_table
 from foresee.store.initial import initial_values
+from foresee.testing import TwoPhaseStoreSuite
 from foresee.testing.fake_disk import FakeDisk
 from foresee.testing.store_suite import (
     SUITE_LAYOUT,
-    StoreSuite,
     assert_same,
     ids,
     initial_rows,
@@ -39,7 +39,7 @@ def reopen_after_kill(store: Store, folder: Path, layout: Layout) -> Store:
     return DiskStore.open(folder, layout)
 
 
-class TestDiskStore(StoreSuite):
+class TestDiskStore(TwoPhaseStoreSuite):
     durable = True
 
     def make_store(self, folder: Path, layout: Layout) -> Store:

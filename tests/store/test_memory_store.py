@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from foresee.errors import StoreError
-from foresee.store.contract import Layout, Store, Table
+from foresee.store.contract import GuardedStore, Layout, Store, Table, guarded
 from foresee.store.memory import MemoryStore
+from foresee.testing import GuardedStoreSuite, TwoPhaseStoreSuite
 from foresee.testing.store_suite import StoreSuite, assert_same, ids, initial_rows, read_rows, store_machine
+from foresee.testing.thread_mesh import SharedStore
 
 
 class TestMemoryStore(StoreSuite):
     def make_store(self, folder: Path, layout: Layout) -> Store:
         return MemoryStore(layout)
+
+
+class TestMemoryTwoPhases(TwoPhaseStoreSuite):
+    def make_store(self, folder: Path, layout: Layout) -> Store:
+        return MemoryStore(layout, undoable=True)
+
+
+class TestUnshared(GuardedStoreSuite):
+    num_workers = 1
+
+    def make_workers(self, folder: Path, layout: Layout, num_workers: int) -> Sequence[GuardedStore]:
+        return [guarded(MemoryStore(layout))]
+
+
+class TestSharedByThreads(GuardedStoreSuite):
+    def make_workers(self, folder: Path, layout: Layout, num_workers: int) -> Sequence[GuardedStore]:
+        shared = SharedStore(MemoryStore(layout), num_workers)
+        return [shared.for_worker(rank) for rank in range(num_workers)]
 
 
 TestMemoryMachine = store_machine(lambda folder, layout: MemoryStore(layout)).TestCase

@@ -22,6 +22,7 @@ from foresee.run.serving.export import EXPORT_FILE
 from foresee.run.serving.exported import load_exported
 from foresee.run.shard_folders import shard_folders
 from foresee.store.disk.manifest import MANIFEST_FILE
+from foresee.store.registry import store_kind
 from foresee.store.server.shard import SHARD_FILE, read_shard_file
 
 ARROW_MARK = b"\xff\xff\xff\xff"
@@ -91,8 +92,12 @@ def _run(path: Path, report: FsckReport) -> None:
         _best(folder, report)
     if not readable:
         return
-    if config[0].tables.store == "memory":
+    kind = store_kind(config[0].tables.store)
+    if not kind.durable:
         report.add("tables", "note", "the rows were in memory and ended with their process")
+        return
+    if not kind.checked:
+        report.add("tables", "note", f"the rows are in a store {kind.name!r}, which only its own package can check")
         return
     tables = config[0].tables_folder
     if (tables / MANIFEST_FILE).exists():

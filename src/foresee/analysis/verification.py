@@ -35,6 +35,7 @@ from foresee.run.dense_half import DenseHalf
 from foresee.run.group import Alone
 from foresee.run.loop import train_steps
 from foresee.store.contract import Rows, Store
+from foresee.store.registry import MEMORY
 
 ROWS_AT_ONCE = 1 << 16
 
@@ -72,7 +73,7 @@ def verify(config: RunConfig, *, num_steps: int, advance: Advance | None = None)
     log = build.open_log(config)
     stream = first_steps(build.train_stream(config, log), num_steps)
     demand = demand_of(stream.batches())
-    in_memory = config.model_copy(update={"tables": config.tables.model_copy(update={"store": "memory"})})
+    in_memory = config.model_copy(update={"tables": config.tables.model_copy(update={"store": MEMORY.name})})
     with tempfile.TemporaryDirectory(prefix="foresee-verify-") as folder:
         as_it_is = _elsewhere(config, Path(folder))
         with build.open_tables(in_memory, log) as plain, build.open_tables(as_it_is, log) as planned:

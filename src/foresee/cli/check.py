@@ -12,7 +12,7 @@ import typer
 
 from foresee.base.terminal import counted, show, terminal
 from foresee.cli.options import RunFile, Set, bar
-from foresee.run.config import load_run
+from foresee.run.run_file import load_run
 
 
 def check(

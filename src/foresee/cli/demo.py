@@ -17,7 +17,7 @@ from rich.text import Text
 from foresee.base.terminal import show, terminal
 from foresee.cli.options import invocation
 from foresee.errors import DataError
-from foresee.run.config import load_run
+from foresee.run.run_file import load_run
 
 if TYPE_CHECKING:
     from foresee.data.click_log import ClickLog

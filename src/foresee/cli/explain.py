@@ -14,7 +14,8 @@ from rich.console import Console
 from foresee.base.terminal import show, terminal
 from foresee.cli.options import Set, bar
 from foresee.errors import ConfigError
-from foresee.run.config import RunConfig, load_run
+from foresee.run.config import RunConfig
+from foresee.run.run_file import load_run
 
 if TYPE_CHECKING:
     from foresee.analysis.explanation.step_account import MeasuredStep

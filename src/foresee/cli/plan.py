@@ -23,7 +23,7 @@ from foresee.base.terminal import terminal
 from foresee.cli.options import RunFile, Set, bar
 from foresee.cli.plan_comparison import Comparison, as_json, as_text
 from foresee.errors import PlanError
-from foresee.run.config import load_run
+from foresee.run.run_file import load_run
 
 if TYPE_CHECKING:
     from foresee.data.batch import BatchStream

@@ -28,6 +28,10 @@ def serve(
     folder: Annotated[
         Path | None, typer.Option("--folder", metavar="DIR", help="Keep the rows on disk here; without it, in memory.")
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="NAME", help="disk, memory, or one that an installed package has."),
+    ] = None,
     shard: Annotated[int, typer.Option("--shard", min=0, help="Which shard this server is, from 0.")] = 0,
     num_shards: Annotated[int, typer.Option("--num-shards", min=1, help="Number of servers of these tables.")] = 1,
     host: Annotated[str, typer.Option("--host", help="Any but this machine needs TLS and a token.")] = "127.0.0.1",
@@ -62,8 +66,9 @@ def serve(
     from foresee.rpc.limits import Limits
     from foresee.rpc.security import check_address, read_security
     from foresee.store.layouts import read_layout
+    from foresee.store.registry import DISK, MEMORY, STORES
     from foresee.store.server.process import end_process, run_server
-    from foresee.store.server.shard import Share, disk_shard, memory_shard
+    from foresee.store.server.shard import Share, open_shard
     from foresee.store.server.status import check_footprint, footprint, in_words, warm_up
 
     share_arenas()
@@ -72,19 +77,17 @@ def serve(
     check_address(host, security)
     described = None if layout is None else read_layout(layout)
     share = Share(shard, num_shards)
-    if folder is not None:
-        rows = disk_shard(folder, described, share)
-    elif described is not None:
-        rows = memory_shard(described, share)
-    else:
+    if folder is None and described is None:
         raise ConfigError("a server has to know its tables: give --layout, or --folder with tables in it")
+    kind = STORES.find(store, "--store") if store is not None else MEMORY if folder is None else DISK
+    rows = open_shard(kind, folder, described, share)
     limits = Limits(
         connections_max=connections_max,
         bytes_in_flight_max=bytes_in_flight_max,
         rows_per_request_max=rows_per_request_max,
     )
     warm_up()
-    needed = footprint(rows, limits, in_memory=folder is None)
+    needed = footprint(rows, limits, in_memory=kind.rows_in_memory)
     print(in_words(needed), flush=True)
     try:
         check_footprint(needed)
@@ -112,7 +115,7 @@ def layout(
       foresee layout run.yaml --set model.name=deepfm --out deepfm.json
     """
     from foresee.run.build import open_log, table_layout
-    from foresee.run.config import load_run
+    from foresee.run.run_file import load_run
     from foresee.store.layouts import write_layout
 
     config = load_run(run_file, overrides or ())
@@ -184,7 +187,7 @@ def plan_server(
     """
     from foresee.launch.planner_process import run_planner
     from foresee.rpc.security import check_address, read_security
-    from foresee.run.config import load_run
+    from foresee.run.run_file import load_run
     from foresee.store.server.process import end_process
 
     config = load_run(run_file, overrides or ())

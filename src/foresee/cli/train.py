@@ -9,7 +9,7 @@ from rich.console import Console
 
 from foresee.cli.options import RunFile, Set
 from foresee.cli.watch import WatchDisplay
-from foresee.run.config import load_run
+from foresee.run.run_file import load_run
 
 
 def train(

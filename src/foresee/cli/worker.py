@@ -50,9 +50,9 @@ def worker(
     from foresee.errors import ConfigError
     from foresee.launch.supervisor import RelayedDisplay, SilentDisplay
     from foresee.rpc.security import read_token
-    from foresee.run.config import load_run
     from foresee.run.ending import ending_at_once
     from foresee.run.progress import Display, make_display
+    from foresee.run.run_file import load_run
     from foresee.run.worker import FolderUse, WorkerContext, run_worker
 
     with ending_at_once():

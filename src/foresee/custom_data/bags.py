@@ -22,7 +22,6 @@ from torch import Tensor
 
 from foresee.custom_data.jagged import KeyedEmbeddings, bags_of
 from foresee.engine.cache import look_up
-from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError
@@ -129,10 +128,10 @@ class EmbeddingBags:
                 f"{self.num_rows} of width {self.dim}; make tables with Tables.on_disk(path, bags, dim=bags.dim)"
             )
         narrow = [name for name, dim in self._dims.items() if dim < self.dim]
-        if narrow and isinstance(tables.optimizer, RowwiseAdagrad):
+        if narrow and not tables.optimizer.elementwise:
             raise ConfigError(
-                f"table {narrow[0]!r} is {self._dims[narrow[0]]} wide and rows are {self.dim}: row-wise Adagrad takes "
-                "the mean over a whole row; use Adagrad, or give all tables one embedding_dim"
+                f"table {narrow[0]!r} is {self._dims[narrow[0]]} wide and rows are {self.dim}: "
+                f"{tables.optimizer.name} looks at a whole row; use Adagrad, or give all tables one embedding_dim"
             )
 
 

@@ -2,7 +2,7 @@
 
 In: tensors on one device and a record's `unique` and `inverse` there. Out: what `kernels` gives, as tensors. Every
 operation is deterministic: sums go through `segment_reduce`, which adds in lookup order, never through atomic
-additions; and each formula is spelled out in the operations, and the order, of `kernels.steps`. So on a CPU both give
+additions; and each optimiser spells its formula out in the same operations and order twice. So on a CPU both give
 the same bits (sums begin with 0 here, so a -0.0 may become 0.0). Another device may round divisions and roots
 differently.
 """
@@ -15,11 +15,7 @@ import torch
 from torch import Tensor
 
 from foresee.engine.kernels.order import LookupOrder
-from foresee.engine.kernels.vector import LANES
-from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
-
-COUNT_BITS = 25
-"""A count of steps kept as float32 ends at 2^24."""
+from foresee.engine.optimizers.contract import Optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +96,7 @@ def apply_rows(
         slots, sums = slots.index_select(0, positions), sums.index_select(0, positions)
     slots = slots.to(torch.int64)
     values, state = cache.values.index_select(0, slots), cache.state.index_select(0, slots)
-    values, state = _step(optimizer, values, state, sums)
+    values, state = optimizer.step_tensors(values, state, sums)
     cache.values.index_copy_(0, slots, values)
     cache.state.index_copy_(0, slots, state)
     cache.versions.index_fill_(0, slots, version)
@@ -123,64 +119,3 @@ def put_rows(cache: TensorRows, slots: Tensor, source: TensorRows) -> None:
 
 def _sum_segments(rows: Tensor, counts: Tensor) -> Tensor:
     return torch.segment_reduce(rows, "sum", lengths=counts, axis=0, unsafe=True)
-
-
-def _step(optimizer: Optimizer, values: Tensor, state: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and state after one step."""
-    match optimizer:
-        case SGD():
-            return values - sums * optimizer.lr, state
-        case Adagrad():
-            state = state + sums * sums
-            return values - sums * optimizer.lr / (_sqrt(state) + optimizer.eps), state
-        case RowwiseAdagrad():
-            # A tensor over a number, or a number over a tensor, is a reciprocal and a product to torch: rounded twice.
-            state = state + _sums_of_squares(sums) / torch.full_like(state, sums.shape[1])
-            rates = torch.full_like(state, optimizer.lr) / (_sqrt(state) + optimizer.eps)
-            return values - rates * sums, state
-        case LazyAdam():
-            return _step_lazy_adam(optimizer, values, state, sums)
-
-
-def _sums_of_squares(sums: Tensor) -> Tensor:
-    """[rows, 1], added in the lanes of `kernels.vector.sum_of_squares`."""
-    squares = sums * sums
-    whole = squares.shape[1] // LANES * LANES
-    lanes = squares.new_zeros(len(squares), LANES)
-    for d in range(0, whole, LANES):
-        lanes = lanes + squares[:, d : d + LANES]
-    while lanes.shape[1] > 1:
-        half = lanes.shape[1] // 2
-        lanes = lanes[:, :half] + lanes[:, half:]
-    rest = squares.new_zeros(len(squares), 1)
-    for d in range(whole, squares.shape[1]):
-        rest = rest + squares[:, d : d + 1]
-    return lanes + rest
-
-
-def _step_lazy_adam(optimizer: LazyAdam, values: Tensor, state: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    width = values.shape[1]
-    count = state[:, 2 * width :] + 1.0
-    bias1 = 1.0 - _powers(optimizer.beta1, count)
-    bias2 = 1.0 - _powers(optimizer.beta2, count)
-    rates = (torch.full_like(bias1, optimizer.lr) / bias1).to(torch.float32)
-    roots = bias2.sqrt().to(torch.float32)
-    first = state[:, :width] * optimizer.beta1 + sums * (1.0 - optimizer.beta1)
-    second = state[:, width : 2 * width] * optimizer.beta2 + sums * (1.0 - optimizer.beta2) * sums
-    values = values - rates * first / (_sqrt(second) / roots + optimizer.eps)
-    return values, torch.cat([first, second, count], dim=1)
-
-
-def _sqrt(squares: Tensor) -> Tensor:
-    """Rounded correctly, as the processor's instruction does; torch's float32 root on the CPU may be one bit off."""
-    return squares.to(torch.float64).sqrt().to(torch.float32) if squares.device.type == "cpu" else squares.sqrt()
-
-
-def _powers(base: float, counts: Tensor) -> Tensor:
-    """base^count in float64 by squaring, the multiplications of `kernels.steps`."""
-    exponents = counts.to(torch.int64)
-    result = torch.ones_like(counts, dtype=torch.float64)
-    for bit in range(COUNT_BITS):
-        result = torch.where((exponents >> bit & 1).bool(), result * base, result)
-        base *= base
-    return result

@@ -31,6 +31,7 @@ from foresee.run.progress import Display, make_display
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import reshard, shard_folders
 from foresee.store.layouts import write_layout
+from foresee.store.registry import store_kind
 
 
 def launch(
@@ -49,13 +50,14 @@ def launch(
     """
     console = console or Console()
     check_can_launch(config, resume=resume)
+    kind = store_kind(config.tables.store)
     log = open_log(config)
     build_model(config, log)
     stream = train_stream(config, log)
     header, layout = plan_header(config, log, stream), table_layout(config, log)
     memory = launched_memory(
         layout, header, stream.batch(0), config.train.shuffle_samples, num_servers=config.num_servers,
-        rows_in_memory=config.tables.store == "memory",
+        rows_in_memory=kind.rows_in_memory,
     )  # fmt: skip
     check_memory(memory)
     with (
@@ -68,11 +70,11 @@ def launch(
     ):
         if resume:
             folder = RunFolder(config.run)
-            reshard(config.tables_folder, layout, config.num_servers, folder.checkpoints, display.say)
+            reshard(config.tables_folder, layout, config.num_servers, folder.checkpoints, display.say, kind=kind)
         display.say(in_words(memory))
         display.say(window_in_words(header, stream.batch(0)))
         write_layout(Path(scratch) / "layout.json", layout)
-        if config.tables.store == "memory":
+        if not kind.durable:
             display.say(
                 "rows are in the memory of the servers: a server that ends takes the run with it (tables.store: disk)"
             )
@@ -92,7 +94,7 @@ def check_can_launch(config: RunConfig, *, resume: bool = False) -> None:
         raise ConfigError("cache.plan_file: a run with servers is planned by its planner; leave the key out")
     check_device(config.train.device, config.distributed.workers)
     found = shard_folders(config.tables_folder)
-    if config.tables.store == "disk" and found and len(found) != config.num_servers and not resume:
+    if store_kind(config.tables.store).in_folder and found and len(found) != config.num_servers and not resume:
         raise ConfigError(
             f"{config.tables_folder} holds {counted(len(found), 'shard')}, but this run has "
             f"{counted(config.num_servers, 'server')}; "

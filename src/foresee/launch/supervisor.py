@@ -27,6 +27,7 @@ from foresee.run.ending import StopSignals
 from foresee.run.progress import TERMINAL_SECONDS, Display, Reading
 from foresee.run.run_folder import CONFIG_FILE
 from foresee.run.shard_folders import shard_folder
+from foresee.store.registry import store_kind
 
 MARK = '{"foresee": '
 
@@ -171,7 +172,7 @@ class Supervisor:
         ]
         only_lost = all(it.code == LOST_ANOTHER_CODE for it in ended)
         self._lost_in_a_row = self._lost_in_a_row + 1 if only_lost else 0
-        on_disk = self._config.tables.store == "disk"
+        on_disk = store_kind(self._config.tables.store).durable
         what = decide_restart(ended, servers_on_disk=on_disk, lost_in_a_row=self._lost_in_a_row)
         if not what.possible or self._restarts >= self._config.distributed.restarts_max:
             raise Failed(first)
@@ -196,7 +197,9 @@ class Supervisor:
         port_file.unlink(missing_ok=True)
         command = ["serve", "--layout", str(self._scratch / "layout.json"), "--shard", str(shard)]
         command += ["--num-shards", str(self._num_servers), "--port-file", str(port_file)]
-        if config.tables.store == "disk":
+        kind = store_kind(config.tables.store)
+        command += ["--store", kind.name]
+        if kind.durable:
             command += ["--folder", str(shard_folder(config.tables_folder, shard))]
         self._processes.start(f"server {shard}", command, endless=True)
 

@@ -7,7 +7,7 @@ configuration can get wrong about a part is a ConfigError that names the key. No
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
 from foresee.engine.header import make_header
 from foresee.engine.loop import Run
-from foresee.engine.optimizers import OPTIMIZERS, Optimizer
+from foresee.engine.optimizers import Optimizer, make_optimizer
 from foresee.engine.plan_file import PlanFile
 from foresee.engine.planned_step import Pooling, too_large
 from foresee.engine.tables import Tables, layout_for
@@ -31,7 +31,7 @@ from foresee.run.config import RowOptimizerConfig, RunConfig
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import LocalShards, shard_folders
 from foresee.store.contract import Layout, TwoPhaseStore
-from foresee.store.disk import DiskStore
+from foresee.store.registry import store_kind
 
 
 def open_log(config: RunConfig) -> ClickLog:
@@ -145,13 +145,7 @@ def check_batch_fits(header: Header, batch: Batch, stream: LogStream) -> None:
 
 def row_optimizer(config: RowOptimizerConfig) -> Optimizer:
     """How rows learn."""
-    kind = OPTIMIZERS[config.name]
-    takes = [field.name for field in fields(kind)]
-    numbers = {key: value for key, value in config if key != "name" and value is not None}
-    for key in numbers:
-        if key not in takes:
-            raise ConfigError(f"tables.optimizer.{key}: {config.name} has no such number; it takes {', '.join(takes)}")
-    return kind(**numbers)
+    return make_optimizer(config.name, config.numbers, "tables.optimizer")
 
 
 def table_layout(config: RunConfig, log: ClickLog) -> Layout:
@@ -162,15 +156,15 @@ def table_layout(config: RunConfig, log: ClickLog) -> Layout:
 
 def open_tables(config: RunConfig, log: ClickLog) -> Tables:
     """The tables of this run at its last complete commit: opened if they are there, else made."""
-    tables, optimizer = config.tables, row_optimizer(config.tables.optimizer)
-    width = _width(config)
-    if tables.store == "memory":
-        return Tables.in_memory(log, dim=width, optimizer=optimizer, seed=tables.seed, init_scale=tables.init_scale)
+    kind, optimizer = store_kind(config.tables.store), row_optimizer(config.tables.optimizer)
+    layout = table_layout(config, log)
     store: TwoPhaseStore
-    if shard_folders(config.tables_folder):
-        store = LocalShards.open(config.tables_folder, table_layout(config, log))
+    if kind.in_folder and shard_folders(config.tables_folder):
+        store = LocalShards.open(config.tables_folder, layout, kind=kind)
     else:
-        store = DiskStore.open_or_create(config.tables_folder, table_layout(config, log))
+        store = kind.open(config.tables_folder, layout)
+    if not kind.durable:
+        return Tables(store, optimizer)
     try:
         checkpoint.open_newest(store, RunFolder(config.run).checkpoints)
     except BaseException:

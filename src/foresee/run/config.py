@@ -1,25 +1,15 @@
 """A run, validated: what `run.yaml` may say, with every default in one place.
 
-In: a YAML file and `key=value` overrides. Out: a frozen `RunConfig`, or a ConfigError of one sentence that names the
-file, the key and what to do. Never opens a log or a table: whether a name or a path exists is found out by who uses it.
-
-Relative paths in a run file start at the folder of the file; in an override, at the current folder.
+In: nested keys and values. Out: a frozen `RunConfig`, or pydantic's refusal, which `run_file` puts in words. Never
+opens a log or a table: whether a name or a path exists is found out by who uses it.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
-import re
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
-
-from foresee.errors import ConfigError
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Section(BaseModel):
@@ -42,27 +32,35 @@ class ModelConfig(Section):
 
 
 class RowOptimizerConfig(Section):
-    """How rows learn. Its state lives with each row."""
+    """How rows learn. Its state lives with each row. Beside `name` and `lr`, the numbers of that optimiser."""
 
-    name: Literal["sgd", "adagrad", "rowwise_adagrad", "lazy_adam"] = "rowwise_adagrad"
-    """Which optimiser."""
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float] = Field(init=False)
+
+    name: str = "rowwise_adagrad"
+    """sgd, adagrad, rowwise_adagrad, lazy_adam, or one that an installed package has; each with its own numbers."""
     lr: float = Field(default=0.05, ge=0, allow_inf_nan=False)
     """Learning rate."""
-    eps: float | None = None
-    """Keeps divisions finite; not for sgd. Left out: the optimiser's default."""
-    beta1: float | None = None
-    """Decay of the mean of gradients; only for lazy_adam."""
-    beta2: float | None = None
-    """Decay of the mean of squared gradients; only for lazy_adam."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def left_out(cls, value: Any) -> Any:
+        """A number without a value is left out: the optimiser has its own default."""
+        return {key: it for key, it in value.items() if it is not None} if isinstance(value, dict) else value
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The fields of the optimiser that are given."""
+        return {"lr": self.lr, **(self.__pydantic_extra__ or {})}
 
 
 class TablesConfig(Section):
     """The embedding tables and where their rows live."""
 
-    store: Literal["disk", "memory"] = "disk"
-    """disk: in a folder, of any size, kept. memory: in this process, gone when it ends."""
+    store: str = "disk"
+    """disk: in a folder, of any size, kept. memory: in this process, gone when it ends. Or one of a package's."""
     folder: Path | None = Field(default=None, strict=False)
-    """Folder of the tables on disk. Left out: `tables` inside the run folder."""
+    """Folder of the tables. Left out: `tables` inside the run folder."""
     optimizer: RowOptimizerConfig = RowOptimizerConfig()
     """How rows learn."""
     seed: int = Field(default=0, ge=0)
@@ -266,181 +264,3 @@ class RunConfig(Section):
     def num_servers(self) -> int:
         """Embedding servers of this run; 0: one process has everything."""
         return max(self.distributed.servers, int(self.distributed.workers > 1))
-
-
-PATH_KEYS = ("log", "run", "model.folder", "tables.folder", "cache.plan_file")
-OPTION_KEYS = ("model.options.", "train.optimizer.options.", "train.schedule.options.")
-RESULT_KEYS = (
-    "model.name", "model.dim", "model.options", "tables.store", "tables.optimizer", "tables.seed", "tables.init_scale",
-    "train.batch_size", "train.seed", "train.shuffle_samples", "train.optimizer", "train.schedule",
-    "train.num_threads", "train.device", "distributed.placement",
-    "distributed.placement_features",
-)  # fmt: skip
-"""Keys that change what a run computes. The others say where things are, how often something is shown or kept, how far
-to train, or how rows are cached: a run may be resumed with other values of these and ends with the same bytes."""
-
-
-def load_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The run in a YAML file, with `key=value` overrides such as `train.batch_size=4096` on top."""
-    file = Path(path)
-    content = _read(file)
-    for key in PATH_KEYS:
-        _anchor(content, key.split("."), file.parent)
-    for override in overrides:
-        _override(content, override)
-    _look_beside(file, content)
-    return make_run(content, where=f"{file} with --set" if overrides else str(file))
-
-
-def _look_beside(file: Path, content: dict[str, Any]) -> None:
-    """A model of one's own usually lies beside the run file."""
-    model = content.get("model")
-    if isinstance(model, dict) and ":" in str(model.get("name")) and model.get("folder") is None:
-        model["folder"] = str(file.parent)
-
-
-def make_run(content: dict[str, Any], *, where: str) -> RunConfig:
-    """The run that nested keys and values describe; `where` stands in front of errors."""
-    try:
-        return RunConfig.model_validate(content)
-    except ValidationError as error:
-        # A misspelt key is often missing as well: its name tells more.
-        first = min(error.errors(), key=lambda it: it["type"] != "extra_forbidden")
-        raise ConfigError(f"{where}: {_sentence(first)}") from None
-
-
-def dump_run(config: RunConfig, folder: Path) -> str:
-    """The run as YAML for a file in `folder`: every key, paths as seen from there, so that a tree can be moved."""
-    content = config.model_dump(mode="json")
-    for key in PATH_KEYS:
-        *parents, last = key.split(".")
-        section = content
-        for parent in parents:
-            section = section[parent]
-        if section[last] is not None:
-            section[last] = os.path.relpath(section[last], folder)
-    return yaml.safe_dump(content, sort_keys=False)
-
-
-def changed_result_keys(old: RunConfig, new: RunConfig) -> Iterator[tuple[str, Any, Any]]:
-    """(key, old value, new value) wherever two configurations compute different things."""
-    for key in RESULT_KEYS:
-        before, after = _value_of(old, key), _value_of(new, key)
-        if isinstance(before, Section):
-            for name in type(before).model_fields:
-                if getattr(before, name) != getattr(after, name):
-                    yield f"{key}.{name}", getattr(before, name), getattr(after, name)
-        elif before != after:
-            yield key, before, after
-
-
-def known_keys(section: type[Section] = RunConfig, prefix: str = "") -> Iterator[str]:
-    """Every dotted key of a run file."""
-    for name, field in section.model_fields.items():
-        yield prefix + name
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield from known_keys(field.annotation, f"{prefix}{name}.")
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML with two of its traps closed: `1e-3` is a number, and a key that stands twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key} stands here twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        text = file.read_text("utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{file}: there is no such file; give the path of a run file") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{file}: this is a folder; give the path of a run file, such as {file}/run.yaml") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read ({error}); check that it is a text file you may read") from None
-    content = _parse(text, str(file))
-    if content is None:
-        raise ConfigError(f"{file}: the file is empty; it needs at least log, run and cache")
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file}: this is no list of keys; a run file has lines such as `log: data/criteo`")
-    return {key: value for key, value in content.items() if value is not None or key in ("log", "run")}
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"{where}:{mark.line + 1}" if mark is not None else where
-        raise ConfigError(f"{place}: this is not YAML ({error.problem}); correct the line") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: this is not YAML ({' '.join(str(error).split())}); correct the file") from None
-
-
-def _anchor(content: dict[str, Any], key: list[str], folder: Path) -> None:
-    section: Any = content
-    for name in key[:-1]:
-        section = section.get(name) if isinstance(section, dict) else None
-    if isinstance(section, dict) and isinstance(section.get(key[-1]), str) and section[key[-1]]:
-        # By its words, as `dump_run` writes it: a run folder that is a link has no other parent than its name says.
-        section[key[-1]] = os.path.normpath(folder / section[key[-1]])
-
-
-def _override(content: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    where = f"--set {override}"
-    if not equals or not key:
-        raise ConfigError(f"{where}: expected key=value, such as --set train.batch_size=4096")
-    # Options of a model, an optimiser or a schedule are its own; all other keys are ours, and a misspelt one is better
-    # refused here by name.
-    if key not in known_keys() and not key.startswith(OPTION_KEYS):
-        raise ConfigError(f"{where}: {_unknown(key)}")
-    section = content
-    *parents, last = key.split(".")
-    for parent in parents:
-        below = section.setdefault(parent, {})
-        if not isinstance(below, dict):
-            below = section[parent] = {}
-        section = below
-    section[last] = _parse(text, where)
-    for other in {"rows": "share", "share": "rows"}.get(last, "").split() if parents == ["cache"] else ():
-        section.pop(other, None)  # the two sizes exclude each other, so the override takes the file's place
-
-
-def _value_of(config: RunConfig, key: str) -> Any:
-    value: Any = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def _unknown(key: str) -> str:
-    close = difflib.get_close_matches(key, list(known_keys()), n=1, cutoff=0.6)
-    if close:
-        return f"unknown key; did you mean {close[0]}?"
-    section = key.rpartition(".")[0]
-    siblings = [name for name in known_keys() if name.rpartition(".")[0] == section]
-    return f"unknown key; the keys here are {', '.join(siblings or [name for name in known_keys() if '.' not in name])}"
-
-
-def _sentence(error: ErrorDetails) -> str:
-    key = ".".join(str(part) for part in error["loc"])
-    kind, found = error["type"], error["input"]
-    if kind == "extra_forbidden":
-        return f"{key}: {_unknown(key)}"
-    if kind == "missing":
-        return f"{key}: this key is missing; add it"
-    if kind == "value_error":
-        return f"{key}: {error['ctx']['error']}"
-    if kind in ("model_type", "model_attributes_type"):
-        return f"{key}: found {found!r}, expected keys below it; write them on lines of their own, indented"
-    return f"{key}: found {found!r}; {error['msg'][0].lower()}{error['msg'][1:]}"

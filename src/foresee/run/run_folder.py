@@ -30,9 +30,10 @@ from foresee.base.files import Files, file_sentence
 from foresee.engine.recording.series import TIMELINE_FOLDER
 from foresee.errors import ConfigError, InputError, StoreError
 from foresee.plan.record import Header
-from foresee.run.config import RunConfig, changed_result_keys, dump_run, load_run
+from foresee.run.config import RunConfig
+from foresee.run.run_file import changed_result_keys, dump_run, load_run
 from foresee.store.disk.folder import lock_folder
-from foresee.store.disk.manifest import MANIFEST_FILE
+from foresee.store.registry import store_kind
 
 CONFIG_FILE = "config.yaml"
 IDENTITY_FILE = "run.json"
@@ -160,7 +161,7 @@ def resume(config: RunConfig, *, log_digest: str) -> Iterator[RunFolder]:
             f"the log {config.log} is not the one that the run in {config.run} was started with; "
             "give that log, or start anew with --replace or in another folder"
         )
-    if config.tables.store == "memory":
+    if not store_kind(config.tables.store).durable:
         raise ConfigError(
             f"the rows of {config.run} were in memory and ended with their process; "
             "start anew with --replace, and with tables.store: disk to be able to resume"
@@ -198,13 +199,15 @@ def check_can_begin(config: RunConfig, *, replace: bool) -> None:
         raise ConfigError(f"{path} already holds a run; continue it with --resume, or start anew with --replace")
     if not holds_run and path.is_dir() and any(it for it in path.iterdir() if it.name not in BEFORE_A_RUN):
         raise ConfigError(f"run: {path} is not empty and holds no run; give another folder, or empty it yourself")
-    if config.tables.store == "disk" and (tables / MANIFEST_FILE).exists():
+    kind = store_kind(config.tables.store)
+    if kind.in_folder and kind.holds(tables):
         if not _inside(tables, path):
             raise ConfigError(
                 f"tables.folder: {tables} already holds tables, and a new run needs new ones; "
                 "give another folder, or remove it yourself"
             )
-        os.close(lock_folder(tables))  # somebody may be training them at this moment
+        if kind.checked:
+            os.close(lock_folder(tables))  # somebody may be training them at this moment
 
 
 def _write_down(config: RunConfig, log_digest: str) -> None:

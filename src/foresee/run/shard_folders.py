@@ -22,9 +22,8 @@ from foresee.base.terminal import counted
 from foresee.errors import StoreError
 from foresee.run.checkpoint import open_newest
 from foresee.store.commits import Part
-from foresee.store.contract import Layout, Rows, open_part, prepare_part, settle_part
-from foresee.store.disk import DiskStore
-from foresee.store.disk.manifest import MANIFEST_FILE
+from foresee.store.contract import Layout, Rows, TwoPhaseStore, open_part, prepare_part, settle_part
+from foresee.store.registry import DISK, StoreKind
 from foresee.store.remote.shards import scatter, split
 from foresee.store.server.shard import Shard, Share, disk_shard, read_shard
 
@@ -46,14 +45,14 @@ class LocalShards:
         self._shards = shards
 
     @classmethod
-    def open(cls, folder: Path, layout: Layout, *, for_reading: bool = False) -> LocalShards:
+    def open(cls, folder: Path, layout: Layout, *, for_reading: bool = False, kind: StoreKind = DISK) -> LocalShards:
         """All shards as they are; where a commit was interrupted between them, `open_at` brings them to one step."""
         open_shard = read_shard if for_reading else disk_shard
         num_shards = len(shard_folders(folder))
         shards: list[Shard] = []
         try:
             for shard in range(num_shards):
-                shards.append(open_shard(shard_folder(folder, shard), layout, Share(shard, num_shards)))
+                shards.append(open_shard(shard_folder(folder, shard), layout, Share(shard, num_shards), kind=kind))
         except BaseException:
             for opened in shards:
                 opened.close()
@@ -115,23 +114,31 @@ ROWS_AT_ONCE = 1 << 15
 COMPLETE_FILE = "complete"
 
 
-def num_shards_in(tables: Path) -> int | None:
+def num_shards_in(tables: Path, kind: StoreKind = DISK) -> int | None:
     """0: tables of one process; None: there are no tables."""
     if folders := shard_folders(tables):
         return len(folders)
-    return 0 if (tables / MANIFEST_FILE).exists() else None
+    return 0 if kind.holds(tables) else None
 
 
-def reshard(tables: Path, layout: Layout, num_shards: int, checkpoints: Path, say: Callable[[str], None]) -> None:
+def reshard(
+    tables: Path,
+    layout: Layout,
+    num_shards: int,
+    checkpoints: Path,
+    say: Callable[[str], None],
+    *,
+    kind: StoreKind = DISK,
+) -> None:
     """Brings the tables into so many shards, at the run's newest complete commit. Does nothing where they are."""
     finish_switch(tables)
-    found = num_shards_in(tables)
+    found = num_shards_in(tables, kind)
     if found is None or found == num_shards:
         return
     say(f"{tables}: rows move from {_in_words(found)} to {_in_words(num_shards)}")
     fresh = _fresh(tables)
     try:
-        _copy(tables, fresh, layout, num_shards, checkpoints)
+        _copy(tables, fresh, layout, num_shards, checkpoints, kind)
         Files().publish(fresh / COMPLETE_FILE, b"")
         _switch(tables)
     except OSError as error:
@@ -163,13 +170,13 @@ def _switch(tables: Path) -> None:
     finish_switch(tables)
 
 
-def _copy(tables: Path, fresh: Path, layout: Layout, num_shards: int, checkpoints: Path) -> None:
+def _copy(tables: Path, fresh: Path, layout: Layout, num_shards: int, checkpoints: Path, kind: StoreKind) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    source = LocalShards.open(tables, layout) if shard_folders(tables) else DiskStore.open(tables, layout)
+    source = LocalShards.open(tables, layout, kind=kind) if shard_folders(tables) else kind.open(tables, layout)
     try:
         step = open_newest(source, checkpoints)
-        target = _make(fresh, layout, num_shards)
+        target = _make(fresh, layout, num_shards, kind)
         try:
             for begin in range(0, layout.num_rows, ROWS_AT_ONCE):
                 rows = np.arange(begin, min(begin + ROWS_AT_ONCE, layout.num_rows), dtype=np.int64)
@@ -186,11 +193,14 @@ def _copy(tables: Path, fresh: Path, layout: Layout, num_shards: int, checkpoint
         source.close()
 
 
-def _make(fresh: Path, layout: Layout, num_shards: int) -> LocalShards | DiskStore:
+def _make(fresh: Path, layout: Layout, num_shards: int, kind: StoreKind) -> TwoPhaseStore:
     if not num_shards:
-        return DiskStore.create(fresh, layout)
+        return kind.open(fresh, layout)
     return LocalShards(
-        [disk_shard(shard_folder(fresh, shard), layout, Share(shard, num_shards)) for shard in range(num_shards)]
+        [
+            disk_shard(shard_folder(fresh, shard), layout, Share(shard, num_shards), kind=kind)
+            for shard in range(num_shards)
+        ]
     )
 
 

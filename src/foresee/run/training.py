@@ -43,6 +43,7 @@ from foresee.run.metrics import Metrics
 from foresee.run.progress import Display, make_display
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import finish_switch
+from foresee.store.registry import store_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ def train(
     check_batch_fits(header, first_batch, stream)
     memory = memory_needed(
         table_layout(config, log), header, first_batch, config.train.shuffle_samples,
-        rows_in_memory=config.tables.store == "memory",
+        rows_in_memory=store_kind(config.tables.store).rows_in_memory,
     )  # fmt: skip
     check_memory(memory)
     if resume:
@@ -198,7 +199,7 @@ def _threads(num_threads: int | None) -> Iterator[int]:
 def _opening(config: RunConfig, run: Run, first_step: int) -> str:
     header, layout = run.header, run.tables.layout
     share = header.capacity_rows / layout.num_rows
-    where = config.tables_folder if config.tables.store == "disk" else "memory"
+    where = config.tables_folder if store_kind(config.tables.store).in_folder else config.tables.store
     begin = f"from step {first_step:,} on" if first_step else "from the start"
     return (
         f"{config.model.name} on {config.log}: {run.stream.num_steps:,} steps of {config.train.batch_size:,} samples, "
@@ -226,9 +227,9 @@ def _closing(config: RunConfig, outcome: Outcome) -> str:
         f"{outcome.counters.hit_rate:.1%} of a step's rows were in the cache, {outcome.wait_share:.1%} of the time "
         "was spent waiting for rows"
     )
-    on_disk = config.tables.store == "disk"
-    where = f"kept in {config.run}" if on_disk else "the rows were in memory and end with this process"
+    durable = store_kind(config.tables.store).durable
+    where = f"kept in {config.run}" if durable else "the rows were in memory and end with this process"
     if outcome.finished:
         return f"done: {outcome.steps_done:,} steps, {where}; {figures}"
-    onwards = "; go on with --resume" if on_disk else ""
+    onwards = "; go on with --resume" if durable else ""
     return f"stopped after {outcome.steps_done:,} of {outcome.num_steps:,} steps, {where}; {figures}{onwards}"

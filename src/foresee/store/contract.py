@@ -1,26 +1,13 @@
-"""The contract of a store: where rows live when no worker holds them.
+"""The contracts of a store: where rows live when no worker holds them.
 
 A row is `width` float32 values, `state_width` float32 of optimiser state, and a version (see plan.record). Reads of a
 row nobody has written give its initial value, which follows from (seed, row) alone, version 0 and a zero state. Writes
 assign, never add, and a write with a lower version than the stored one is refused row by row (the stored row stays):
-so a retry after a lost reply is harmless. `foresee.testing.StoreSuite` is this contract as executable tests.
+so a retry after a lost reply is harmless. A request is checked before anything is touched.
 
-Stores that commit in two phases: the steps of `store.commits`, carried out by one part in this process.
-
-In: a store that can say what it is (`parts`) and carry out instructions. Out: the three moves of a commit, prepare,
-settle and open_at, each decided by the same function that decides for servers. `TwoPhaseStore` is what an engine needs
-to commit rows together with a dense half, wherever the rows are.
-
-A store as the pipeline uses it: step by step, with reads that name the write-backs they depend on.
-
-A worker waits by itself until its own write-backs are applied. Those of other workers only the store can know: a store
-that several workers share parks a read until they are applied (`remote`). `Unshared` gives a store of one process the
-same face. "Applied" means that a read sees the rows: not that they were sent.
-
-Requests are checked before anything is touched: ids in range, buffers of the right shape.
-
-In: a layout, row ids, and the buffers of a read or a write. Out: nothing, or an error with a sentence. A refused
-request leaves the store as it was.
+`Store` is what a loop needs; `TwoPhaseStore` commits rows together with a dense half, by the decisions of `commits`;
+`GuardedStore` names the write-backs a read depends on, and `Unshared` gives a store of one process that face.
+`foresee.testing` has each of them as executable tests: `StoreSuite`, `TwoPhaseStoreSuite`, `GuardedStoreSuite`.
 """
 
 from __future__ import annotations
@@ -163,6 +150,22 @@ class SinglePart(Protocol):
     def parts(self) -> Sequence[Part]: ...
 
     def carry_out(self, instruction: Instruction) -> None: ...
+
+
+@runtime_checkable
+class PartStore(TwoPhaseStore, SinglePart, Protocol):
+    """A two-phase store that is one part, alone or as a shard of a server."""
+
+
+def written_rows(store: Store, begin: int, end: int) -> Int64:
+    """The rows of a range that somebody has written, ascending: those of a version above 0."""
+    if hasattr(store, "written"):
+        written: Int64 = store.written(begin, end)
+        return written
+    rows = np.arange(begin, end, dtype=np.int64)
+    found = Rows.empty(len(rows), store.layout)
+    store.read(rows, found)
+    return rows[found.versions > 0]
 
 
 def prepare_part(store: SinglePart, step: int) -> None:

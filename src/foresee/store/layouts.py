@@ -1,14 +1,11 @@
-"""A layout as JSON has it, in table folders, layout files and on the wire.
-
-In: a layout, or a JSON object that somebody else may have written. Out: the other; a ValueError in a few words for what
-is no layout, or describes tables that no memory or disk could hold.
-
-The tables of a server, described in a JSON file that a launcher or a person writes.
+"""A layout as JSON has it, in table folders, on the wire, and in the layout file of a server.
 
     {"tables": [{"name": "user", "num_rows": 6040}, {"name": "item", "num_rows": 3706}],
      "width": 64, "state_width": 1, "optimizer": "rowwise_adagrad", "seed": 0, "init_scale": 0.05}
 
-`foresee layout` writes it for a run. The same keys as `layout.json` of a table folder, which can be given as it is.
+In: a layout, or a JSON object that somebody else may have written. Out: the other; a sentence for what is no layout, or
+describes tables that no memory or disk could hold. `foresee layout` writes the file for a run; `layout.json` of a table
+folder has the same keys and can be given as it is.
 """
 
 from __future__ import annotations

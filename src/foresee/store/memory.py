@@ -2,12 +2,8 @@
 
 In: a layout. Rows nobody has written take no memory on systems that hand out zeroed pages lazily, and their initial
 values are made when they are read. `commit` only remembers the step: a process that ends takes its rows with it. With
-`undoable`, as servers have it, rows are kept as they were before they changed, and the last commits can be opened.
-
-What rows in memory were before they changed.
-
-In: rows that are about to be written, and the arrays they are in. Out: the same arrays as they were when this object
-was made. A row is kept once, when it first changes, so memory grows with the distinct rows written, not with writes.
+`undoable`, as servers have it, a row is kept as it was when it first changes after a commit, so the last commits can be
+opened again, and memory grows with the distinct rows written, not with writes.
 """
 
 from __future__ import annotations

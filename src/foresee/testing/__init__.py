@@ -1,1 +1,34 @@
-"""Shipped to users: conformance suites, traces, fakes that fail on purpose."""
+"""Shipped to users: suites that a store of yours has to pass, traces, fakes that fail on purpose.
+
+    from foresee.testing import TwoPhaseStoreSuite
+
+Names are imported when they are first used: the suites need pytest and hypothesis, the rest does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foresee.testing.commit_suites import GuardedStoreSuite, TwoPhaseStoreSuite
+    from foresee.testing.store_suite import StoreSuite, store_machine
+
+__all__ = ["GuardedStoreSuite", "StoreSuite", "TwoPhaseStoreSuite", "store_machine"]
+
+_HOMES = {
+    "GuardedStoreSuite": "foresee.testing.commit_suites",
+    "StoreSuite": "foresee.testing.store_suite",
+    "TwoPhaseStoreSuite": "foresee.testing.commit_suites",
+    "store_machine": "foresee.testing.store_suite",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'foresee.testing' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -4,11 +4,11 @@ In: numpy arrays (views of CPU tensors) and a record's `unique` and `inverse`. O
 All kernels release the GIL, allocate next to nothing, and give the same bits whatever the slot numbers and the number
 of threads are. `torch_kernels` offers the same operations for tensors on any device.
 
-    gather, gather_bags    rows of the cache → one row for each lookup or bag          gather.py
+    gather, gather_bags    rows of the cache → one row for each lookup or bag          rows.py
     order_lookups          inverse → which gradients belong to which row               order.py
     update_rows            gradients → summed by row → optimiser step                  update.py, steps.py
     sum_gradients          only the sums            apply_rows   only the step         update.py
-    take_rows, put_rows    cache ↔ staging buffers                                     copy.py
+    take_rows, put_rows    cache ↔ staging buffers                                     rows.py
     zeroed_rows            memory for a cache                                          base/arrays.py
     Threads                share a kernel's work among a few threads                   threads.py
 """

@@ -1,14 +1,9 @@
-"""Rows between slots of the cache and staging buffers.
+"""Rows out of the cache in the order of the lookups, and between slots and staging buffers.
 
-In: the cache, slots, and a staging buffer in the order of the slots. Out: `take_rows` copies cache rows into the buffer
-(to write them back, or to send them), `put_rows` copies the buffer into the cache (after a fetch). Values, state and
-version always travel together.
-
-Rows out of the cache, in the order of the lookups.
-
-In: the values of the cache [capacity, width], a record's `unique` and `inverse`. Out: one row for each lookup, or one
-for each bag of lookups (their sum or mean, added in lookup order; an empty bag gives zeros). Never searches: where each
-row lies was decided by the plan.
+In: the cache and where the plan has put each row: a record's `unique` and `inverse`, or slots. Out: `gather` gives one
+row for each lookup, `gather_bags` one for each bag (sum or mean, added in lookup order; an empty bag gives zeros),
+`take_rows` copies cache rows into a buffer (to write them back, or to send them), `put_rows` a buffer into the cache
+(after a fetch). Values, state and version always travel together. Never searches: the plan has decided.
 """
 
 from __future__ import annotations

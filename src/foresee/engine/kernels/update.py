@@ -7,7 +7,7 @@ visited once, its gradients are added in lookup order, and the result does not d
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import njit
@@ -16,12 +16,14 @@ from foresee.base.arrays import Float32, Int32
 from foresee.base.prefetch import prefetch_row, prefetch_row_for_writing
 from foresee.engine.kernels.check import check_matrix, check_rows, check_slots
 from foresee.engine.kernels.order import LookupOrder
-from foresee.engine.kernels.steps import kind_of, parameters_of, step_rows
+from foresee.engine.kernels.steps import Step, parameters_of, step_of, step_rows
 from foresee.engine.kernels.threads import ONE_THREAD, Threads
 from foresee.engine.kernels.vector import add_row, copy_row
-from foresee.engine.optimizers import Optimizer
 from foresee.errors import UsageError
 from foresee.store.contract import Rows
+
+if TYPE_CHECKING:
+    from foresee.engine.optimizers.contract import Optimizer
 
 BLOCK = 8
 """Rows that are asked for together: enough to keep the memory busy, few enough to stay in the nearest cache."""
@@ -51,12 +53,12 @@ def update_rows(
     check_slots("unique", unique, len(cache))
     _check_order(order, len(unique), gradients, width)
     divided = _divide(gradients, order)
-    kind, parameters = kind_of(optimizer), parameters_of(optimizer)
+    step, parameters = step_of(optimizer), parameters_of(optimizer)
     chosen, bounds = _chosen(positions, order, threads)
 
     def kernel(begin: int, end: int) -> None:
         _update(
-            kind, parameters, cache.values, cache.state, cache.versions, version,
+            step, parameters, cache.values, cache.state, cache.versions, version,
             unique, chosen, divided, order.gradient_rows, order.starts, np.float32(divisor), begin, end,
         )  # fmt: skip
 
@@ -134,7 +136,7 @@ def _chosen(positions: Int32 | None, order: LookupOrder, threads: Threads) -> tu
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _update(
-    kind: int,
+    step: Step,
     parameters: Any,
     values: Any,
     state: Any,
@@ -172,7 +174,7 @@ def _update(
             if divisor != 1:
                 for d in range(values.shape[1]):
                     sums[i, d] /= divisor
-        step_rows(kind, parameters, values, state, slots, sums, size)
+        step_rows(step, parameters, values, state, slots, sums, size)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -38,8 +38,8 @@ from foresee.run.build import build_model, open_log, row_optimizer, table_layout
 from foresee.run.config import RunConfig
 from foresee.run.run_folder import RunFolder, open_run
 from foresee.run.shard_folders import LocalShards, shard_folders
-from foresee.store.contract import Rows, Store, Table
-from foresee.store.disk import DiskReader
+from foresee.store.contract import Rows, Store, Table, TwoPhaseStore, written_rows
+from foresee.store.registry import store_kind
 
 EXPORT_FILE = "export.json"
 FORMAT_NAME = "foresee-export"
@@ -92,18 +92,19 @@ def trained(config: RunConfig, log: ClickLog, *, best: bool = False) -> Tables:
     if best:
         best_store = open_best(RunFolder(config.run), table_layout(config, log))
         return Tables(best_store, row_optimizer(config.tables.optimizer))
-    if config.tables.store == "memory":
+    kind = store_kind(config.tables.store)
+    if not kind.durable:
         raise StoreError(
             f"the rows of {config.run} were in memory and ended with their process; train with tables.store: disk"
         )
-    if not folder.is_dir():
+    if kind.in_folder and not folder.is_dir():
         raise StoreError(f"{folder} holds no tables yet; train first")
     layout = table_layout(config, log)
-    store: LocalShards | DiskReader
-    if shard_folders(folder):
-        store = LocalShards.open(folder, layout, for_reading=True)
+    store: TwoPhaseStore
+    if kind.in_folder and shard_folders(folder):
+        store = LocalShards.open(folder, layout, for_reading=True, kind=kind)
     else:
-        store = DiskReader.open(folder, layout)
+        store = (kind.open_reader or kind.open)(folder, layout)
     try:
         checkpoint.open_newest(store, RunFolder(config.run).checkpoints)
     except BaseException:
@@ -178,7 +179,7 @@ def table_pieces(store: TrainedStore) -> list[TablePiece]:
 def _written(store: TrainedStore, offset: int, num_rows: int) -> Iterator[Int64]:
     """The rows of a table that somebody has written, in pieces; ranges without any are passed over."""
     for begin in range(offset, offset + num_rows, ROWS_AT_ONCE):
-        rows = store.written(begin, min(begin + ROWS_AT_ONCE, offset + num_rows))
+        rows = written_rows(store, begin, min(begin + ROWS_AT_ONCE, offset + num_rows))
         if len(rows):
             yield rows
 

@@ -2,13 +2,9 @@
 
 In: row ids with what the plan expects of them, and rows to assign. Out: chunks of rows, each as soon as all its rows
 are ready. A chunk is gathered first and judged by the versions that were found; what is not ready is read again when
-something was applied. Readers and writers exclude each other for one chunk at a time, so a version is never seen before
-its row is complete, and a parked read holds no lock.
-
-A lock that many readers hold together and a writer alone.
-
-In: threads. Out: never a reader beside a writer. A waiting writer goes before readers that come later, so a steady
-stream of reads cannot keep write-backs out. It is held for one chunk of rows, never while a request waits.
+something was applied. Many read together, a writer is alone (`SharedLock`), each for one chunk at a time, so a version
+is never seen before its row is complete. A waiting writer goes before readers that come later; a parked read holds no
+lock.
 """
 
 from __future__ import annotations

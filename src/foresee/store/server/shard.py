@@ -9,6 +9,7 @@ initial value is made here from the global id. With one shard the store inside i
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ import numpy as np
 from foresee.base import json_fields
 from foresee.base.arrays import Float32, Int32, Int64
 from foresee.base.files import Files
-from foresee.errors import StoreError
+from foresee.errors import ConfigError, StoreError
 from foresee.store.commits import Instruction, Part
-from foresee.store.contract import Layout, Rows, Table
-from foresee.store.disk import DiskReader, DiskStore
+from foresee.store.contract import Layout, PartStore, Rows, Table, written_rows
+from foresee.store.disk import DiskStore
 from foresee.store.initial import fill_initial_row, initial_key, initial_unit
 from foresee.store.layouts import layout_from_dict, layout_to_dict
-from foresee.store.memory import MemoryStore
+from foresee.store.registry import DISK, MEMORY, StoreKind
 from foresee.store.remote.shards import num_local_rows
 
 SHARD_FILE = "shard.json"
@@ -49,7 +50,7 @@ class Share:
 class Shard:
     """The contract of a store for the rows of one share; other rows are refused."""
 
-    def __init__(self, store: DiskStore | MemoryStore | DiskReader, layout: Layout, share: Share) -> None:
+    def __init__(self, store: PartStore, layout: Layout, share: Share) -> None:
         self._store, self._layout, self.share = store, layout, share
         self._key, self._unit = initial_key(layout), initial_unit(layout)
 
@@ -87,7 +88,7 @@ class Shard:
         self._store.commit(step)
 
     @property
-    def parts(self) -> tuple[Part]:
+    def parts(self) -> Sequence[Part]:
         """The commits that this shard can be opened at."""
         return self._store.parts
 
@@ -95,11 +96,10 @@ class Shard:
         self._store.carry_out(instruction)
 
     def written(self, begin: int, end: int) -> Int64:
-        """The global ids of this shard's rows in a range that somebody has written, ascending; for who only reads."""
-        assert isinstance(self._store, DiskReader), "opened with `read_shard`"
+        """The global ids of this shard's rows in a range that somebody has written, ascending."""
         shard, num_shards = self.share.shard, self.share.num_shards
         first, last = ((bound - shard + num_shards - 1) // num_shards for bound in (begin, end))
-        return self._store.written(first, last) * num_shards + shard
+        return written_rows(self._store, first, last) * num_shards + shard
 
     def close(self) -> None:
         self._store.close()
@@ -139,15 +139,30 @@ def _settle_versions(key: np.uint64, unit: np.float32, rows: Int64, values: Floa
 
 def memory_shard(layout: Layout, share: Share) -> Shard:
     """A shard in memory; gone with its process."""
+    return _plain_shard(MEMORY, Path(), layout, share)
+
+
+def open_shard(kind: StoreKind, folder: Path | None, layout: Layout | None, share: Share) -> Shard:
+    """A shard of any kind of store, in this folder if it has one; made if it is not there, which needs `layout`."""
+    if kind.in_folder and folder is not None:
+        return disk_shard(folder, layout, share, kind=kind)
+    if layout is None or kind.in_folder:
+        missing = "--folder" if kind.in_folder else "--layout"
+        raise ConfigError(f"a server of the store {kind.name!r} has to know its tables: give {missing}")
+    return _plain_shard(kind, folder or Path(), layout, share)
+
+
+def _plain_shard(kind: StoreKind, folder: Path, layout: Layout, share: Share) -> Shard:
     share.check(layout)
-    return Shard(MemoryStore(_inner_layout(layout, share), undoable=True), layout, share)
+    return Shard((kind.open_server or kind.open)(folder, _inner_layout(layout, share)), layout, share)
 
 
-def disk_shard(folder: Path, layout: Layout | None, share: Share) -> Shard:
+def disk_shard(folder: Path, layout: Layout | None, share: Share, *, kind: StoreKind = DISK) -> Shard:
     """A shard in a folder, made if it is not there; then `layout` is needed."""
     found = read_shard_file(folder)
-    if found is None and share.num_shards == 1:
-        store = DiskStore.open(folder) if layout is None else DiskStore.open_or_create(folder, layout)
+    open_part = kind.open_server or kind.open
+    if found is None and share.num_shards == 1 and (layout is not None or kind.checked):
+        store = DiskStore.open(folder) if layout is None else open_part(folder, layout)
         return Shard(store, store.layout, share)
     if found is not None and (found["shard"], found["num_shards"]) != (share.shard, share.num_shards):
         raise StoreError(
@@ -162,16 +177,16 @@ def disk_shard(folder: Path, layout: Layout | None, share: Share) -> Shard:
     described = layout or known
     assert described is not None
     share.check(described)
-    store = DiskStore.open_or_create(folder, _inner_layout(described, share))
+    store = open_part(folder, _inner_layout(described, share))
     if found is None:
         content = {"shard": share.shard, "num_shards": share.num_shards, "layout": layout_to_dict(described)}
         Files().publish(folder / SHARD_FILE, (json.dumps(content, indent=2) + "\n").encode())
     return Shard(store, described, share)
 
 
-def read_shard(folder: Path, layout: Layout, share: Share) -> Shard:
+def read_shard(folder: Path, layout: Layout, share: Share, *, kind: StoreKind = DISK) -> Shard:
     """A shard in a folder, for reading only."""
-    return Shard(DiskReader.open(folder, _inner_layout(layout, share)), layout, share)
+    return Shard((kind.open_reader or kind.open)(folder, _inner_layout(layout, share)), layout, share)
 
 
 def _inner_layout(layout: Layout, share: Share) -> Layout:

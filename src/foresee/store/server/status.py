@@ -1,16 +1,9 @@
-"""The state of a server as text for a person.
+"""What a server has done, is doing, and may take at most, for a person and for a monitor.
 
-In: the answer to the `status` action. Out: a few lines. A monitor reads the JSON itself.
-
-What a server has done since it started, for a person and for a monitor.
-
-In: events. Out: numbers that only rise, except `parked_now`. Reading them takes no lock that serving needs for long.
-
-How much memory a server will take at most, before it takes it.
-
-In: the rows it holds and its limits. Out: bytes by purpose, in words, and a refusal if the machine lacks them. Whatever
-clients do, a server stays within this: `limits` and `door` hold them to the numbers that are added up here, and
-`benchmarks/bounds.py` measures it under ten times the load.
+In: events, and the answer to the `status` action. Out: numbers that only rise, except `parked_now` (reading them takes
+no lock that serving needs for long), and the same as a few lines of text. Before a server starts, the memory it can
+come to need: bytes by purpose, and a refusal if the machine lacks them. Whatever clients do it stays within this, as
+`rpc.limits` holds them to the numbers that are added up here; `benchmarks/bounds.py` measures it.
 """
 
 from __future__ import annotations

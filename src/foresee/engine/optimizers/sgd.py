@@ -1,0 +1,47 @@
+"""Plain gradient descent on rows: no state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from foresee.engine.kernels.vector import subtract_scaled_row
+from foresee.engine.optimizers.contract import check_lr
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD:
+    """`value -= lr * gradient`.
+
+    Args:
+        lr: Learning rate.
+    """
+
+    name: ClassVar[str] = "sgd"
+    elementwise: ClassVar[bool] = True
+
+    lr: float
+    """Learning rate."""
+
+    def __post_init__(self) -> None:
+        check_lr(self.name, self.lr)
+
+    def state_width(self, width: int) -> int:
+        """No state."""
+        return 0
+
+    @staticmethod
+    def step_rows(parameters: Any, values: Any, state: Any, slots: Any, sums: Any, num_rows: int) -> None:
+        """The step in the fused kernels."""
+        lr = np.float32(parameters[0])
+        for i in range(num_rows):
+            subtract_scaled_row(values, slots[i], lr, sums, i)
+
+    def step_tensors(self, values: Tensor, state: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """The step in torch operations."""
+        return values - sums * self.lr, state
