@@ -205,10 +205,9 @@ def _warm_up() -> None:
     from foresee.store.server.shard import Share, disk_shard
     from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
 
-    workers = ("workers.worker", "workers.worker_end")
-    for name in ("launcher.launch", *workers, "planner_service.process", "evaluation", "export"):
-        importlib.import_module(f"foresee.engine.{name}")
-    importlib.import_module("foresee.store.server.process")
+    parts = ("launch.launcher", "launch.planner_process", "run.worker", "run.ending", "store.server.process")
+    for name in (*parts, "run.evaluation", "run.serving.export"):
+        importlib.import_module(f"foresee.{name}")
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)
     model(torch.ones(1, 2)).sum().backward()

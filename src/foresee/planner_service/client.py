@@ -1,4 +1,4 @@
-"""What a worker and the planner say to each other.
+"""A worker's records from the planner, in step order, whatever happens to the connection.
 
     action `open`    {run, first_step, planned_from}
                                          →  the header of the plan; a new run name begins a new plan at its first step,
@@ -8,14 +8,10 @@
                                          →  records of this worker from the step on, as in a plan file; none if none
                                             are ready yet: then the worker asks again
 
-A run is one start of all workers. Whoever still asks for an older one is refused. Errors of ours travel as JSON beside
-the Flight error, so that the worker raises the same sentence. Nothing is ever executed or unpickled.
-
-A worker's records from the planner, in step order, whatever happens to the connection.
-
-In: the planner's address, the name of the run, and the header that this worker expects. Out: records, each checked
-against the header as one from a file would be. A connection that breaks is opened again, also to a planner that was
-started again: it plans the same. Every wait has a deadline.
+A run is one start of all workers. Whoever still asks for an older one is refused. Errors travel as JSON beside the
+Flight error (`rpc.failures`). Each record is checked against the header that this worker expects, as one from a file
+would be. A connection that breaks is opened again, also to a planner that was started again: it plans the same. Every
+wait has a deadline. Nothing is ever executed or unpickled.
 """
 
 from __future__ import annotations
@@ -32,17 +28,15 @@ from pyarrow import flight
 
 from foresee.base import json_fields
 from foresee.engine.plan_columns import record_of
-from foresee.errors import ConfigError, DataError, ForeseeError, PlanError, StoreError
+from foresee.errors import PlanError, PlanUnavailableError
 from foresee.plan.record import Header, Record
 from foresee.planner_service import client
+from foresee.rpc import failures
 from foresee.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, is_refused_token
 
 OPEN, STATUS = "open", "status"
 QUESTION_BYTES_MAX = 1 << 16
 RUN_CHARACTERS_MAX = 256
-_ERRORS: dict[str, type[ForeseeError]] = {
-    kind.__name__: kind for kind in (PlanError, DataError, ConfigError, StoreError)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +50,6 @@ class Beginning:
     def of(cls, header: Header) -> Beginning:
         begun = header.parameters.get("planned_from")
         return cls(header.first_step, None if begun is None else int(begun))
-
-
-def to_json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content).encode()
 
 
 def parse_open(body: bytes) -> tuple[str, Beginning]:
@@ -107,21 +97,18 @@ def header_from_dict(content: dict[str, Any]) -> Header:
 
 
 def flight_error(error: BaseException) -> flight.FlightServerError:
-    """How an error travels. What is not ours is named, but its inside stays at home."""
-    kind = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), None)
-    sentence = str(error) if kind else f"the planner failed with {type(error).__name__}; see its output for the cause"
-    return flight.FlightServerError(sentence, to_json({"error": kind or PlanError.__name__, "sentence": sentence}))
+    """How an error of the planner travels."""
+    header = failures.failure_header(error, "planner", PlanError)
+    return flight.FlightServerError(header["sentence"], failures.to_json(header))
 
 
 def raise_failure(error: BaseException) -> None:
     """Raises the error that travelled, if one of ours did."""
-    extra = getattr(error, "extra_info", b"")
     try:
-        content = json.loads(extra)
-        kind = _ERRORS[content["error"]]
-    except (ValueError, KeyError, TypeError):
+        header = json_fields.parse_object(getattr(error, "extra_info", None) or b"")
+    except ValueError:
         return
-    raise kind(content["sentence"]) from None
+    failures.raise_failure(header, otherwise=PlanError)
 
 
 DEADLINE_SECONDS = 600.0
@@ -165,7 +152,7 @@ class PlannerClient:
             if batches:
                 since = time.monotonic()
             elif time.monotonic() - since > DEADLINE_SECONDS:
-                raise PlanError(
+                raise PlanUnavailableError(
                     f"planner {self._endpoint.address} gave no record for step {step} within {DEADLINE_SECONDS:.0f} s; "
                     "see whether it hangs, then resume from the last commit"
                 )
@@ -199,7 +186,7 @@ class PlannerClient:
                 time.sleep(PAUSE_SECONDS)
 
     def _open_once(self) -> None:
-        content = client.to_json({"run": self._run, **asdict(Beginning.of(self._header))})
+        content = failures.to_json({"run": self._run, **asdict(Beginning.of(self._header))})
         results = self._client.do_action(flight.Action(client.OPEN, content), self._endpoint.options(CALL_SECONDS))
         found = client.header_from_dict(json.loads(next(iter(results)).body.to_pybytes()))
         if found != self._header:
@@ -210,7 +197,7 @@ class PlannerClient:
 
     def _get_once(self, step: int) -> list[Any]:
         asked = {"run": self._run, **asdict(Beginning.of(self._header)), "worker": self._worker, "step": step}
-        reader = self._client.do_get(flight.Ticket(client.to_json(asked)), self._endpoint.options(CALL_SECONDS))
+        reader = self._client.do_get(flight.Ticket(failures.to_json(asked)), self._endpoint.options(CALL_SECONDS))
         return list(reader.read_all().to_batches())
 
 

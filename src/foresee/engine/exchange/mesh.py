@@ -1,18 +1,17 @@
 """How workers reach each other: one all-to-all at a time on each of two lanes.
 
 The plan gives both sides all sizes. The lanes are separate, so that what is urgent never queues behind what is not.
-`TorchMesh` is torch.distributed; `foresee.testing.thread_mesh` connects workers that are threads of a test.
-
-A mesh whose swaps a timeline sees: when, on which lane, how many bytes to and from each peer.
-
-In: the mesh of a run and its timeline. Out: a mesh that does the same. A run that is not recorded gets its own mesh
-back, so that nothing stands between it and its peers.
+`TorchMesh` is torch.distributed; `foresee.testing.thread_mesh` connects workers that are threads of a test. `timed`
+makes a mesh whose swaps a timeline sees; a run that is not recorded gets its own mesh back, so that nothing stands
+between it and its peers. What breaks inside torch.distributed is a PeerLostError from here on: gloo reports a peer that
+is gone as a bare RuntimeError, so the place where it was raised decides, never its words.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Protocol
 
@@ -21,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from foresee.engine.recording.timeline import EXCHANGE, NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Timeline, Track
+from foresee.errors import PeerLostError
 
 
 class Lane(IntEnum):
@@ -51,20 +51,39 @@ class Mesh(Protocol):
         ...
 
 
+@contextmanager
+def collective() -> Iterator[None]:
+    """Around calls of torch.distributed, and the waits for them."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise peer_lost(error) from error
+
+
+def peer_lost(error: BaseException) -> PeerLostError:
+    cause = (str(error).splitlines() or [""])[0].split("] ")[-1].split(". ")[0]
+    return PeerLostError(
+        f"this worker lost another one ({cause}); see how that one ended, then resume from the last commit"
+    )
+
+
 class TorchMesh:
     """The default process group's workers. Every worker makes it at the same point of its program."""
 
     def __init__(self) -> None:
         self.rank = dist.get_rank()
         self.num_workers = dist.get_world_size()
-        self._groups = [dist.new_group() for _ in Lane]
+        with collective():
+            self._groups = [dist.new_group() for _ in Lane]
 
     def start(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Finish:
         received = torch.empty(sum(expected))
-        under_way = dist.all_to_all_single(received, sent, expected, sizes, group=self._groups[lane], async_op=True)
+        with collective():
+            under_way = dist.all_to_all_single(received, sent, expected, sizes, group=self._groups[lane], async_op=True)
 
         def finish() -> Tensor:
-            under_way.wait()
+            with collective():
+                under_way.wait()
             return received
 
         return finish
