@@ -22,9 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from foresee.errors import ForeseeError
 from foresee.launch.fork_server import become
 
 WAIT_SECONDS = 60.0
+SPEECHLESS = "FORESEE_TEST_SPEECHLESS"
+"""Variable of a command whose errors say nothing but x, in it and in all that it starts."""
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -173,6 +176,8 @@ def fork_command(arguments: Sequence[str], environment: dict[str, str], output: 
         if "--shard" in arguments:
             name += arguments[list(arguments).index("--shard") + 1]
         Path("/proc/self/comm").write_text(name)
+        if SPEECHLESS in environment:
+            ForeseeError.__str__ = lambda error: "x"  # type: ignore[method-assign, assignment]
         become(arguments, environment, output)
     finally:
         os._exit(70)
