@@ -89,6 +89,13 @@ def test_a_server_that_never_comes_is_a_sentence() -> None:
     assert len(said) == 1
 
 
+def test_a_server_that_is_away_is_no_mistake_of_a_person(commands: Commands) -> None:
+    code, text = commands.run("status", f"grpc://127.0.0.1:{free_ports(1)[0]}")
+    assert code == UNAVAILABLE_CODE, text
+    assert "cannot be reached" in text
+    assert commands.run("status", "grpc://nowhere")[0] == INPUT_CODE
+
+
 def test_a_wrong_token_is_a_sentence_at_once(commands: Commands, run_file: Path) -> None:
     layout, port_file = run_file.parent / "layout.json", run_file.parent / "port"
     assert commands.run("layout", run_file, "--out", layout)[0] == 0

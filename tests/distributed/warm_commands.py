@@ -177,7 +177,7 @@ def fork_command(arguments: Sequence[str], environment: dict[str, str], output: 
             name += arguments[list(arguments).index("--shard") + 1]
         Path("/proc/self/comm").write_text(name)
         if SPEECHLESS in environment:
-            ForeseeError.__str__ = lambda error: "x"  # type: ignore[method-assign, assignment]
+            ForeseeError.__str__ = lambda error: "x"  # type: ignore[method-assign]
         become(arguments, environment, output)
     finally:
         os._exit(70)

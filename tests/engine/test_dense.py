@@ -106,7 +106,7 @@ def never_summed(gradients: torch.Tensor, **options: object) -> object:
 
 @pytest.mark.usefixtures("one_worker")
 def test_a_sum_that_breaks_is_a_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense.dist, "all_reduce", never_summed)
+    monkeypatch.setattr(dist, "all_reduce", never_summed)
     sums = Sums()
     model = shared(nn.Linear(3, 1), sums)  # DDP that nobody holds any more averages nothing
     with pytest.raises(PeerLostError), sums:

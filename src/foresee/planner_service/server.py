@@ -1,16 +1,11 @@
-"""The plan of one run, made as it is asked for, with a bounded part of it kept.
+"""The planner behind Arrow Flight: the plan of one run, made as it is asked for, with a bounded part of it kept.
 
-In: a stream, the header of a plan, and workers that ask for their records from a step on. Out: batches of records. A
-thread plans ahead of the farthest worker, `AHEAD_STEPS` and no more, and keeps the steps behind it that a slower
-worker, or one that lost its connection, may still ask for. Workers train in lockstep, so the slowest is never further
-behind than the queues of a worker are long. Who asks for an older step all the same gets it, too: planning is
-deterministic, and begins again at the plan's first step.
-
-The planner behind Arrow Flight: workers ask, each for its own records.
-
-In: a stream, and how to make the header of a plan that begins at some step. Out: records (see `client`). One plan is
-served at a time, that of the newest run. Loopback only, unless there are TLS and a token; connections that take more
-than a question of this protocol needs are ended (`rpc.connection_limiter`).
+In: a stream, how to make the header of a plan that begins at some step, and workers that ask for their records from a
+step on. Out: batches of records (see `client`). One plan is served at a time, that of the newest run. A thread plans
+ahead of the farthest worker, `AHEAD_STEPS` and no more, and keeps the steps behind it that a slower worker, or one that
+lost its connection, may still ask for: workers train in lockstep, so the slowest is never further behind than its
+queues are long. Who asks for an older step all the same gets it: planning is deterministic, and begins again. Loopback
+only, unless there are TLS and a token; connections that take more than a question needs are ended.
 """
 
 from __future__ import annotations

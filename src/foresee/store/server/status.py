@@ -9,7 +9,7 @@ In: events. Out: numbers that only rise, except `parked_now`. Reading them takes
 How much memory a server will take at most, before it takes it.
 
 In: the rows it holds and its limits. Out: bytes by purpose, in words, and a refusal if the machine lacks them. Whatever
-clients do, a server stays within this: `limits` and `door` hold them to the numbers that are added up here, and
+clients do, a server stays within this: `rpc.limits` holds them to the numbers that are added up here, and
 `benchmarks/bounds.py` measures it under ten times the load.
 """
 
