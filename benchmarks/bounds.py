@@ -28,12 +28,13 @@ import numpy as np
 
 from foresee.errors import ForeseeError
 from foresee.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, Watchdog, ask_once
+from foresee.rpc.failures import BusyError
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.layouts import write_layout
 from foresee.store.remote import RemoteStore, protocol
 from foresee.store.remote.link import Exchange, open_exchange
 from foresee.store.remote.opening import ask_status
-from foresee.store.remote.protocol import BusyError, Opening
+from foresee.store.remote.protocol import Opening
 
 LAYOUT = Layout(tables=(Table("rows", 200_000),), width=62, state_width=1, optimizer="rowwise_adagrad")
 CONNECTIONS = 64

@@ -21,6 +21,7 @@ from foresee.engine.planned_step import planned_records
 from foresee.errors import StoreError
 from foresee.plan.record import Header
 from foresee.planner_service import client as planner_protocol
+from foresee.rpc import failures
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.layouts import layout_to_dict
 from foresee.store.remote import protocol
@@ -167,11 +168,11 @@ def description(rng: Rng) -> None:
 
 def failure(rng: Rng) -> None:
     """An error that a server reports."""
-    good = protocol.failure_header(StoreError("it is full; free some space"))
+    good = failures.failure_header(StoreError("it is full; free some space"))
     good["error"] = VALUES[int(rng.integers(len(VALUES)))] if rng.random() < 0.7 else good["error"]
     try:
-        protocol.raise_failure(good, "grpc://127.0.0.1:1")
-    except protocol.BusyError as error:
+        failures.raise_failure(good, "grpc://127.0.0.1:1")
+    except failures.BusyError as error:
         raise StoreError(str(error)) from error
 
 

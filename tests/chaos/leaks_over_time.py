@@ -50,7 +50,7 @@ class Sample(NamedTuple):
 def run(*, seconds: float, progress: Callable[[str], None]) -> dict[str, float]:
     """Serves and trains for so long."""
     with tempfile.TemporaryDirectory(prefix="foresee-leaks-") as scratch, Servers(Path(scratch)) as servers:
-        server = servers.start(LAYOUT, limits={"stranger_seconds": 1.0})
+        server = servers.start(LAYOUT, limits={"unauthenticated_seconds": 1.0})
         log = tiny(Path(scratch) / "log", num_samples=200)
         ours: list[Sample] = []
         theirs: list[Sample] = []

@@ -12,7 +12,7 @@ from foresee.data.stream import LogStream
 from foresee.engine.header import make_header
 from foresee.engine.plan_columns import batch_of, record_of
 from foresee.engine.planned_step import planned_records
-from foresee.errors import ConfigError, PlanError, StoreError
+from foresee.errors import ConfigError, PlanError, PlanUnavailableError, StoreError, StoreUnavailableError
 from foresee.plan.record import Header, Record
 from foresee.planner_service import server as sessions
 from foresee.planner_service.client import Beginning, PlannerClient
@@ -163,7 +163,7 @@ def test_a_newer_run_replaces_an_older_one(source: Source, serve: Callable[..., 
     older, newer = client(server, source, 0).records(), client(server, source, 0, run="two", first_step=20)
     next(older)
     newer.open()
-    with pytest.raises(PlanError, match="its workers were replaced by newer ones"):
+    with pytest.raises(PlanUnavailableError, match="its workers were replaced by newer ones"):
         list(older)
     newer.close()
 
@@ -183,7 +183,7 @@ def test_a_planner_that_is_away_is_a_sentence(
     server = serve()
     lonely = client(server, source, 0)
     server.shutdown()
-    with pytest.raises(StoreError, match="cannot be reached for the plan"):
+    with pytest.raises(StoreUnavailableError, match="cannot be reached for the plan"):
         lonely.open()
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from foresee.errors import UNAVAILABLE_CODE
 from foresee.launch.processes import Part, Processes, culprit, starting, wait
-from foresee.launch.restarts import LOST_ANOTHER_CODE
 
 
 @dataclass
@@ -40,8 +40,8 @@ def parts(folder: Path, *codes: int | None) -> list[Part]:
         ((None, None, None, None), None),
         ((None, None, 0, None), None),
         ((None, None, 1, 1), "worker 0"),
-        ((None, None, LOST_ANOTHER_CODE, 1), "worker 1"),
-        ((None, None, LOST_ANOTHER_CODE, -9), "worker 1"),
+        ((None, None, UNAVAILABLE_CODE, 1), "worker 1"),
+        ((None, None, UNAVAILABLE_CODE, -9), "worker 1"),
         ((None, 0, None, None), "planner"),
         ((1, None, 2, 2), "server 0"),
         ((1, -9, 2, 2), "planner"),

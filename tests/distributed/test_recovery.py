@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from run_results import Bytes, dense_half, num_steps_done, rows_in_folders
-from warm_commands import Command, Commands, is_alive, wait_until
+from warm_commands import SPEECHLESS, Command, Commands, is_alive, wait_until
 
 EPOCHS = 4
 NUM_STEPS = 25 * EPOCHS
@@ -41,12 +41,16 @@ def wait_for_step(launched: Command, run: Path, step: int) -> None:
     assert num_steps_done(run) < NUM_STEPS, "the run was over before it could be disturbed"
 
 
-@pytest.mark.parametrize("part", ["worker0", "worker1", "serve0", "serve1", "plan-server"])
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [("worker0", True), ("worker1", False), ("serve0", False), ("serve1", True), ("plan-server", False)],
+)
 def test_a_killed_part_is_started_again(
-    commands: Commands, run_file: Path, undisturbed: Callable[..., Bytes], part: str
+    commands: Commands, run_file: Path, undisturbed: Callable[..., Bytes], part: str, words: bool
 ) -> None:
+    """Also where no error says anything: what is done about it follows from its class."""
     expected, run = undisturbed(run_file, *OPTIONS), run_file.parent / "run"
-    launched = commands.start("train", run_file, *OPTIONS)
+    launched = commands.start("train", run_file, *OPTIONS, environment={} if words else {SPEECHLESS: "1"})
     wait_for_step(launched, run, 12)
     os.kill(launched.children()[part], signal.SIGKILL)
     assert commands.wait(launched) == 0, launched.text()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foresee.launch.restarts import LOST_ANOTHER_CODE, Ended, RestartDecision, decide_restart
+from foresee.errors import UNAVAILABLE_CODE
+from foresee.launch.restarts import Ended, RestartDecision, decide_restart
 
 KILLED = -9
 
@@ -20,16 +21,16 @@ def ended(**codes: int) -> list[Ended]:
         ({"planner": KILLED}, RestartDecision(planner=True)),
         ({"planner": 0}, RestartDecision(planner=True)),
         ({"worker_1": KILLED}, RestartDecision(trainers=True)),
-        ({"worker_0": LOST_ANOTHER_CODE, "worker_1": KILLED}, RestartDecision(trainers=True)),
-        ({"worker_0": LOST_ANOTHER_CODE}, RestartDecision(trainers=True)),
+        ({"worker_0": UNAVAILABLE_CODE, "worker_1": KILLED}, RestartDecision(trainers=True)),
+        ({"worker_0": UNAVAILABLE_CODE}, RestartDecision(trainers=True)),
         ({"server_1": KILLED}, RestartDecision(servers=("server 1",), trainers=True)),
-        ({"server_0": 0, "worker_0": LOST_ANOTHER_CODE}, RestartDecision(servers=("server 0",), trainers=True)),
+        ({"server_0": 0, "worker_0": UNAVAILABLE_CODE}, RestartDecision(servers=("server 0",), trainers=True)),
         ({"server_0": KILLED, "planner": KILLED}, RestartDecision(planner=True, servers=("server 0",), trainers=True)),
         ({"worker_0": 1, "worker_1": KILLED}, RestartDecision(trainers=True)),
         ({"worker_0": 2, "server_0": KILLED}, RestartDecision(servers=("server 0",), trainers=True)),
         ({"worker_0": 1}, RestartDecision()),
-        ({"worker_0": 2, "worker_1": LOST_ANOTHER_CODE}, RestartDecision()),
-        ({"server_0": 2, "worker_1": LOST_ANOTHER_CODE}, RestartDecision()),
+        ({"worker_0": 2, "worker_1": UNAVAILABLE_CODE}, RestartDecision()),
+        ({"server_0": 2, "worker_1": UNAVAILABLE_CODE}, RestartDecision()),
     ],
 )
 def test_only_what_has_to_be_is_started_again(codes: dict[str, int], expected: RestartDecision) -> None:
@@ -44,6 +45,6 @@ def test_a_server_in_memory_is_gone_for_good() -> None:
 
 
 def test_a_planner_that_hangs_is_started_again_in_the_end() -> None:
-    lost = ended(worker_0=LOST_ANOTHER_CODE)
+    lost = ended(worker_0=UNAVAILABLE_CODE)
     assert not decide_restart(lost, servers_on_disk=True, lost_in_a_row=1).planner
     assert decide_restart(lost, servers_on_disk=True, lost_in_a_row=2).planner

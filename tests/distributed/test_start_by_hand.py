@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 from pathlib import Path
 
 import pytest
-from run_results import dense_half
-from warm_commands import Command, Commands, wait_until
+from run_results import dense_half, num_steps_done
+from warm_commands import SPEECHLESS, Command, Commands, wait_until
 
-from foresee.errors import StoreError
+from foresee.errors import INPUT_CODE, UNAVAILABLE_CODE, StoreError
 from foresee.rpc.endpoint import Endpoint
 from foresee.store.remote.opening import await_servers
 
@@ -28,11 +29,13 @@ def free_ports(number: int) -> list[int]:
             listener.close()
 
 
-def start_worker(commands: Commands, run_file: Path, servers: list[int], planner: int, **environment: str) -> Command:
+def start_worker(
+    commands: Commands, run_file: Path, servers: list[int], planner: int, *options: str, **environment: str
+) -> Command:
     addresses = [word for port in servers for word in ("--server", f"grpc://127.0.0.1:{port}")]
     place = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
     return commands.start(
-        "worker", run_file, "--set", "distributed.workers=1", *addresses, "--planner", f"grpc://127.0.0.1:{planner}",
+        "worker", run_file, "--set", "distributed.workers=1", *options, *addresses, "--planner", f"grpc://127.0.0.1:{planner}",
         environment={**place, "GLOO_SOCKET_IFNAME": "lo", **environment},
     )  # fmt: skip
 
@@ -52,13 +55,45 @@ def test_workers_wait_for_servers_and_planner(commands: Commands, run_file: Path
     commands.end_all()
 
 
+@pytest.mark.parametrize("lost", ["server", "worker"])
+def test_whoever_loses_another_ends_with_the_code_for_that(commands: Commands, run_file: Path, lost: str) -> None:
+    """As a launcher sees it, without a word that it could go by."""
+    layout, [port, planner, meeting] = run_file.parent / "layout.json", free_ports(3)
+    together = ("--set", "distributed.workers=2", "--set", "train.epochs=400")
+    assert commands.run("layout", run_file, "--out", layout)[0] == 0
+    said = {SPEECHLESS: "1"}
+    server = commands.start("serve", "--layout", layout, "--port", port, environment=said)
+    commands.start("plan-server", run_file, *together, "--port", planner, environment=said)
+    workers = [
+        start_worker(
+            commands, run_file, [port], planner, *together,
+            WORLD_SIZE="2", RANK=str(rank), MASTER_PORT=str(meeting), **said,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    wait_until(lambda: num_steps_done(run_file.parent / "run") > 3, "a few steps")
+    gone, left = (server, workers) if lost == "server" else (workers[1], workers[:1])
+    gone.signal(signal.SIGKILL)
+    for worker in left:
+        assert commands.wait(worker) == UNAVAILABLE_CODE, worker.text()
+        assert "foresee: x\n" in worker.text()
+    commands.end_all()
+
+
 def test_a_server_that_never_comes_is_a_sentence() -> None:
     said: list[str] = []
     endpoint = Endpoint.parse(f"grpc://127.0.0.1:{free_ports(1)[0]}", None, None)
     with pytest.raises(StoreError, match=r"did not come up within 1 s \(.*\); start it with `foresee serve`") as caught:
         await_servers([endpoint], said.append, patience_seconds=1.0)
-    assert caught.value.__cause__ is None, "no reason to start anything again"
+    assert caught.value.exit_code == INPUT_CODE, "no reason to start anything again"
     assert len(said) == 1
+
+
+def test_a_server_that_is_away_is_no_mistake_of_a_person(commands: Commands) -> None:
+    code, text = commands.run("status", f"grpc://127.0.0.1:{free_ports(1)[0]}")
+    assert code == UNAVAILABLE_CODE, text
+    assert "cannot be reached" in text
+    assert commands.run("status", "grpc://nowhere")[0] == INPUT_CODE
 
 
 def test_a_wrong_token_is_a_sentence_at_once(commands: Commands, run_file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
+from types import FunctionType
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from torch import nn
 
 from foresee.engine.exchange import dense
 from foresee.engine.exchange.dense import SENDS_BUFFERS, Sums, shared
+from foresee.engine.exchange.mesh import collective
+from foresee.errors import PeerLostError
 from foresee.models import DLRM, LogShape
 
 
@@ -86,3 +89,63 @@ def test_who_waits_for_sums_waits_for_all_of_them_but_not_for_ever(monkeypatch: 
     monkeypatch.setattr(dense, "PATIENCE_SECONDS", 0.01)
     sums.begin()
     sums.wait()
+
+
+def never_summed(gradients: torch.Tensor, **options: object) -> object:
+    """As torch.distributed when a peer is gone: what was begun ends with a bare RuntimeError."""
+
+    class Work:
+        def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+            begun: torch.futures.Future[None] = torch.futures.Future()
+            broken = begun.then(lambda _: fails())
+            begun.set_result(None)
+            return broken  # type: ignore[return-value]
+
+    return Work()
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_a_sum_that_breaks_is_a_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "all_reduce", never_summed)
+    sums = Sums()
+    model = shared(nn.Linear(3, 1), sums)  # DDP that nobody holds any more averages nothing
+    with pytest.raises(PeerLostError), sums:
+        model(torch.randn(5, 3)).sum().backward()
+    assert not sums.under_way, "whoever waits for the link goes on"
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_an_error_of_the_model_stays_its_own() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), Sums() as sums:
+        shared(nn.Linear(3, 1), sums)(torch.randn(5, 4))
+    with pytest.raises(RuntimeError, match="requires a gradient"), Sums() as sums:
+        shared(nn.ReLU(), sums)
+
+
+def fails() -> None:
+    raise RuntimeError("x")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "lost"),
+    [
+        ("torch.distributed.distributed_c10d", "barrier", True),
+        ("torch.distributed.utils", "_verify_param_shape_across_processes", True),
+        ("torch.nn.parallel.distributed", "_distributed_broadcast_coalesced", True),
+        ("torch.nn.parallel.distributed", "_log_and_throw", False),
+        ("torch.nn.functional", "linear", False),
+    ],
+)
+def test_where_it_was_raised_decides(module: str, name: str, lost: bool) -> None:
+    inside = FunctionType(fails.__code__.replace(co_name=name), {"__name__": module, "RuntimeError": RuntimeError})
+    with pytest.raises(PeerLostError if lost else RuntimeError) as caught, Sums():
+        inside()
+    assert isinstance(caught.value, PeerLostError) == lost
+
+
+@pytest.mark.usefixtures("one_worker")
+def test_a_wait_for_peers_that_breaks_is_a_lost_peer() -> None:
+    with pytest.raises(PeerLostError, match="lost another one \\(Connection closed by peer\\)"), collective():
+        raise RuntimeError("[pair.cc:553] Connection closed by peer. This is typically caused by a remote worker")
+    with pytest.raises(ValueError, match="x"), collective():
+        raise ValueError("x")

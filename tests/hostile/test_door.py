@@ -1,4 +1,4 @@
-"""The rules of the door, one by one, without a network; and sockets as the kernel counts them."""
+"""The rules of the connection limiter, one by one, without a network; and sockets as the kernel counts them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from foresee.rpc.connection_limiter import Connection, Rules, broken_rule, too_many
 from foresee.rpc.sockets import PortSockets, peer_name, peer_of
 
-RULES = Rules(connections_max=10, unread_bytes_max=1000, unread_total_bytes_max=3000, strangers_max=3)
+RULES = Rules(connections_max=10, unread_bytes_max=1000, unread_total_bytes_max=3000, unauthenticated_max=3)
 
 
-def visitor(**fields: float) -> Connection:
+def connection(**fields: float) -> Connection:
     made = Connection("10.0.0.1:5", since=100.0)
     for name, value in fields.items():
         setattr(made, name, value)
@@ -26,8 +26,8 @@ def visitor(**fields: float) -> Connection:
     [
         ({}, 110.5, "no call came through within 10 s"),
         ({}, 109.5, None),
-        ({"received_bytes": RULES.stranger_bytes_max + 1}, 100.0, "bytes came before any call"),
-        ({"received_bytes": RULES.stranger_bytes_max}, 100.0, None),
+        ({"received_bytes": RULES.unauthenticated_bytes_max + 1}, 100.0, "bytes came before any call"),
+        ({"received_bytes": RULES.unauthenticated_bytes_max}, 100.0, None),
         ({"admitted": True, "received_bytes": 5000, "read_bytes": 3999}, 1e6, "a message of more than 1,000"),
         ({"admitted": True, "received_bytes": 5000, "read_bytes": 4000}, 1e6, None),
         ({"admitted": True, "sending_since": 100.0}, 161.0, "a reply was not taken within 60 s"),
@@ -35,24 +35,24 @@ def visitor(**fields: float) -> Connection:
     ],
 )
 def test_each_rule_by_itself(fields: dict[str, float], now: float, sentence: str | None) -> None:
-    found = broken_rule(visitor(**fields), RULES, now)
+    found = broken_rule(connection(**fields), RULES, now)
     assert found is None if sentence is None else found is not None and sentence in found
 
 
-def test_strangers_that_linger_go_first_and_callers_never() -> None:
-    visitors = {it: visitor(since=100.0 + it) for it in range(5)}
-    visitors |= {it: visitor(admitted=True, used_at=float(it)) for it in range(5, 9)}
-    assert too_many(visitors, RULES, now=100.5) == set(), "those that just came may still mean well"
-    assert too_many(visitors, RULES, now=110.0) == {0, 1}, "all but three of those that linger"
-    visitors |= {it: visitor(admitted=True, num_calls=1) for it in range(9, 30)}
-    assert too_many(visitors, RULES, now=110.0) == set(range(9)), "everyone idle, and no caller"
+def test_the_unauthenticated_that_linger_go_first_and_callers_never() -> None:
+    connections = {it: connection(since=100.0 + it) for it in range(5)}
+    connections |= {it: connection(admitted=True, used_at=float(it)) for it in range(5, 9)}
+    assert too_many(connections, RULES, now=100.5) == set(), "those that just came may still mean well"
+    assert too_many(connections, RULES, now=110.0) == {0, 1}, "all but three of those that linger"
+    connections |= {it: connection(admitted=True, num_calls=1) for it in range(9, 30)}
+    assert too_many(connections, RULES, now=110.0) == set(range(9)), "everyone idle, and no caller"
 
 
 def test_the_largest_go_when_all_together_are_too_large() -> None:
-    visitors = {it: visitor(admitted=True, received_bytes=900 + it) for it in range(5)}
-    assert too_many(visitors, RULES, now=100.0) == {4, 3}
-    del visitors[3], visitors[4]
-    assert too_many(visitors, RULES, now=100.0) == set()
+    connections = {it: connection(admitted=True, received_bytes=900 + it) for it in range(5)}
+    assert too_many(connections, RULES, now=100.0) == {4, 3}
+    del connections[3], connections[4]
+    assert too_many(connections, RULES, now=100.0) == set()
 
 
 def test_names_of_clients() -> None:

@@ -25,13 +25,14 @@ from remote_servers import Server, Servers, wait_until
 
 from foresee.errors import ForeseeError, StoreError
 from foresee.rpc.endpoint import Endpoint
+from foresee.rpc.failures import raise_failure
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.remote import RemoteStore, protocol
 from foresee.store.remote.opening import ask_status, check_agreement
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 LAYOUT = Layout(tables=(Table("t", 5000),), width=16, state_width=1, optimizer="x")
-STRANGER_SECONDS = 2.0
+UNAUTHENTICATED_SECONDS = 2.0
 GROWTH_BYTES_MAX = 128 << 20
 """What a server may grow by under any of these attacks; each of them sends, or claims, far more."""
 
@@ -107,7 +108,7 @@ def flat_memory(server: Server, growth_bytes_max: int = GROWTH_BYTES_MAX) -> Ite
 
 @pytest.fixture
 def server(servers: Servers) -> Iterator[Server]:
-    started = servers.start(LAYOUT, token=TOKEN, limits={"stranger_seconds": STRANGER_SECONDS})
+    started = servers.start(LAYOUT, token=TOKEN, limits={"unauthenticated_seconds": UNAUTHENTICATED_SECONDS})
     with GoodClient(started) as client:
         client.is_served()
     yield started
@@ -234,7 +235,7 @@ def test_wrong_questions_get_a_sentence(server: Server) -> None:
         for kind, body in WRONG_QUESTIONS:
             answer = next(iter(asking.do_action(flight.Action(kind, body), endpoint.options(20.0))))
             with pytest.raises(ForeseeError, match="; ") as caught:
-                protocol.raise_failure(_object(answer.body.to_pybytes()), server.address)
+                raise_failure(_object(answer.body.to_pybytes()), server.address)
             assert len(str(caught.value)) < 600
         client.is_served()
 
@@ -312,7 +313,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, P
 def test_tls_with_the_wrong_partner(servers: Servers, certificates: list[tuple[Path, Path]]) -> None:
     (certificate, key), (other, _) = certificates
     server = servers.start(LAYOUT, certificate=certificate.read_text(), key=key.read_text(), token=TOKEN,
-                           limits={"stranger_seconds": STRANGER_SECONDS})  # fmt: skip
+                           limits={"unauthenticated_seconds": UNAUTHENTICATED_SECONDS})  # fmt: skip
     name = re.escape(server.address)
     with GoodClient(server, tls_root_certificate=certificate.read_bytes()) as client, flat_memory(server):
         for wrong in (other.read_bytes(), None, b"no certificate"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import fields
 from itertools import combinations, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import pytest

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foresee.errors import StoreError, StoreUnavailableError
 from foresee.store.commits import (
     Commit,
     Discard,
@@ -63,6 +64,8 @@ def test_an_undecided_commit_is_not_overwritten() -> None:
 def test_trainers_that_were_given_up_are_refused(message: Prepare | Settle) -> None:
     decision = decide(replace(AT_TEN, prepared=15), message)
     assert decision.refusal is not None
+    with pytest.raises(StoreUnavailableError):
+        decision.check()
     assert decision.part == replace(AT_TEN, prepared=15)
     assert not AT_TEN.accepts("old")
     assert not AT_TEN.accepts(None)
@@ -91,11 +94,18 @@ def test_opening_twice_keeps_what_the_run_has_written_since() -> None:
 
 def test_whoever_asked_before_another_run_began_is_too_late() -> None:
     opened = decide(AT_TEN, OpenAt(run="new", incarnation="", epoch=3, step=10)).part
-    assert decide(opened, OpenAt(run="late", incarnation="", epoch=3, step=10)).refusal
+    late = OpenAt(run="late", incarnation="", epoch=3, step=10)
+    older = OpenAt(run="older", incarnation="", epoch=opened.epoch, step=10, started=4)
+    for decision in (decide(opened, late), decide(replace(opened, started=5), older)):
+        with pytest.raises(StoreUnavailableError):
+            decision.check()
 
 
 def test_a_commit_that_is_not_there_is_not_opened() -> None:
-    assert decide(AT_TEN, OpenAt(run="new", incarnation="", epoch=3, step=7)).refusal
+    decision = decide(AT_TEN, OpenAt(run="new", incarnation="", epoch=3, step=7))
+    with pytest.raises(StoreError, match="there is no commit of step 7 here") as caught:
+        decision.check()
+    assert not isinstance(caught.value, StoreUnavailableError), "that is for a person to look at"
 
 
 def test_commits_in_a_wrong_order_are_no_part() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from remote_servers import Server, Servers
 
-from foresee.errors import StoreError, UsageError
+from foresee.errors import StoreError, StoreUnavailableError, UsageError
 from foresee.rpc.endpoint import Endpoint
 from foresee.store.commits import Prepare, Settle
 from foresee.store.contract import Rows, TwoPhaseStore
@@ -55,7 +55,7 @@ def test_a_new_run_rolls_live_servers_back(pair: list[Server]) -> None:
     train(first, 2)
     second = begin(pair, "second", manifests=(1,))
     at(second, 1)
-    with pytest.raises(StoreError, match="run 'first' is not the one served here, which is 'second'"):
+    with pytest.raises(StoreUnavailableError, match="run 'first' is not the one served here, which is 'second'"):
         train(first, 3)
     at(second, 1)
     train(second, 2)
@@ -111,9 +111,9 @@ def test_messages_that_come_twice_or_late_change_nothing(pair: list[Server]) -> 
         link.tell(Settle(run="first", step=1), 10.0)
     second = begin(pair, "second", manifests=(1,))
     at(second, 1)
-    with pytest.raises(StoreError, match="run 'first' is not the one served here"):
+    with pytest.raises(StoreUnavailableError, match="run 'first' is not the one served here"):
         first._links[0].tell(Prepare(run="first", step=2, on=1), 10.0)
-    with pytest.raises(StoreError, match="run 'first' is not the one served here"):
+    with pytest.raises(StoreUnavailableError, match="run 'first' is not the one served here"):
         RemoteStore([it.address for it in pair], worker=0, num_workers=1, run="first", opened=True)
     for store in (first, second):
         store.close()

@@ -12,7 +12,7 @@ import pytest
 from remote_servers import Server, Servers, wait_until
 
 from foresee.base.arrays import Int64
-from foresee.errors import LostWriteError, StaleReadError, StoreError, UsageError
+from foresee.errors import LostWriteError, StaleReadError, StoreUnavailableError, UsageError
 from foresee.plan.record import NOTHING_BEFORE, UNKNOWN_VERSION
 from foresee.store.contract import Rows
 from foresee.store.memory import MemoryStore
@@ -143,9 +143,13 @@ def test_a_row_beyond_its_expected_version_is_an_error_at_once(workers: list[Rem
 
 def test_the_deadline_names_what_is_missing(processes: list[Server]) -> None:
     store = open_worker(processes, 1, run="short", deadline_seconds=0.5)
-    with pytest.raises(StoreError, match=r"server grpc://.*row 6 .*needs version 3 \(stored: 0\); .*worker 0 -1"):
+    with pytest.raises(
+        StoreUnavailableError, match=r"server grpc://.*row 6 .*needs version 3 \(stored: 0\); .*worker 0 -1"
+    ):
         guarded(store, ids(6), [3])
-    with pytest.raises(StoreError, match=r"row 6 .*needs step 0 by all; applied up to step: worker 0 -1, worker 1 -1"):
+    with pytest.raises(
+        StoreUnavailableError, match=r"row 6 .*needs step 0 by all; applied up to step: worker 0 -1, worker 1 -1"
+    ):
         guarded(store, ids(6), [UNKNOWN_VERSION], 0)
     assert_same(guarded(store, ids(6), [0]), initial_rows(SUITE_LAYOUT, ids(6)))
     assert parked(processes) == 0
@@ -157,9 +161,9 @@ def test_a_newer_run_replaces_an_older_one(processes: list[Server], workers: lis
     workers[0].write_step(5, ids(), nothing)
     newer = open_worker(processes, 0, run="newer")
     assert ask_status(processes[0].address)["watermarks"] == [-1, -1]
-    with pytest.raises(StoreError, match=r"run 'run' is not the one served here, which is 'newer'"):
+    with pytest.raises(StoreUnavailableError, match=r"run 'run' is not the one served here, which is 'newer'"):
         workers[0].write_step(6, ids(), nothing)
-    with pytest.raises(StoreError, match=r"run 'run' is not the one served here"):
+    with pytest.raises(StoreUnavailableError, match=r"run 'run' is not the one served here"):
         guarded(workers[1], ids(1), [0])
     newer.write_step(0, ids(), nothing)
     assert ask_status(processes[0].address)["watermarks"] == [0, -1]

@@ -23,7 +23,7 @@ from remote_servers import Server, Servers, wait_until
 from typer.testing import CliRunner
 
 from foresee.cli.serve import serve, status
-from foresee.errors import ConfigError, ForeseeError, StoreError
+from foresee.errors import ConfigError, ForeseeError, StoreError, StoreUnavailableError, UnavailableError
 from foresee.rpc.endpoint import Endpoint
 from foresee.rpc.security import Security, check_address, read_token
 from foresee.store.contract import Rows, Table
@@ -101,11 +101,11 @@ def test_a_killed_server_is_named(servers: Servers) -> None:
     read_rows(store, ids(1, 2))
     servers.end(processes[1])
     name = re.escape(processes[1].address)
-    with pytest.raises(StoreError, match=rf"server {name} cannot be reached for a read"):
+    with pytest.raises(StoreUnavailableError, match=rf"server {name} cannot be reached for a read"):
         read_rows(store, ids(1, 2))
-    with pytest.raises(StoreError, match=rf"server {name} cannot be reached for a write"):
+    with pytest.raises(StoreUnavailableError, match=rf"server {name} cannot be reached for a write"):
         store.write(ids(1), random_rows(np.random.default_rng(1), 1, SUITE_LAYOUT, 1))
-    with pytest.raises(StoreError, match=rf"server {name} cannot be reached for the commit of step 4"):
+    with pytest.raises(StoreUnavailableError, match=rf"server {name} cannot be reached for the commit of step 4"):
         store.commit(4)
     assert len(read_rows(store, ids(2))) == 1, "the other server goes on"
     store.close()
@@ -133,7 +133,9 @@ def test_a_slow_server_delays_and_a_hanging_one_is_named(servers: Servers) -> No
     process.signal(signal.SIGSTOP)
     with ThreadPoolExecutor(1) as background:
         slow = background.submit(read_rows, patient, ids(1, 2, 3))
-        with pytest.raises(StoreError, match=rf"server {re.escape(process.address)} did not answer a read within"):
+        with pytest.raises(
+            StoreUnavailableError, match=rf"server {re.escape(process.address)} did not answer a read within"
+        ):
             read_rows(hasty, ids(1))
         assert not slow.done()
         process.signal(signal.SIGCONT)
@@ -169,7 +171,7 @@ def test_a_server_that_was_started_again_is_not_the_same(servers: Servers, tmp_p
     servers.end(process)
     again = servers.start(SUITE_LAYOUT, folder=str(tmp_path / "tables"))
     proxy._target = int(again.address.rsplit(":", 1)[1])
-    with pytest.raises(StoreError, match=r"was started again and holds the state after step 7; resume"):
+    with pytest.raises(StoreUnavailableError, match=r"was started again and holds the state after step 7; resume"):
         read_rows(store, ids(1))
     store.close()
     proxy.close()
@@ -186,7 +188,7 @@ def test_sigterm_finishes_and_exits_with_zero(servers: Servers, tmp_path: Path) 
         waiting = background.submit(store.read_guarded, ids(1), version, 0, out)
         wait_until(lambda: ask_status(process.address)["parked_now"] == 1, "parking")
         assert servers.end(process, signal.SIGTERM) == 0
-        with pytest.raises(StoreError, match=r"server grpc://.*it is stopping"):
+        with pytest.raises(StoreUnavailableError, match=r"server grpc://.*it is stopping"):
             waiting.result()
     assert process.output().splitlines()[-1] == "stopped"
     assert "Traceback" not in process.output()
@@ -246,6 +248,7 @@ def test_a_wrong_token_is_refused_at_once(servers: Servers) -> None:
         with pytest.raises(StoreError, match=rf"server {re.escape(process.address)} refuses the token") as caught:
             RemoteStore([process.address], token=wrong, deadline_seconds=20.0)
         assert TOKEN not in str(caught.value)
+        assert not isinstance(caught.value, UnavailableError), "a person's mistake: starting again would not help"
     store = RemoteStore([process.address], token=TOKEN)
     assert len(read_rows(store, ids(1))) == 1
     # One that opens a connection with another token gets no further.
@@ -428,7 +431,7 @@ def test_the_command_refuses_with_sentences(tmp_path: Path) -> None:
     ):
         with pytest.raises(ForeseeError, match=sentence):
             run_command("serve", arguments)
-    with pytest.raises(StoreError, match=r"server grpc://127.0.0.1:1 cannot be reached"):
+    with pytest.raises(StoreUnavailableError, match=r"server grpc://127.0.0.1:1 cannot be reached"):
         run_command("status", ["grpc://127.0.0.1:1", "--timeout", "2"])
 
 

@@ -1,8 +1,9 @@
 """The command `foresee`: starts at once, and turns what went wrong into a sentence and an exit code.
 
 A person's mistake (InputError) is one sentence on the error stream and exit code 2, here and nowhere else; so is a file
-or disk that the system does not let us use. Any other exception keeps its traceback: it is ours to repair. Ctrl-C is a
-word and 130, from the first import on: therefore next to nothing is imported outside `main`.
+or disk that the system does not let us use. A server or planner that is away (UnavailableError) is a sentence and 3.
+Any other exception keeps its traceback: it is ours to repair. Ctrl-C is a word and 130, from the first import on:
+therefore next to nothing is imported outside `main`.
 
 `commands.py` lists the commands; each other module `name.py` is one of them, imported when it is invoked.
 """
@@ -16,7 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-INTERRUPTED = 130
+from foresee.errors import INTERRUPTED_CODE
+
 WORD = "foresee: interrupted"
 
 
@@ -27,10 +29,10 @@ def main() -> None:
             _run()
     except KeyboardInterrupt:
         print(WORD, file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        sys.exit(INTERRUPTED_CODE)
     except SystemExit as end:
         # typer makes this of a KeyboardInterrupt, without a word. A command that stops by itself has said its own.
-        if end.code == INTERRUPTED and _was_interrupted(end):
+        if end.code == INTERRUPTED_CODE and _was_interrupted(end):
             print(WORD, file=sys.stderr)
         raise
 
@@ -40,20 +42,20 @@ def _run() -> None:
 
     end_with_launcher()
     from foresee.cli.commands import app
-    from foresee.errors import InputError
+    from foresee.errors import INPUT_CODE, InputError, UnavailableError
 
     try:
         app(prog_name="foresee")
-    except InputError as error:
+    except (InputError, UnavailableError) as error:
         print(f"foresee: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_code)
     except OSError as error:
         from foresee.base.files import file_sentence
 
         if (sentence := file_sentence(error)) is None:
             raise
         print(f"foresee: {sentence}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(INPUT_CODE)
 
 
 @contextmanager
@@ -79,7 +81,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         # A half-imported numpy or torch answers an exception with stranger ones. Leaving here is as safe as a kill,
         # which everything that writes withstands.
         os.write(2, f"{WORD}\n".encode())
-        os._exit(INTERRUPTED)
+        os._exit(INTERRUPTED_CODE)
     raise KeyboardInterrupt
 
 

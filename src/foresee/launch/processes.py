@@ -21,8 +21,8 @@ from typing import Protocol
 
 from foresee.base.failpoints import PART_VARIABLE
 from foresee.base.machine import LAUNCHER_VARIABLE
+from foresee.errors import INPUT_CODE, UNAVAILABLE_CODE
 from foresee.launch.fork_server import ForkServer
-from foresee.launch.restarts import LOST_ANOTHER_CODE
 
 STOP_SECONDS = 15.0
 """What a process may take to end when it is asked to."""
@@ -88,7 +88,7 @@ class Part:
     def sentence(self) -> str | None:
         """What it said of a person's mistake, if that is how it ended."""
         said = [line.removeprefix("foresee: ") for line in self.last_lines() if line.startswith("foresee: ")]
-        return said[-1] if self.code == 2 and said else None
+        return said[-1] if self.code == INPUT_CODE and said else None
 
 
 def culprit(parts: Sequence[Part]) -> Part | None:
@@ -96,7 +96,7 @@ def culprit(parts: Sequence[Part]) -> Part | None:
     before one that only lost another; else in the order in which they were started, and depend on each other."""
     ended = [(part, code) for part in parts if (code := part.code) is not None]
     failed = [(part, code) for part, code in ended if code != 0 or part.endless]
-    rank = {LOST_ANOTHER_CODE: 2}
+    rank = {UNAVAILABLE_CODE: 2}
     return min(failed, key=lambda it: 0 if it[1] < 0 else rank.get(it[1], 1), default=(None, 0))[0]
 
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from signal import SIGINT, SIGTERM
 
-LOST_ANOTHER_CODE = 3
-"""Exit code of a process that failed only because another one was gone."""
-STOPPED_CODES = (128 + SIGINT, 128 + SIGTERM)
+from foresee.errors import INTERRUPTED_CODE, TERMINATED_CODE, UNAVAILABLE_CODE
+
+STOPPED_CODES = (INTERRUPTED_CODE, TERMINATED_CODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +31,7 @@ class Ended:
     @property
     def by_itself(self) -> bool:
         """With an error of its own."""
-        return self.code > 0 and self.code != LOST_ANOTHER_CODE and self.code not in STOPPED_CODES
+        return self.code > 0 and self.code != UNAVAILABLE_CODE and self.code not in STOPPED_CODES
 
     @property
     def by_others(self) -> bool:

@@ -19,9 +19,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from foresee.errors import InputError
+from foresee.errors import UNAVAILABLE_CODE, InputError
 from foresee.launch.processes import POLL_SECONDS, Part, Processes, culprit, send, worker_environment
-from foresee.launch.restarts import LOST_ANOTHER_CODE, STOPPED_CODES, Ended, RestartDecision, decide_restart
+from foresee.launch.restarts import STOPPED_CODES, Ended, RestartDecision, decide_restart
 from foresee.run.config import RunConfig
 from foresee.run.ending import StopSignals
 from foresee.run.progress import TERMINAL_SECONDS, Display, Reading
@@ -170,7 +170,7 @@ class Supervisor:
             for part in self._processes.parts
             if (code := part.code) is not None and (code != 0 or part.endless)
         ]
-        only_lost = all(it.code == LOST_ANOTHER_CODE for it in ended)
+        only_lost = all(it.code == UNAVAILABLE_CODE for it in ended)
         self._lost_in_a_row = self._lost_in_a_row + 1 if only_lost else 0
         on_disk = store_kind(self._config.tables.store).durable
         what = decide_restart(ended, servers_on_disk=on_disk, lost_in_a_row=self._lost_in_a_row)
@@ -248,7 +248,7 @@ class Supervisor:
     def _cause(self, part: Part) -> Part:
         """A part that only lost another notices at once, while the other may still be printing why it ends."""
         deadline = time.monotonic() + CAUSE_SECONDS
-        while part.code == LOST_ANOTHER_CODE and time.monotonic() < deadline:
+        while part.code == UNAVAILABLE_CODE and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             part = culprit(self._processes.parts) or part
         return part

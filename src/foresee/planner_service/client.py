@@ -27,17 +27,15 @@ from pyarrow import flight
 
 from foresee.base import json_fields
 from foresee.engine.plan_columns import record_of
-from foresee.errors import ConfigError, DataError, ForeseeError, PlanError, StoreError
+from foresee.errors import PlanError, PlanUnavailableError
 from foresee.plan.record import Header, Record
 from foresee.planner_service import client
+from foresee.rpc import failures
 from foresee.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, is_refused_token
 
 OPEN, STATUS = "open", "status"
 QUESTION_BYTES_MAX = 1 << 16
 RUN_CHARACTERS_MAX = 256
-_ERRORS: dict[str, type[ForeseeError]] = {
-    kind.__name__: kind for kind in (PlanError, DataError, ConfigError, StoreError)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +49,6 @@ class Beginning:
     def of(cls, header: Header) -> Beginning:
         begun = header.parameters.get("planned_from")
         return cls(header.first_step, None if begun is None else int(begun))
-
-
-def to_json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content).encode()
 
 
 def parse_open(body: bytes) -> tuple[str, Beginning]:
@@ -102,21 +96,18 @@ def header_from_dict(content: dict[str, Any]) -> Header:
 
 
 def flight_error(error: BaseException) -> flight.FlightServerError:
-    """How an error travels. What is not ours is named, but its inside stays at home."""
-    kind = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), None)
-    sentence = str(error) if kind else f"the planner failed with {type(error).__name__}; see its output for the cause"
-    return flight.FlightServerError(sentence, to_json({"error": kind or PlanError.__name__, "sentence": sentence}))
+    """How an error of the planner travels."""
+    header = failures.failure_header(error, "planner", PlanError)
+    return flight.FlightServerError(header["sentence"], failures.to_json(header))
 
 
 def raise_failure(error: BaseException) -> None:
     """Raises the error that travelled, if one of ours did."""
-    extra = getattr(error, "extra_info", b"")
     try:
-        content = json.loads(extra)
-        kind = _ERRORS[content["error"]]
-    except (ValueError, KeyError, TypeError):
+        header = json_fields.parse_object(getattr(error, "extra_info", None) or b"")
+    except ValueError:
         return
-    raise kind(content["sentence"]) from None
+    failures.raise_failure(header, otherwise=PlanError)
 
 
 DEADLINE_SECONDS = 600.0
@@ -160,7 +151,7 @@ class PlannerClient:
             if batches:
                 since = time.monotonic()
             elif time.monotonic() - since > DEADLINE_SECONDS:
-                raise PlanError(
+                raise PlanUnavailableError(
                     f"planner {self._endpoint.address} gave no record for step {step} within {DEADLINE_SECONDS:.0f} s; "
                     "see whether it hangs, then resume from the last commit"
                 )
@@ -194,7 +185,7 @@ class PlannerClient:
                 time.sleep(PAUSE_SECONDS)
 
     def _open_once(self) -> None:
-        content = client.to_json({"run": self._run, **asdict(Beginning.of(self._header))})
+        content = failures.to_json({"run": self._run, **asdict(Beginning.of(self._header))})
         results = self._client.do_action(flight.Action(client.OPEN, content), self._endpoint.options(CALL_SECONDS))
         found = client.header_from_dict(json.loads(next(iter(results)).body.to_pybytes()))
         if found != self._header:
@@ -205,7 +196,7 @@ class PlannerClient:
 
     def _get_once(self, step: int) -> list[Any]:
         asked = {"run": self._run, **asdict(Beginning.of(self._header)), "worker": self._worker, "step": step}
-        reader = self._client.do_get(flight.Ticket(client.to_json(asked)), self._endpoint.options(CALL_SECONDS))
+        reader = self._client.do_get(flight.Ticket(failures.to_json(asked)), self._endpoint.options(CALL_SECONDS))
         return list(reader.read_all().to_batches())
 
 

@@ -26,11 +26,12 @@ from foresee.base.failpoints import failpoint
 from foresee.data.batch import BatchStream
 from foresee.engine.plan_columns import SCHEMA, batch_of
 from foresee.engine.planned_step import planned_records
-from foresee.errors import ForeseeError, PlanError
+from foresee.errors import ForeseeError, PlanError, PlanUnavailableError
 from foresee.plan.record import Header, Record
 from foresee.planner_service import client
 from foresee.planner_service.client import Beginning
 from foresee.rpc.connection_limiter import ConnectionLimiter, Rules
+from foresee.rpc.failures import to_json
 from foresee.rpc.limits import ACTION_BYTES_MAX
 from foresee.rpc.security import Security, TokenCheck, check_address, location
 
@@ -101,7 +102,7 @@ class PlanSession:
         """As `close`, without waiting for the thread, which ends at its next step."""
         with self._changed:
             self._generation += 1
-            self._error = self._error or PlanError("this plan was given up; start the workers again")
+            self._error = self._error or PlanUnavailableError("this plan was given up; start the workers again")
             self._changed.notify_all()
             return self._thread
 
@@ -186,22 +187,22 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
             middleware=None if security.token is None else {"token": TokenCheck(security.token)},
         )
         self.address = location(host, self.port, security)
-        self._door = ConnectionLimiter(self.port, RULES)
+        self._limiter = ConnectionLimiter(self.port, RULES)
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         try:
-            with self._door.call(context.peer(), action.body.size):
+            with self._limiter.call(context.peer(), action.body.size):
                 if action.type == client.OPEN:
-                    return [client.to_json(self._open(*client.parse_open(action.body.to_pybytes())))]
+                    return [to_json(self._open(*client.parse_open(action.body.to_pybytes())))]
                 if action.type == client.STATUS:
-                    return [client.to_json({"address": self.address, "run": self._run})]
+                    return [to_json({"address": self.address, "run": self._run})]
                 raise PlanError(f"there is no action {action.type[:64]!r}; there are {client.OPEN} and {client.STATUS}")
         except Exception as error:
             raise _told(error) from None
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         try:
-            with self._door.call(context.peer(), len(ticket.ticket)):
+            with self._limiter.call(context.peer(), len(ticket.ticket)):
                 run, beginning, worker, step = client.parse_get(ticket.ticket)
                 session = self._session_of(run, beginning)
                 batches = session.records(worker, step, deadline=time.monotonic() + PARK_SECONDS)
@@ -212,13 +213,13 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def stop(self) -> None:
         """Ends planning and all waiting."""
-        self._door.close()
+        self._limiter.close()
         with self._lock:
             if self._session is not None:
                 self._session.close()
 
     def shutdown(self) -> None:
-        self._door.close()
+        self._limiter.close()
         super().shutdown()
 
     def _open(self, run: str, beginning: Beginning) -> dict[str, Any]:
@@ -241,7 +242,7 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
             # A planner that was started again knows of no run yet: the worker's question is enough to go on.
             if self._session is None or run == self._run:
                 return self._begin_or_join(run, beginning)
-            raise PlanError(
+            raise PlanUnavailableError(
                 f"run {run!r} is not the one that is planned here, which is {self._run!r}; "
                 "its workers were replaced by newer ones: end this one"
             )

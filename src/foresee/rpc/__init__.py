@@ -1,1 +1,1 @@
-"""What both wires share: endpoints, tokens and TLS, deadlines, limits on connections and messages."""
+"""What both wires share: endpoints, kinds of errors, tokens and TLS, deadlines, limits on connections and messages."""

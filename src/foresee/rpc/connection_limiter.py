@@ -1,16 +1,11 @@
-"""The door of a server: ends connections that take more than anyone was given.
+"""Ends connections to a server that take more than anyone was given.
 
 gRPC in pyarrow has no bound on how large a message may be, how long a connection may say nothing, or how many there
 are, and it receives the whole of a small call's message before the token is looked at. So one thread looks at the
-kernel's counters of every connection, many times a second, and ends those that break a rule (`broken_rule`, a pure
-function):
-
-    a stranger, on whose connection no call has passed the token check, has a few seconds and a few kilobytes;
-    others may send what is not yet dealt with up to one message and what flow control lets in beyond it;
-    all together may do so up to a total; a reply must be taken within a minute; and there is a number of connections.
-
-In: what the handlers of calls report (`admit`, `read`, `sending`). Out: cut connections. It never looks into a
-connection, and whoever keeps the rules notices nothing.
+kernel's counters of every connection, many times a second, and ends those that break a rule (`broken_rule`, `too_many`:
+pure functions). One that is unauthenticated, since no call of it has passed the token check, has a few seconds and a
+few kilobytes. In: what the handlers of calls report (`call`, `read`, `sending`). Out: cut connections. It never looks
+into a connection, and whoever keeps the rules notices nothing.
 """
 
 from __future__ import annotations
@@ -45,10 +40,10 @@ class Rules:
     """Of one connection: received, and not yet dealt with."""
     unread_total_bytes_max: int
     """Of all connections."""
-    stranger_seconds: float = 10.0
-    stranger_bytes_max: int = 1 << 14
+    unauthenticated_seconds: float = 10.0
+    unauthenticated_bytes_max: int = 1 << 14
     """A first call has a few hundred, a TLS handshake a few thousand; each may begin a call, which costs far more."""
-    strangers_max: int = 64
+    unauthenticated_max: int = 64
     """Of those that have been here for longer than `HONEST_SECONDS`."""
     reply_seconds: float = 60.0
     """For one piece of a reply."""
@@ -73,33 +68,33 @@ class Connection:
         return max(0.0, self.received_bytes - self.read_bytes)
 
 
-def broken_rule(visitor: Connection, rules: Rules, now: float) -> str | None:
+def broken_rule(connection: Connection, rules: Rules, now: float) -> str | None:
     """Which rule a connection breaks by itself, in a few words."""
-    if not visitor.admitted and now - visitor.since > rules.stranger_seconds:
-        return f"no call came through within {rules.stranger_seconds:.0f} s"
-    if not visitor.admitted and visitor.received_bytes > rules.stranger_bytes_max:
-        return f"more than {rules.stranger_bytes_max:,} bytes came before any call came through"
-    if visitor.admitted and visitor.unread_bytes > rules.unread_bytes_max:
+    if not connection.admitted and now - connection.since > rules.unauthenticated_seconds:
+        return f"no call came through within {rules.unauthenticated_seconds:.0f} s"
+    if not connection.admitted and connection.received_bytes > rules.unauthenticated_bytes_max:
+        return f"more than {rules.unauthenticated_bytes_max:,} bytes came before any call came through"
+    if connection.admitted and connection.unread_bytes > rules.unread_bytes_max:
         return f"a message of more than {rules.unread_bytes_max:,} bytes"
-    if visitor.sending_since is not None and now - visitor.sending_since > rules.reply_seconds:
+    if connection.sending_since is not None and now - connection.sending_since > rules.reply_seconds:
         return f"a reply was not taken within {rules.reply_seconds:.0f} s"
     return None
 
 
-def too_many(visitors: dict[int, Connection], rules: Rules, now: float) -> set[int]:
-    """Whom to cut so that all together are in bounds. For numbers: the strangers that came first, who would have made
-    a call by now if they meant well, then the idle; never a connection with a call under way. For bytes: the largest.
-    """
-    idle = [inode for inode, it in visitors.items() if not it.num_calls]
-    idle.sort(key=lambda inode: (visitors[inode].admitted, visitors[inode].used_at or visitors[inode].since))
-    cut = set(idle[: max(0, len(visitors) - rules.connections_max)])
-    lingering = [i for i in idle if not visitors[i].admitted and now - visitors[i].since > HONEST_SECONDS]
-    cut.update(lingering[: max(0, len(lingering) - rules.strangers_max)])
-    total = sum(it.unread_bytes for it in visitors.values())
-    for inode in sorted(visitors, key=lambda inode: -visitors[inode].unread_bytes):
+def too_many(connections: dict[int, Connection], rules: Rules, now: float) -> set[int]:
+    """Whom to cut so that all together are in bounds. For numbers: the unauthenticated that came first, which would
+    have made a call by now if they meant well, then the idle; never a connection with a call under way. For bytes: the
+    largest."""
+    idle = [inode for inode, it in connections.items() if not it.num_calls]
+    idle.sort(key=lambda inode: (connections[inode].admitted, connections[inode].used_at or connections[inode].since))
+    cut = set(idle[: max(0, len(connections) - rules.connections_max)])
+    lingering = [i for i in idle if not connections[i].admitted and now - connections[i].since > HONEST_SECONDS]
+    cut.update(lingering[: max(0, len(lingering) - rules.unauthenticated_max)])
+    total = sum(it.unread_bytes for it in connections.values())
+    for inode in sorted(connections, key=lambda inode: -connections[inode].unread_bytes):
         if total <= rules.unread_total_bytes_max:
             break
-        total -= visitors[inode].unread_bytes
+        total -= connections[inode].unread_bytes
         cut.add(inode)
     return cut
 
@@ -110,48 +105,48 @@ class ConnectionLimiter:
     def __init__(self, port: int, rules: Rules, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.rules, self._clock = rules, clock
         self._sockets = PortSockets(port)
-        self._visitors: dict[int, Connection] = {}
+        self._connections: dict[int, Connection] = {}
         self._inode_of: dict[str, int] = {}
         self._early: dict[str, Connection] = {}
         """Clients whose first call came through before their connection was seen."""
         self._lock = Lock()
         self.num_cut = 0
         self._closed = Event()
-        self._thread = Thread(target=self._run, name="foresee-door", daemon=True)
+        self._thread = Thread(target=self._run, name="foresee-limiter", daemon=True)
         self._thread.start()
 
     @contextmanager
     def call(self, grpc_peer: str, num_bytes: int = 0) -> Iterator[Connection]:
         """Around a call that passed the token check and brought so many bytes."""
         with self._lock:
-            visitor = self._visitor(peer_of(grpc_peer))
-            visitor.num_calls += 1
-        self.read(visitor, num_bytes)
+            connection = self._connection(peer_of(grpc_peer))
+            connection.num_calls += 1
+        self.read(connection, num_bytes)
         try:
-            yield visitor
+            yield connection
         finally:
             with self._lock:
-                visitor.num_calls, visitor.used_at = visitor.num_calls - 1, self._clock()
+                connection.num_calls, connection.used_at = connection.num_calls - 1, self._clock()
 
-    def read(self, visitor: Connection, num_bytes: int) -> None:
+    def read(self, connection: Connection, num_bytes: int) -> None:
         """A message of so many bytes was dealt with."""
         with self._lock:
-            visitor.read_bytes += num_bytes * (1 + FRAMING_SHARE) + CALL_OVERHEAD_BYTES
+            connection.read_bytes += num_bytes * (1 + FRAMING_SHARE) + CALL_OVERHEAD_BYTES
 
     @contextmanager
-    def sending(self, visitor: Connection) -> Iterator[None]:
+    def sending(self, connection: Connection) -> Iterator[None]:
         """Around a call that waits for the client to take a piece of a reply."""
         with self._lock:
-            visitor.sending_since = self._clock()
+            connection.sending_since = self._clock()
         try:
             yield
         finally:
             with self._lock:
-                visitor.sending_since = None
+                connection.sending_since = None
 
     @property
     def num_connections(self) -> int:
-        return len(self._visitors)
+        return len(self._connections)
 
     def close(self) -> None:
         self._closed.set()
@@ -165,8 +160,8 @@ class ConnectionLimiter:
         now = self._clock()
         with self._lock:
             new = self._update(found, now)
-            cut = {inode for inode, it in self._visitors.items() if broken_rule(it, self.rules, now) is not None}
-            others = {inode: it for inode, it in self._visitors.items() if inode not in cut}
+            cut = {inode for inode, it in self._connections.items() if broken_rule(it, self.rules, now) is not None}
+            others = {inode: it for inode, it in self._connections.items() if inode not in cut}
             cut |= too_many(others, self.rules, now)
         self._sockets.watch_for_death(new)
         if cut:
@@ -175,33 +170,33 @@ class ConnectionLimiter:
 
     def _update(self, found: list[Socket], now: float) -> set[int]:
         """Takes the kernel's counters over; returns who is new."""
-        new = {it.inode for it in found} - self._visitors.keys()
+        new = {it.inode for it in found} - self._connections.keys()
         for it in found:
             if it.inode in new:
-                visitor = self._early.pop(it.peer, None) or Connection(it.peer, now)
-                self._visitors[it.inode], self._inode_of[it.peer] = visitor, it.inode
-            visitor = self._visitors[it.inode]
-            visitor.read_bytes += (it.acknowledged_bytes - visitor.acknowledged_bytes) * WINDOW_UPDATE_SHARE
-            visitor.received_bytes, visitor.acknowledged_bytes = it.received_bytes, it.acknowledged_bytes
+                connection = self._early.pop(it.peer, None) or Connection(it.peer, now)
+                self._connections[it.inode], self._inode_of[it.peer] = connection, it.inode
+            connection = self._connections[it.inode]
+            connection.read_bytes += (it.acknowledged_bytes - connection.acknowledged_bytes) * WINDOW_UPDATE_SHARE
+            connection.received_bytes, connection.acknowledged_bytes = it.received_bytes, it.acknowledged_bytes
             # What is allowed for overhead is not saved up for a larger message later.
-            visitor.read_bytes = min(visitor.read_bytes, float(visitor.received_bytes))
-        for inode in self._visitors.keys() - {it.inode for it in found}:
-            gone = self._visitors.pop(inode)
+            connection.read_bytes = min(connection.read_bytes, float(connection.received_bytes))
+        for inode in self._connections.keys() - {it.inode for it in found}:
+            gone = self._connections.pop(inode)
             if self._inode_of.get(gone.peer) == inode:
                 del self._inode_of[gone.peer]
         # A client that came and went between two looks leaves nothing behind.
         self._early = {peer: it for peer, it in self._early.items() if it.num_calls or now - it.since < 1.0}
         return new
 
-    def _visitor(self, peer: str) -> Connection:
+    def _connection(self, peer: str) -> Connection:
         inode = self._inode_of.get(peer)
         if inode is not None:
-            visitor = self._visitors[inode]
+            connection = self._connections[inode]
         else:
-            visitor = self._early.setdefault(peer, Connection(peer, self._clock()))
-        visitor.admitted = True
-        visitor.used_at = self._clock()
-        return visitor
+            connection = self._early.setdefault(peer, Connection(peer, self._clock()))
+        connection.admitted = True
+        connection.used_at = self._clock()
+        return connection
 
     def _run(self) -> None:
         pause = LOOK_SECONDS

@@ -1,13 +1,9 @@
-"""How one server is reached: its address, token and certificates; small questions, and new connections.
+"""How one server is reached: its address, token and certificates; small questions, new connections, and deadlines.
 
-In: an address such as grpc://127.0.0.1:4444 or grpc+tls://host:4444. Out: Flight clients and answers of actions. Every
-question has a timeout. A token never goes over a connection that others could read.
-
-Ends calls that take too long: one thread for all of them.
-
-In: a deadline and what to call when it passes. Out: nothing; whoever is blocked in the call gets that call's error and
-finds `expired` set. A call that ends in time costs two short locks: the thread sleeps on until the deadline it last
-knew of, and is woken only for an earlier one. Flight's own timeouts are for whole calls, and ours stay open for a run.
+In: an address such as grpc://127.0.0.1:4444 or grpc+tls://host:4444. Out: Flight clients and answers of actions; what
+the other side refuses with is raised as it was there (`failures`), and a connection that stays broken is an
+UnavailableError. Every question has a timeout. Flight's own timeouts are for whole calls, and some of ours stay open
+for a run, so `Watchdog` ends what takes too long. A token never goes over a connection that others could read.
 """
 
 from __future__ import annotations
@@ -27,9 +23,9 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import flight
 
-from foresee.errors import ConfigError, StoreError
+from foresee.errors import ConfigError, StoreError, StoreUnavailableError
+from foresee.rpc.failures import raise_failure, to_json
 from foresee.rpc.security import AUTHORIZATION, is_loopback
-from foresee.store.remote import protocol
 
 TRANSPORT_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
 """What a broken connection looks like from here."""
@@ -80,21 +76,21 @@ class Endpoint:
     def ask(self, client: Any, action: str, content: dict[str, Any], deadline: float) -> dict[str, Any]:
         """The answer to an action. Raises what the server refused with, or one of TRANSPORT_ERRORS."""
         timeout_seconds = max(0.001, deadline - time.monotonic())
-        results = client.do_action(flight.Action(action, protocol.to_json(content)), self.options(timeout_seconds))
+        results = client.do_action(flight.Action(action, to_json(content)), self.options(timeout_seconds))
         answer: dict[str, Any] = json.loads(next(iter(results)).body.to_pybytes())
-        protocol.raise_failure(answer, self.address)
+        raise_failure(answer, self.address)
         return answer
 
     def sentence(self, error: BaseException, what: str, waited_seconds: float) -> StoreError:
-        """What a transport error means, for a person."""
-        if isinstance(error, (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)):
+        """What a transport error means: a token is a person's mistake, anything else a server that is away."""
+        if is_refused_token(error):
             return StoreError(f"server {self.address} refuses the token; give the one it was started with")
         if isinstance(error, (flight.FlightTimedOutError, flight.FlightCancelledError)):
-            return StoreError(
+            return StoreUnavailableError(
                 f"server {self.address} did not answer {what} within {waited_seconds:.1f} s; "
                 "see whether it hangs (foresee status) and resume from the last commit"
             )
-        return StoreError(
+        return StoreUnavailableError(
             f"server {self.address} cannot be reached for {what} ({cause_of(error)}); "
             "see whether it runs, start it again and resume from the last commit"
         )
@@ -149,7 +145,11 @@ class Watch:
 
 
 class Watchdog:
-    """Starts its thread with the first watch; `close` ends it."""
+    """Ends calls that take too long, with one thread for all of them. It starts with the first watch; `close` ends it.
+
+    Whoever is blocked in the call gets that call's error and finds `expired` set. A call that ends in time costs two
+    short locks: the thread sleeps on until the deadline it last knew of, and is woken only for an earlier one.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -2,7 +2,8 @@
 
 In: requests as they begin and end. Out: nothing, or a refusal in a sentence; whoever is inside already goes on being
 served. Refusals that may pass by themselves (too many connections, questions or bytes in flight) are `BusyError`; a
-request with too many rows never will. What a connection may do before its bytes are a request is in `door`.
+request with too many rows never will. What a connection may do before its bytes are a request is in
+`connection_limiter`; how many bytes the rows of a request are is known to whoever serves rows, and given as a number.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition
 
-from foresee.errors import StoreError
+from foresee.errors import StoreError, StoreUnavailableError
 from foresee.rpc.connection_limiter import Rules
-from foresee.store.contract import Layout
-from foresee.store.remote.protocol import BusyError, chunk_rows
+from foresee.rpc.failures import BusyError
 
 ACTIONS_MAX = 64
 """Questions (describe, join, commit, status) that are answered at once."""
@@ -26,8 +26,6 @@ SPARE_CONNECTIONS = 64
 """For questions, which have connections of their own."""
 WINDOW_BYTES = 32 << 20
 """What flow control lets in on a connection beyond the message that is being read."""
-ID_BYTES = 12
-"""Of a row id and the version expected of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,7 @@ class Limits:
     bytes_in_flight_max: int = 1 << 30
     """Request and reply bytes held for all requests that are being served, parked ones included."""
     rows_per_request_max: int = 1 << 20
-    stranger_seconds: float = 10.0
+    unauthenticated_seconds: float = 10.0
     """Until a new connection has to have brought a call with the right token."""
 
     def check_rows(self, num_rows: int) -> None:
@@ -48,32 +46,15 @@ class Limits:
                 f"a request of {num_rows:,} rows is over the limit of {self.rows_per_request_max:,} rows; ask in parts"
             )
 
-    def message_bytes_max(self, layout: Layout) -> int:
-        """The largest message that a client of ours sends: ids in one request, rows in pieces."""
-        rows_of_a_write = chunk_rows(self.rows_per_request_max, layout)
-        return max(ID_BYTES * self.rows_per_request_max, rows_of_a_write * (layout.row_bytes + ID_BYTES)) + (1 << 16)
-
-    def rules(self, layout: Layout) -> Rules:
-        """What the door lets through."""
-        unread = self.message_bytes_max(layout) + WINDOW_BYTES
+    def rules(self, message_bytes_max: int) -> Rules:
+        """What the connection limiter lets through, where no message of a client of ours is larger than this."""
+        unread = message_bytes_max + WINDOW_BYTES
         return Rules(
             connections_max=self.connections_max + SPARE_CONNECTIONS,
             unread_bytes_max=unread,
             unread_total_bytes_max=max(unread, self.bytes_in_flight_max // 2),
-            stranger_seconds=self.stranger_seconds,
+            unauthenticated_seconds=self.unauthenticated_seconds,
         )
-
-
-def read_bytes(num_rows: int, layout: Layout) -> int:
-    """Held while a read is served: the ids as they came and as a copy, a piece of the reply, and, while a part of it
-    is parked, that part once more."""
-    piece = min(num_rows, chunk_rows(num_rows, layout))
-    return 2 * ID_BYTES * num_rows + 2 * piece * layout.row_bytes
-
-
-def write_bytes(message_bytes: int) -> int:
-    """Held while rows are assigned: the message, and a copy that is ours."""
-    return 2 * message_bytes
 
 
 class Admission:
@@ -121,7 +102,7 @@ class Admission:
         """Holds bytes for as long as a request, or a part of one, is being served."""
         with self._changed:
             if self._closed:
-                raise StoreError("it is stopping; start it again and resume from the last commit")
+                raise StoreUnavailableError("it is stopping; start it again and resume from the last commit")
             if self.bytes_in_flight + num_bytes > self.limits.bytes_in_flight_max:
                 raise BusyError(
                     f"{num_bytes:,} bytes more would be over the limit of {self.limits.bytes_in_flight_max:,} bytes in "

@@ -1,13 +1,8 @@
-"""What both ends of a wire must know about access: which addresses stay on this machine, and where a token comes from.
+"""Who may talk to a server: this machine by default, anyone else only with TLS and a token.
 
-In: host names, a token file or the environment. Out: a decision, a token, or a sentence. A token is never an argument
-of a command and never part of a message.
-
-Who may talk to a server: this machine by default, anyone else only with TLS and a token.
-
-In: an address, certificate files, a token file or the environment. Out: `Security`, or a refusal before anything
-listens. The token is never an argument, never printed, and compared in constant time; a call without the right one is
-answered at once and never reaches the rows.
+In: an address, certificate files, a token file or the environment. Out: a token, a `Security`, or a sentence before
+anything listens or connects. A token is never an argument of a command, never printed or part of a message, and
+compared in constant time; a call without the right one is answered at once and reaches nothing behind it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Stopping cleanly: the first Ctrl-C or SIGTERM asks the loop to end after its step, the second ends it at once.
+"""How a process ends: asked by a signal, after its step; or at once, with the right code, whatever its threads do.
 
-In: signals. Out: `asked`, and the exit code that shells expect. Handlers are put back when the block is left. Outside
-the main thread Python delivers no signals, and nothing is installed.
+`StopSignals`: the first Ctrl-C or SIGTERM asks the loop to end after its step, the second ends it at once. Handlers are
+put back when the block is left; outside the main thread Python delivers no signals, and nothing is installed.
 
-How a worker process ends: at once, with the right code, whatever its threads and peers are doing.
-
-In: what happened. Out: a sentence or a traceback on the error stream, and the end of the process: 0 done, 2 a person's
-mistake, 3 another part was gone, 1 anything else, 130 and 143 after a signal. Python's own ending would join threads
-that wait for peers.
+`ending_at_once`: for a worker, whose peers and threads may hang; Python's own ending would join threads that wait for
+peers. In: what happened. Out: a sentence or a traceback on the error stream, and the exit code, by the class of the
+error and never by its words (`foresee.errors` has the codes).
 """
 
 from __future__ import annotations
@@ -23,9 +21,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from foresee.base.files import file_sentence
-from foresee.errors import ForeseeError, InputError
-from foresee.launch.restarts import LOST_ANOTHER_CODE
-from foresee.rpc.endpoint import TRANSPORT_ERRORS, is_refused_token
+from foresee.errors import DONE_CODE, FAILED_CODE, INPUT_CODE, INTERRUPTED_CODE, ForeseeError
 
 
 class StopSignals:
@@ -62,55 +58,33 @@ class StopSignals:
         self.received = signal.Signals(number)
 
 
-LOST_PEER = ("connection closed by peer", "connection reset by peer", "connection refused", "broken pipe", "timed out")
-
-LOST_SERVER = ("it is stopping", "it was started again", "is not the one served here", "was given up")
-"""What a server or planner says that is about to end, was replaced, or serves newer trainers."""
-
-
 @contextmanager
 def ending_at_once() -> Iterator[None]:
     """Never returns to its caller."""
-    code = 0
+    code = DONE_CODE
     try:
         yield
     except SystemExit as end:
         code = int(end.code or 0)
     except KeyboardInterrupt:
-        code = 130
-    except InputError as error:
-        print(f"foresee: {error}", file=sys.stderr)
-        code = LOST_ANOTHER_CODE if _lost_server(error) else 2
-    except OSError as error:
-        sentence = file_sentence(error)
-        print(_told(error) if sentence is None else f"foresee: {sentence}", file=sys.stderr)
-        code = 1 if sentence is None else 2
+        code = INTERRUPTED_CODE
     except BaseException as error:
-        lost = _lost_peer(error)
-        print(lost or _told(error), file=sys.stderr)
-        code = LOST_ANOTHER_CODE if lost else 1
+        print(_told(error), file=sys.stderr)
+        code = exit_code(error)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _lost_server(error: InputError) -> bool:
-    """Whether this is the end of a server or planner, and no mistake of a person."""
-    cause = error.__cause__
-    lost = isinstance(cause, TRANSPORT_ERRORS) and not is_refused_token(cause)
-    return lost or any(sign in str(error) for sign in LOST_SERVER)
-
-
-def _lost_peer(error: BaseException) -> str | None:
-    """The sentence for a collective that broke because a peer is gone, if this is one."""
-    text = str(error)
-    if not isinstance(error, RuntimeError) or not any(sign in text.lower() for sign in LOST_PEER):
-        return None
-    cause = text.splitlines()[0].split("] ")[-1].split(". ")[0]
-    return f"foresee: this worker lost another one ({cause}); see how that one ended, then resume from the last commit"
+def exit_code(error: BaseException) -> int:
+    """By the class of an error; a file or disk that the system does not let us use is for a person to look at."""
+    if isinstance(error, ForeseeError):
+        return error.exit_code
+    return INPUT_CODE if isinstance(error, OSError) and file_sentence(error) is not None else FAILED_CODE
 
 
 def _told(error: BaseException) -> str:
-    if isinstance(error, ForeseeError):
-        return f"foresee: {error}"
+    sentence = file_sentence(error) if isinstance(error, OSError) else None
+    if isinstance(error, ForeseeError) or sentence is not None:
+        return f"foresee: {sentence or error}"
     return "".join(traceback.format_exception(error)).rstrip()

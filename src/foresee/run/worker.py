@@ -25,7 +25,7 @@ from foresee.base import failpoints
 from foresee.base.failpoints import failpoint
 from foresee.data.click_log import ClickLog
 from foresee.engine.exchange.dense import Sums, dense_group, shared, worker_device
-from foresee.engine.exchange.mesh import TorchMesh, span_of, timed
+from foresee.engine.exchange.mesh import TorchMesh, collective, span_of, timed
 from foresee.engine.exchange.peers import LocalExchange, PeerExchange
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
@@ -86,12 +86,13 @@ def run_worker(
     check_ranking(config, log)
     torch.set_num_threads(config.train.num_threads or torch.get_num_threads())
     sys.setswitchinterval(SWITCH_SECONDS)
-    dist.init_process_group(
-        "gloo", init_method=place.rendezvous, rank=place.rank, world_size=place.num_workers,
-        timeout=timedelta(seconds=PEER_SECONDS),
-    )  # fmt: skip
+    with collective():
+        dist.init_process_group(
+            "gloo", init_method=place.rendezvous, rank=place.rank, world_size=place.num_workers,
+            timeout=timedelta(seconds=PEER_SECONDS),
+        )  # fmt: skip
     with ExitStack() as at_exit, display, StopSignals() as stop:
-        folder, sinks = RunFolder(config.run), list[Sink]()
+        sums, folder, sinks = at_exit.enter_context(Sums()), RunFolder(config.run), list[Sink]()
         if place.rank == 0:
             at_exit.enter_context(_folder(config, log, folder_use))
             sinks = at_exit.enter_context(sinks_of(config, folder))
@@ -108,7 +109,6 @@ def run_worker(
         planner.open(display.say)
         timeline = recording(config)
         mesh = timed(TorchMesh(), timeline) if place.num_workers > 1 else None
-        sums = Sums()
         exchange = PeerExchange(tables.layout, mesh, span_of(timeline), sums) if mesh is not None else None
         dense = shared(model, sums, dense_group(device)) if mesh is not None else model
         run = Run(

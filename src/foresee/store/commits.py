@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from foresee.errors import StoreError, StoreUnavailableError
+
 # What a part is told ---------------------------------------------------------------------------------------------
 
 
@@ -153,6 +155,13 @@ class Decision:
     instructions: tuple[Instruction, ...] = ()
     refusal: str | None = None
     """Why nothing is done, as a sentence; None: the message is answered with consent."""
+    outdated: bool = False
+    """The refusal is because the sender was replaced, or knows a part that was: it has to start again."""
+
+    def check(self) -> None:
+        """Raises what is refused."""
+        if self.refusal is not None:
+            raise (StoreUnavailableError if self.outdated else StoreError)(self.refusal)
 
 
 def decide(part: Part, message: Message) -> Decision:
@@ -164,6 +173,7 @@ def decide(part: Part, message: Message) -> Decision:
             part,
             f"run {message.run!r} is not the one served here, which is {part.run!r}; its trainers were replaced by "
             "newer ones: end this one",
+            outdated=True,
         )
     return _prepare(part, message) if isinstance(message, Prepare) else _settle(part, message)
 
@@ -179,9 +189,11 @@ def _open_at(part: Part, message: OpenAt) -> Decision:
             part,
             f"it was started again, or another run has begun here, since run {message.run!r} asked (epoch "
             f"{part.epoch}, not {message.epoch}); ask again",
+            outdated=True,
         )
     if message.started < part.started:
-        return _refuse(part, f"run {part.run!r}, which is served here, was started after run {message.run!r}; end that")
+        newer = f"run {part.run!r}, which is served here, was started after run {message.run!r}; end that"
+        return _refuse(part, newer, outdated=True)
     if message.step not in part.openable:
         kept = ", ".join(map(str, sorted(part.openable)))
         return _refuse(part, f"there is no commit of step {message.step} here, only of {kept}; open one of these")
@@ -231,8 +243,8 @@ def _settle(part: Part, message: Settle) -> Decision:
     return Decision(part=settled, instructions=(Promote(message.step),))
 
 
-def _refuse(part: Part, sentence: str) -> Decision:
-    return Decision(part=part, refusal=sentence)
+def _refuse(part: Part, sentence: str, *, outdated: bool = False) -> Decision:
+    return Decision(part=part, refusal=sentence, outdated=outdated)
 
 
 # The coordinator -------------------------------------------------------------------------------------------------

@@ -183,8 +183,7 @@ def open_part(store: SinglePart, step: int) -> None:
 
 def _obey(store: SinglePart, message: Message) -> None:
     decision = decide(store.parts[0], message)
-    if decision.refusal is not None:
-        raise StoreError(decision.refusal)
+    decision.check()
     for instruction in decision.instructions:
         store.carry_out(instruction)
 

@@ -12,6 +12,7 @@ import inspect
 import os
 from collections.abc import Callable
 from threading import Event, Lock
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from foresee.engine.exchange.mesh import PATIENCE_SECONDS
+from foresee.engine.exchange.mesh import PATIENCE_SECONDS, peer_lost
 from foresee.errors import ConfigError
 
 CPU, CUDA = "cpu", "cuda"
@@ -67,12 +68,27 @@ SENDS_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else 
 
 
 class Sums:
-    """The sums of dense gradients that are on the link just now. Any thread may wait until there is none."""
+    """The sums of dense gradients that are on the link just now. Any thread may wait until there is none.
+
+    Use it as a context manager around all that workers do together: a RuntimeError out of `backward` is the loss of a
+    peer if one of these sums broke, and so is one that was raised inside torch.distributed.
+    """
 
     def __init__(self) -> None:
         self._lock, self._num_under_way = Lock(), 0
         self._none = Event()
         self._none.set()
+        self.broken: BaseException | None = None
+        """What the first sum that broke was told."""
+
+    def __enter__(self) -> Sums:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, RuntimeError) and (self.broken is not None or _raised_in_collective(error)):
+            raise peer_lost(self.broken or error) from error
 
     @property
     def under_way(self) -> bool:
@@ -87,11 +103,24 @@ class Sums:
             self._num_under_way += 1
             self._none.clear()
 
-    def end(self) -> None:
+    def end(self, broken: BaseException | None = None) -> None:
         with self._lock:
+            self.broken = self.broken or broken
             self._num_under_way -= 1
             if not self._num_under_way:
                 self._none.set()
+
+
+def _raised_in_collective(error: BaseException) -> bool:
+    """Whether the innermost call of Python was one of torch.distributed, or DDP's of it to send buffers round."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    module = str(trace.tb_frame.f_globals.get("__name__"))
+    sends_buffers = trace.tb_frame.f_code.co_name == DistributedDataParallel._distributed_broadcast_coalesced.__name__
+    return module.startswith("torch.distributed") or (module == DistributedDataParallel.__module__ and sends_buffers)
 
 
 def dense_group(device: torch.device) -> dist.ProcessGroup | None:
@@ -121,12 +150,21 @@ def _average(sums: Sums, bucket: GradBucket, group: dist.ProcessGroup | None) ->
     """What torch does with a bucket of gradients, seen by `sums`."""
     sums.begin()
     gradients = bucket.buffer().div_(dist.get_world_size())
-    summing = dist.all_reduce(gradients, group=group, async_op=True)
+    try:
+        summing = dist.all_reduce(gradients, group=group, async_op=True)
+    except RuntimeError as error:
+        sums.end(error)
+        raise
     assert summing is not None
 
     def averaged(summed: Future[list[Tensor]]) -> Tensor:
+        try:
+            total = summed.value()[0]
+        except RuntimeError as error:  # torch makes another one of it, out of which nothing can be told
+            sums.end(error)
+            raise
         sums.end()
-        return summed.value()[0]
+        return total
 
     result: Future[Tensor] = summing.get_future().then(averaged)
     return result

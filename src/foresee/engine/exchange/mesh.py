@@ -7,6 +7,9 @@ never queues behind what it does not. `TorchMesh` is torch.distributed; `TimedMe
 step's row gradients exist until the rows of the next step have left. Only the start of a fetch, a write-back or a
 background exchange waits, and never longer than `PATIENCE_SECONDS`: the scheduler orders, nothing depends on it. What
 has a whole step's time starts early while it is open; background computing runs while it is closed.
+
+What breaks inside torch.distributed is a PeerLostError from here on: gloo reports a peer that is gone as a bare
+RuntimeError, so the place where it was raised decides, never its words.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from threading import Condition
 from typing import Protocol
@@ -24,6 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from foresee.engine.recording.timeline import EXCHANGE, NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Timeline, Track
+from foresee.errors import PeerLostError
 
 
 class Lane(IntEnum):
@@ -54,20 +59,39 @@ class Mesh(Protocol):
         ...
 
 
+@contextmanager
+def collective() -> Iterator[None]:
+    """Around calls of torch.distributed, and the waits for them."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise peer_lost(error) from error
+
+
+def peer_lost(error: BaseException) -> PeerLostError:
+    cause = (str(error).splitlines() or [""])[0].split("] ")[-1].split(". ")[0]
+    return PeerLostError(
+        f"this worker lost another one ({cause}); see how that one ended, then resume from the last commit"
+    )
+
+
 class TorchMesh:
     """The default process group's workers. Every worker makes it at the same point of its program."""
 
     def __init__(self) -> None:
         self.rank = dist.get_rank()
         self.num_workers = dist.get_world_size()
-        self._groups = [dist.new_group() for _ in Lane]
+        with collective():
+            self._groups = [dist.new_group() for _ in Lane]
 
     def start(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Finish:
         received = torch.empty(sum(expected))
-        under_way = dist.all_to_all_single(received, sent, expected, sizes, group=self._groups[lane], async_op=True)
+        with collective():
+            under_way = dist.all_to_all_single(received, sent, expected, sizes, group=self._groups[lane], async_op=True)
 
         def finish() -> Tensor:
-            under_way.wait()
+            with collective():
+                under_way.wait()
             return received
 
         return finish

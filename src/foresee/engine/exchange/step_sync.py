@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from foresee.engine.exchange.mesh import collective
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
@@ -27,7 +29,8 @@ class StepSync:
     """Every worker makes it at the same point of its program and calls `agree` after every step."""
 
     def __init__(self) -> None:
-        self._group = dist.new_group()
+        with collective():
+            self._group = dist.new_group()
         self._numbers = torch.zeros(3, dtype=torch.float64)
         self._travelling: Any = None
 
@@ -35,7 +38,8 @@ class StepSync:
         """Takes part in the exchange of this step; returns what came of the one before."""
         agreed = self._receive()
         self._numbers = torch.tensor([float(stop), float(commit), loss], dtype=torch.float64)
-        self._travelling = dist.all_reduce(self._numbers, group=self._group, async_op=True)
+        with collective():
+            self._travelling = dist.all_reduce(self._numbers, group=self._group, async_op=True)
         return agreed
 
     def close(self) -> None:
@@ -45,7 +49,8 @@ class StepSync:
     def _receive(self) -> Agreed:
         if self._travelling is None:
             return Agreed()
-        self._travelling.wait()
+        with collective():
+            self._travelling.wait()
         self._travelling = None
         stop, commit, loss = self._numbers.tolist()
         return Agreed(stop=stop > 0, commit=commit > 0, loss=loss / dist.get_world_size())

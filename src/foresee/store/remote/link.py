@@ -26,10 +26,11 @@ from pyarrow import flight
 from foresee.base.arrays import Int32, Int64
 from foresee.errors import StoreError
 from foresee.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, Watchdog, ask_patiently, is_refused_token
+from foresee.rpc.failures import BusyError, raise_failure, to_json
 from foresee.store.commits import Prepare, Settle
 from foresee.store.contract import Layout, Rows
 from foresee.store.remote import protocol
-from foresee.store.remote.protocol import BusyError, Opening
+from foresee.store.remote.protocol import Opening
 
 Deliver = Callable[[int, Rows], None]
 """Takes the position of a chunk in the request, and the chunk."""
@@ -55,7 +56,7 @@ class Exchange:
 
     def read(self, rows: Int64, versions: Int32 | None, header: dict[str, Any], receive_rows: Deliver) -> None:
         self.clean = False
-        self._writer.write_with_metadata(protocol.ids_batch(self.schema, rows, versions), protocol.to_json(header))
+        self._writer.write_with_metadata(protocol.ids_batch(self.schema, rows, versions), to_json(header))
         begin = 0
         while begin < len(rows):
             message = self._reader.read_chunk()
@@ -69,7 +70,7 @@ class Exchange:
         """Batches, each with whether it is the last; returns when the server has applied all of them."""
         self.clean = False
         for batch, last in batches:
-            self._writer.write_with_metadata(batch, protocol.to_json({"last": last, "step": step}))
+            self._writer.write_with_metadata(batch, to_json({"last": last, "step": step}))
         self._next_header()
 
     def cancel(self) -> None:
@@ -93,11 +94,11 @@ class Exchange:
             raise StoreError(f"server {self._address} sent rows nobody asked for; use servers of this version")
         header = json.loads(message.app_metadata.to_pybytes())
         self.clean = True
-        protocol.raise_failure(header, self._address)
+        raise_failure(header, self._address)
 
     def _fail(self, metadata: Any) -> None:
         self.clean = True
-        protocol.raise_failure(json.loads(metadata.to_pybytes()), self._address)
+        raise_failure(json.loads(metadata.to_pybytes()), self._address)
         raise StoreError(f"server {self._address} ended a reply too early; use servers of this version")
 
 

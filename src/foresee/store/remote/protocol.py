@@ -7,8 +7,8 @@ with one header. Then requests and replies alternate:
     write           batches of rows, the last one marked                   →  one header: all of them are applied
 
 Values and optimiser state are fixed-size binary columns, so a chunk of rows is three contiguous pieces of memory that
-numpy and Arrow share without a copy. A failure is a header of its own with the kind of error and a sentence: the
-connection goes on. Nothing here is ever executed or unpickled.
+numpy and Arrow share without a copy. A failure is a header of its own (`rpc.failures`): the connection goes
+on. Nothing here is ever executed or unpickled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Int32, Int64
-from foresee.errors import ConsistencyError, ForeseeError, LostWriteError, StaleReadError, StoreError, UsageError
+from foresee.rpc.failures import to_json
 from foresee.store.commits import Part
 from foresee.store.contract import Layout, Rows
 
@@ -37,13 +37,6 @@ READ, GUARDED, WRITE = "read", "guarded", "write"
 DESCRIBE, JOIN, COMMIT, STATUS = "describe", "join", "commit", "status"
 OPEN_AT, PREPARE, SETTLE = "open_at", "prepare", "settle"
 """Flight actions: JSON in, JSON out."""
-
-_ERRORS: dict[str, type[ForeseeError]] = {
-    kind.__name__: kind for kind in (StoreError, UsageError, StaleReadError, LostWriteError, ConsistencyError)
-}
-SENTENCE_CHARACTERS_MAX = 2000
-BUSY = "busy"
-"""Kind of a refusal that may pass: the same request may be sent again a little later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +55,6 @@ class Opening:
     @classmethod
     def from_bytes(cls, content: bytes) -> Opening:
         return cls(**json.loads(content))
-
-
-class BusyError(Exception):
-    """The server is at one of its limits right now."""
 
 
 def part_to_dict(part: Part) -> dict[str, Any]:
@@ -89,31 +78,6 @@ def part_from_dict(content: dict[str, Any]) -> Part:
         incarnation=str(content["incarnation"]),
         epoch=int(content["epoch"]),
     )
-
-
-def to_json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content).encode()
-
-
-def failure_header(error: BaseException) -> dict[str, Any]:
-    """How an error travels. What is not ours is named, but its inside stays at home."""
-    if isinstance(error, BusyError):
-        return {"error": BUSY, "sentence": str(error)}
-    kind = type(error).__name__
-    if kind in _ERRORS:
-        return {"error": kind, "sentence": str(error)}
-    return {"error": "StoreError", "sentence": f"the server failed with {kind}; see its output for the cause"}
-
-
-def raise_failure(header: dict[str, Any], address: str) -> None:
-    """Raises what a header reports, if it reports a failure, with the server's address in front."""
-    kind = header.get("error")
-    if kind is None:
-        return
-    sentence = f"server {address}: {str(header.get('sentence'))[:SENTENCE_CHARACTERS_MAX]}"
-    if kind == BUSY:
-        raise BusyError(sentence)
-    raise _ERRORS.get(str(kind), StoreError)(sentence)
 
 
 def chunk_rows(num_rows: int, layout: Layout) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Int32, Int64
-from foresee.errors import LostWriteError, StaleReadError, StoreError, UsageError
+from foresee.errors import LostWriteError, StaleReadError, StoreUnavailableError, UsageError
 from foresee.plan.record import UNKNOWN_VERSION
 
 GONE_POLL_SECONDS = 1.0
@@ -105,7 +105,7 @@ class Applied:
     def check_run(self, run: str | None) -> None:
         """Refuses whoever does not belong to the run that is served now."""
         if run is None or run != self.run:
-            raise StoreError(
+            raise StoreUnavailableError(
                 f"run {run!r} is not the one served here, which is {self.run!r}; "
                 "its trainers were replaced by newer ones: end this one"
             )
@@ -149,9 +149,9 @@ class Applied:
             while self._generation == generation:
                 remaining = deadline - time.monotonic()
                 if self._stopping:
-                    raise StoreError("it is stopping; start it again and resume from the last commit")
+                    raise StoreUnavailableError("it is stopping; start it again and resume from the last commit")
                 if remaining <= 0 or is_gone():
-                    raise StoreError(f"{waiting_for()}; look for a trainer that hangs or has ended")
+                    raise StoreUnavailableError(f"{waiting_for()}; look for a trainer that hangs or has ended")
                 self._changed.wait(min(remaining, GONE_POLL_SECONDS))
 
     def sentence(self) -> str:

@@ -1,7 +1,8 @@
 """What a client sent, taken apart and checked before anything acts on it.
 
 In: bytes and Arrow batches off a wire. Out: plain values of the right kind and range, or a StoreError in a sentence;
-never another exception, whatever the bytes are. Ids are held against the tables later, by the store.
+never another exception, whatever the bytes are. Ids are held against the tables later, by the store. How many bytes
+rows take on the wire and in memory, which `rpc.limits` bounds without knowing rows, is counted here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import pyarrow as pa
 from foresee.base import json_fields
 from foresee.base.arrays import Int32, Int64
 from foresee.errors import StoreError
-from foresee.rpc.limits import ACTION_BYTES_MAX
+from foresee.rpc.connection_limiter import Rules
+from foresee.rpc.limits import ACTION_BYTES_MAX, Limits
 from foresee.store.commits import OpenAt, Prepare, Settle
 from foresee.store.contract import Layout, Rows
 from foresee.store.remote import protocol
@@ -30,7 +32,28 @@ STARTED_MAX = 1 << 53
 PARK_SECONDS_MAX = 86_400.0
 VERSION_MAX = json_fields.SMALL_MAX - 1
 """One less than fits: shards count versions from one higher."""
+ID_BYTES = 12
+"""Of a row id and the version expected of it."""
 _REMEDY = "use a client of this version"
+
+
+def connection_rules(limits: Limits, layout: Layout) -> Rules:
+    """What connections may take: clients of ours send ids in one message, and rows in pieces."""
+    rows_of_a_write = protocol.chunk_rows(limits.rows_per_request_max, layout)
+    largest = max(ID_BYTES * limits.rows_per_request_max, rows_of_a_write * (layout.row_bytes + ID_BYTES))
+    return limits.rules(message_bytes_max=largest + (1 << 16))
+
+
+def read_bytes(num_rows: int, layout: Layout) -> int:
+    """Held while a read is served: the ids as they came and as a copy, a piece of the reply, and, while a part of it
+    is parked, that part once more."""
+    piece = min(num_rows, protocol.chunk_rows(num_rows, layout))
+    return 2 * ID_BYTES * num_rows + 2 * piece * layout.row_bytes
+
+
+def write_bytes(message_bytes: int) -> int:
+    """Held while rows are assigned: the message, and a copy that is ours."""
+    return 2 * message_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ import numpy as np
 from foresee.base import failpoints
 from foresee.base.arrays import Int32, Int64
 from foresee.base.failpoints import failpoint
-from foresee.errors import StoreError, UsageError
+from foresee.errors import UsageError
 from foresee.store.commits import Instruction, Message, OpenAt, Part, decide
 from foresee.store.contract import Rows
 from foresee.store.remote.shards import scatter
@@ -98,8 +98,7 @@ class RowService:
         """Carries out what is decided about a message; what it refuses is a StoreError. Returns what came of it."""
         with self._deciding:
             decision = decide(self.part, message)
-            if decision.refusal is not None:
-                raise StoreError(decision.refusal)
+            decision.check()
             if isinstance(message, OpenAt):
                 self._open(decision.instructions, message, num_workers)
             else:

@@ -3,7 +3,7 @@
 In: exchanges (see remote.protocol) and actions. Out: rows and headers. Every failure of a request is answered on its
 connection with a sentence, and the connection goes on; only what breaks the protocol ends it. Each connection has a
 thread of its own, so a parked read holds up nobody else. What a client may send is in `requests`, how much in `limits`
-and `door`.
+and `connection_limiter` of `rpc`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from foresee.errors import ForeseeError, StoreError
+from foresee.errors import ForeseeError, StoreError, StoreUnavailableError
 from foresee.rpc.connection_limiter import Connection, ConnectionLimiter
-from foresee.rpc.limits import Admission, Limits, read_bytes, write_bytes
+from foresee.rpc.failures import BusyError, failure_header, to_json
+from foresee.rpc.limits import Admission, Limits
 from foresee.rpc.security import Security, TokenCheck, check_address, location
 from foresee.store.commits import Message
 from foresee.store.layouts import layout_to_dict
 from foresee.store.remote import protocol
-from foresee.store.remote.protocol import BusyError, Opening
+from foresee.store.remote.protocol import Opening
 from foresee.store.server import requests
 from foresee.store.server.applied import Applied
 from foresee.store.server.rows import Guard, RowService
@@ -63,11 +64,11 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             middleware=None if security.token is None else {"token": TokenCheck(security.token)},
         )
         self.address = location(host, self.port, security)
-        self._door = ConnectionLimiter(self.port, self._admission.limits.rules(shard.layout))
+        self._limiter = ConnectionLimiter(self.port, requests.connection_rules(self._admission.limits, shard.layout))
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """One connection, until its client closes it."""
-        with self._door.call(context.peer(), len(descriptor.command or b"")) as visitor:
+        with self._limiter.call(context.peer(), len(descriptor.command or b"")) as connection:
             writer.begin(self._reply_schema)
             try:
                 opening = requests.parse_opening(descriptor.command)
@@ -75,7 +76,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                     self._check_opening(opening)
                     _send(writer, {"open": True})
                     serve = self._serve_write if opening.kind == protocol.WRITE else self._serve_read
-                    serve(opening, context, self._messages(reader, visitor), writer, visitor)
+                    serve(opening, context, self._messages(reader, connection), writer, connection)
             except flight.FlightError:
                 raise  # the client is gone
             except Exception as error:
@@ -88,7 +89,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             protocol.COMMIT: self._commit, protocol.STATUS: self._status,
             protocol.OPEN_AT: self._open_at, protocol.PREPARE: self._prepare, protocol.SETTLE: self._settle,
         }  # fmt: skip
-        with self._door.call(context.peer(), action.body.size):
+        with self._limiter.call(context.peer(), action.body.size):
             try:
                 if action.type not in actions:
                     raise StoreError(f"there is no action {action.type[:64]!r}; there are {', '.join(actions)}")
@@ -96,7 +97,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                     answer = actions[action.type](requests.parse_content(action.body.to_pybytes()))
             except Exception as error:
                 answer = self._failure(error)
-        return [protocol.to_json(answer)]
+        return [to_json(answer)]
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         return [
@@ -114,16 +115,16 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
         self._applied.stop()
         finished = self._admission.close(timeout_seconds)
         self._shard.close()
-        self._door.close()
+        self._limiter.close()
         return finished
 
     def shutdown(self) -> None:
-        self._door.close()
+        self._limiter.close()
         super().shutdown()
 
     def _check_opening(self, opening: Opening) -> None:
         if opening.incarnation != self._incarnation:
-            raise StoreError(
+            raise StoreUnavailableError(
                 f"it was started again and holds the state after step {self._shard.committed_step}; "
                 "resume the run from there"
             )
@@ -131,12 +132,14 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             self._applied.check_run(opening.run)
             self._applied.check_worker(opening.worker or 0)
 
-    def _serve_read(self, opening: Opening, context: Any, messages: Messages, writer: Any, visitor: Connection) -> None:
+    def _serve_read(
+        self, opening: Opening, context: Any, messages: Messages, writer: Any, connection: Connection
+    ) -> None:
         for batch, header in messages:
             self._counters.add(requests=1)
             try:
                 self._admission.limits.check_rows(batch.num_rows)
-                with self._admission.request(read_bytes(batch.num_rows, self._shard.layout)):
+                with self._admission.request(requests.read_bytes(batch.num_rows, self._shard.layout)):
                     rows, expected = requests.ids_of(batch, opening.kind, self._shard.layout)
                     guard = None
                     if expected is not None:
@@ -149,13 +152,13 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                             is_gone=context.is_cancelled,
                             run=opening.run,
                         )
-                    self._reply(rows, guard, writer, visitor)
+                    self._reply(rows, guard, writer, connection)
             except flight.FlightError:
                 raise  # the client is gone
             except Exception as error:
                 self._refuse(writer, error)
 
-    def _reply(self, rows: Any, guard: Guard | None, writer: Any, visitor: Connection) -> None:
+    def _reply(self, rows: Any, guard: Guard | None, writer: Any, connection: Connection) -> None:
         chunk = protocol.chunk_rows(len(rows), self._shard.layout)
         for begin in range(0, len(rows), chunk):
             piece = rows[begin : begin + chunk]
@@ -165,11 +168,11 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             else:
                 expected = guard.expected[begin : begin + chunk]
                 self._rows.read_guarded(piece, replace(guard, expected=expected), out)
-            with self._door.sending(visitor):
+            with self._limiter.sending(connection):
                 writer.write_batch(batch)
 
     def _serve_write(
-        self, opening: Opening, context: Any, messages: Messages, writer: Any, visitor: Connection
+        self, opening: Opening, context: Any, messages: Messages, writer: Any, connection: Connection
     ) -> None:
         """Rows are assigned chunk by chunk; the last chunk is answered, with the first thing that went wrong if any."""
         failure: Exception | None = None
@@ -178,7 +181,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             try:
                 if failure is None:
                     self._admission.limits.check_rows(batch.num_rows)
-                    with self._admission.request(write_bytes(batch.nbytes)):
+                    with self._admission.request(requests.write_bytes(batch.nbytes)):
                         self._write(opening, batch, last, step)
             except Exception as error:
                 failure = error
@@ -200,7 +203,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             # Only now, when every row of the step is in the store.
             self._applied.raise_to(opening.run, opening.worker or 0, step)
 
-    def _messages(self, reader: Any, visitor: Connection) -> Messages:
+    def _messages(self, reader: Any, connection: Connection) -> Messages:
         """Batches and headers until the client closes the connection or goes away."""
         while True:
             try:
@@ -215,7 +218,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             yield message.data, requests.parse_content(message.app_metadata.to_pybytes())
             # Only now: a message takes memory until the request is over, also one that is refused.
             del message
-            self._door.read(visitor, num_bytes)
+            self._limiter.read(connection, num_bytes)
 
     def _describe(self, content: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -267,8 +270,8 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             "connections": self._admission.connections,
             "requests_now": self._admission.requests_now,
             "bytes_in_flight": self._admission.bytes_in_flight,
-            "sockets": self._door.num_connections,
-            "connections_cut": self._door.num_cut,
+            "sockets": self._limiter.num_connections,
+            "connections_cut": self._limiter.num_cut,
             "limits": asdict(self._admission.limits),
             "run": self._applied.run,
             "watermarks": list(self._applied.watermarks),
@@ -282,8 +285,8 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
         self._counters.add(refused=1)
         if not isinstance(error, (BusyError, ForeseeError)):
             traceback.print_exception(error, file=sys.stderr)
-        return protocol.failure_header(error)
+        return failure_header(error)
 
 
 def _send(writer: Any, header: dict[str, Any]) -> None:
-    writer.write_metadata(protocol.to_json(header))
+    writer.write_metadata(to_json(header))

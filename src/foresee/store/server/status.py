@@ -23,6 +23,7 @@ from foresee.errors import ConfigError
 from foresee.rpc.limits import Limits
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.remote.shards import scatter
+from foresee.store.server.requests import connection_rules
 from foresee.store.server.shard import Shard, Share, memory_shard
 
 
@@ -95,7 +96,7 @@ class Counters:
 
 CONNECTION_BYTES = 512 << 10
 """Of a connection with a call on it: its thread, and what gRPC keeps for it."""
-STRANGER_BYTES = 1 << 20
+UNAUTHENTICATED_BYTES = 1 << 20
 """Of a connection that may begin calls with a few kilobytes, and nothing else."""
 SERVING_BYTES = 48 << 20
 """What the libraries take with the first requests: threads, pools, buffers of their own."""
@@ -137,14 +138,14 @@ def warm_up() -> None:
 
 def footprint(shard: Shard, limits: Limits, *, in_memory: bool) -> Footprint:
     """What a server of this shard takes at most, under these limits."""
-    rules = limits.rules(shard.layout)
+    rules = connection_rules(limits, shard.layout)
     share = 1 + ALLOCATOR_SHARE
     return Footprint(
         process=used_bytes() + SERVING_BYTES,
         rows=shard.num_rows * shard.layout.row_bytes + shard.num_rows // 8 if in_memory else 0,
         requests=int(share * limits.bytes_in_flight_max),
         arriving=int(share * rules.unread_total_bytes_max),
-        connections=rules.connections_max * CONNECTION_BYTES + rules.strangers_max * STRANGER_BYTES,
+        connections=rules.connections_max * CONNECTION_BYTES + rules.unauthenticated_max * UNAUTHENTICATED_BYTES,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from foresee.base.arrays import Float32, Int32, Int64
-from foresee.errors import ForeseeError, StoreError
+from foresee.errors import ForeseeError, StoreUnavailableError
 from foresee.store.commits import Discard, GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Layout, Rows
 from foresee.store.memory import MemoryStore, PreImages
@@ -202,7 +202,7 @@ class Server(Process):
     def _check(self, request: ReadRequest | WriteRequest) -> None:
         """What a connection is asked when it is opened."""
         if request.incarnation != self.service.incarnation:
-            raise StoreError("it was started again; resume the run")
+            raise StoreUnavailableError("it was started again; resume the run")
         self.applied.check_run(request.run)
 
     def _look_at_parked(self) -> None:
