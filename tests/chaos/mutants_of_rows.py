@@ -22,7 +22,7 @@ from foresee.store.server import rows as server_rows
 from foresee.store.server.applied import Applied
 from foresee.testing.simulation import trainer
 
-_sum, _update, _deliver = protocol.sum_in_worker_order, ExchangeProtocol.update, ExchangeProtocol.receive_rows
+_sum, _update, _receive = protocol.sum_in_worker_order, ExchangeProtocol.update, ExchangeProtocol.receive_rows
 
 
 def _all_ready(rows: Int64, expected: Int32, found: Int32, all_applied: bool) -> Any:
@@ -67,10 +67,10 @@ def _update_at_once(self: ExchangeProtocol, *arguments: Any) -> Iterator[Any]:
         answer = None if isinstance(request, FinishBackground) else (yield request)
 
 
-def _deliver_early(self: ExchangeProtocol, step: int, cache: Any) -> None:
+def _receive_early(self: ExchangeProtocol, step: int, cache: Any) -> None:
     """Takes whatever has arrived, also what is for the step after."""
     for deadline in sorted(self._arrivals):
-        _deliver(self, deadline, cache)
+        _receive(self, deadline, cache)
 
 
 def _adopt_as_stored(self: SlotTable, slots: Int32, rows: Int64) -> None:
@@ -140,7 +140,7 @@ ROW_MUTANTS = [
     ),
     Mutant(
         name="rows arrive early", rule="A row takes its slot when its step begins, not when it arrives.",
-        judge=judges.schedules, patch=lambda: [mock.patch.object(ExchangeProtocol, "deliver", _deliver_early)],
+        judge=judges.schedules, patch=lambda: [mock.patch.object(ExchangeProtocol, "receive_rows", _receive_early)],
     ),
     Mutant(
         name="commit without a flush", rule="Rows in caches are at the servers before a commit.",
