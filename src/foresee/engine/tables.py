@@ -3,13 +3,8 @@
     tables = Tables.on_disk("tables", log, dim=64, optimizer=RowwiseAdagrad(lr=0.05))
 
 Every categorical feature of the log has a table; all rows have one width. Stores with equal layouts start with equal
-bytes, whether in memory or on disk.
-
-What tables were trained on: a short list that is kept with their commits.
-
-In: the document beside the rows (`sources.json`) and the step of the last commit. Out: the source that the commit was
-trained on, and the document with one source more. An entry counts once a later step is committed: it is written before
-that, and one whose steps never were committed says nothing.
+bytes, wherever they are. With their commits tables keep a short list of what they were trained on (`sources.json`): an
+entry is written before its steps are committed, and counts once a later step is.
 """
 
 from __future__ import annotations

@@ -1,20 +1,10 @@
-"""A disk that stops at a chosen call, and forgets what was not synced.
+"""Disks for tests: one that stops at a chosen call, one that is looked at after every operation.
 
-In: the number of the call at which the power goes. Out: a folder as the disk would hold it afterwards. Real files hold
-the present content; beside it the fake remembers what each file held at its last sync. `lose_unsynced` then mixes the
-two sector by sector, at random, as a disk may have written any of them; a rename whose folder was not synced happens or
-does not. What survives all of that survives a power cut. Syncs reach no real disk, so tests are quick.
-
-A disk that is looked at after every operation: what would be left of it if the power went now?
-
-In: a folder in which a program works through `Files`. Out: at every operation, images of the folder (`Image`) as a
-power cut may leave it, each to be written somewhere and opened. One run of a program gives its crash at every point,
-and any number of ways in which each can end.
-
-The model is hostile. Bytes of a file that were not synced are there or not, sector by sector; the sector that was being
-written may be torn. A name that was made, replaced or removed since its folder was synced is there as before or as
-after, each name for itself. Only `sync` of a file keeps its bytes, and only that of a folder its names. What is seen as
-present is what a killed process leaves (the machine goes on).
+In: a folder in which a program works through `Files`. Out: the folder as a power cut may leave it. `FakeDisk` stops at
+a call and mixes what was synced with what was not (`lose_unsynced`); the other gives images (`Image`) at every
+operation, so one run of a program is its crash at every point. The model is hostile: bytes that were not synced are
+there or not, sector by sector, and the one being written may be torn; a name that was made, replaced or removed since
+its folder was synced is as before or as after, each for itself. Syncs reach no real disk, so tests are quick.
 """
 
 from __future__ import annotations
