@@ -9,11 +9,12 @@ import sys
 import pytest
 
 import foresee
+import foresee.testing
 
 PUBLIC = {
     "SGD", "Adagrad", "Batches", "ClickLog", "EmbeddingBagConfig", "EmbeddingBags", "ForeseeError", "LazyAdam",
-    "RowwiseAdagrad", "Run", "Step", "Tables", "checkpoint", "fetches_by_cache", "load_exported", "lookahead",
-    "models", "steps",
+    "Optimizer", "Planner", "RowwiseAdagrad", "Run", "Source", "Step", "Store", "StoreKind", "Tables", "checkpoint",
+    "fetches_by_cache", "load_exported", "lookahead", "models", "register_optimizer", "register_store", "steps",
 }  # fmt: skip
 
 
@@ -41,6 +42,11 @@ def test_every_public_method_is_documented(name: str) -> None:
     methods = [key for key, value in own.items() if inspect.isfunction(value) or isinstance(value, classmethod)]
     bare = [key for key in methods if not inspect.getdoc(getattr(thing, key))]
     assert not bare, f"foresee.{name}: not documented: {', '.join(bare)}"
+
+
+@pytest.mark.parametrize("name", foresee.testing.__all__)
+def test_every_suite_is_documented(name: str) -> None:
+    assert len(inspect.getdoc(getattr(foresee.testing, name)) or "") > 20
 
 
 def test_the_docstring_shows_the_loop() -> None:

@@ -27,13 +27,17 @@ if TYPE_CHECKING:
     from foresee.custom_data.bags import EmbeddingBagConfig, EmbeddingBags
     from foresee.custom_data.batches import Batches
     from foresee.data import ClickLog
+    from foresee.data.source import Source
     from foresee.engine.loop import Run
-    from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, RowwiseAdagrad
+    from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad, register_optimizer
     from foresee.engine.step import Step
     from foresee.engine.tables import Tables
+    from foresee.plan.record import Planner
     from foresee.run import checkpoint
     from foresee.run.serving.exported import load_exported
     from foresee.run.steps import lookahead, steps
+    from foresee.store.contract import Store
+    from foresee.store.registry import StoreKind, register_store
 
 __version__ = "0.1.0"
 
@@ -46,15 +50,22 @@ __all__ = [
     "EmbeddingBags",
     "ForeseeError",
     "LazyAdam",
+    "Optimizer",
+    "Planner",
     "RowwiseAdagrad",
     "Run",
+    "Source",
     "Step",
+    "Store",
+    "StoreKind",
     "Tables",
     "checkpoint",
     "fetches_by_cache",
     "load_exported",
     "lookahead",
     "models",
+    "register_optimizer",
+    "register_store",
     "steps",
 ]
 
@@ -66,13 +77,20 @@ _HOMES = {
     "EmbeddingBagConfig": "foresee.custom_data.bags",
     "EmbeddingBags": "foresee.custom_data.bags",
     "LazyAdam": "foresee.engine.optimizers",
+    "Optimizer": "foresee.engine.optimizers",
+    "Planner": "foresee.plan.record",
     "RowwiseAdagrad": "foresee.engine.optimizers",
     "Run": "foresee.engine.loop",
+    "Source": "foresee.data.source",
     "Step": "foresee.engine.step",
+    "Store": "foresee.store.contract",
+    "StoreKind": "foresee.store.registry",
     "Tables": "foresee.engine.tables",
     "fetches_by_cache": "foresee.analysis.planning",
     "load_exported": "foresee.run.serving.exported",
     "lookahead": "foresee.run.steps",
+    "register_optimizer": "foresee.engine.optimizers",
+    "register_store": "foresee.store.registry",
     "steps": "foresee.run.steps",
 }
 

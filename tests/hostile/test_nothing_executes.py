@@ -44,6 +44,7 @@ WAITS_WITH_A_REASON = {
     "rpc/endpoint.py": "its own thread: woken by whoever watches, and ended by close",
     "store/server/rows.py": "held for one piece of rows, never while a request waits",
     "testing/simulation/trainer.py": "one thread, simulated: nobody waits, and steps in hand are bounded by the plan",
+    "testing/commit_suites.py": "a thread of a test, which has a timeout of its own",
     "testing/store_suite.py": "a thread of a test, which has a timeout of its own",
     "testing/thread_mesh.py": "threads of a test, which has a timeout of its own",
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ from remote_servers import Server, Servers, wait_until
 from foresee.base.arrays import Int64
 from foresee.errors import LostWriteError, StaleReadError, StoreUnavailableError, UsageError
 from foresee.plan.record import NOTHING_BEFORE, UNKNOWN_VERSION
-from foresee.store.contract import Rows
+from foresee.store.contract import GuardedStore, Layout, Rows
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import ask_status
 from foresee.store.server import EmbeddingServer, Share
 from foresee.store.server.applied import not_ready
 from foresee.store.server.shard import Shard
+from foresee.testing import GuardedStoreSuite
 from foresee.testing.store_suite import SUITE_LAYOUT, assert_same, ids, initial_rows, random_rows, read_rows
 
 
@@ -62,6 +64,15 @@ def parked(processes: list[Server]) -> int:
 
 def when_parked(processes: list[Server], number: int = 1) -> None:
     wait_until(lambda: parked(processes) >= number, f"parking of {number} reads")
+
+
+class TestWorkersOfTwoServers(GuardedStoreSuite):
+    @pytest.fixture(autouse=True)
+    def _servers(self, processes: list[Server]) -> None:
+        self.processes = processes
+
+    def make_workers(self, folder: Path, layout: Layout, num_workers: int) -> Sequence[GuardedStore]:
+        return [open_worker(self.processes, worker) for worker in range(num_workers)]
 
 
 def test_a_ready_read_does_not_wait(workers: list[RemoteStore]) -> None:

@@ -99,7 +99,7 @@ class RawChunk:
 
 
 class Source(Protocol):
-    """A raw log."""
+    """A raw log, as `foresee prepare` reads it: its files, its columns, and its samples as chunks of cells."""
 
     @property
     def name(self) -> str:

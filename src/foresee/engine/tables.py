@@ -3,8 +3,8 @@
     tables = Tables.on_disk("tables", log, dim=64, optimizer=RowwiseAdagrad(lr=0.05))
 
 Every categorical feature of the log has a table; all rows have one width. Stores with equal layouts start with equal
-bytes, whether in memory or on disk. `sources.json` beside the rows lists what they were trained on; an entry is written
-before its steps and counts once a later step is committed.
+bytes, wherever they are. With their commits tables keep a short list of what they were trained on (`sources.json`): an
+entry is written before its steps are committed, and counts once a later step is.
 """
 
 from __future__ import annotations

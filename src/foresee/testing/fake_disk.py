@@ -1,12 +1,10 @@
-"""Disks that lose power: one stops at a chosen call, the other is looked at after every operation.
+"""Disks for tests: one that stops at a chosen call, one that is looked at after every operation.
 
-In: a folder in which a program works through `Files`, and where to stop. Out: the folder as a power cut may leave it;
-the second gives such images (`Image`) at every operation, so one run of a program is its crash at every point.
-
-The model is hostile. Bytes of a file that were not synced are there or not, sector by sector; the sector that was being
-written may be torn. A name that was made, replaced or removed since its folder was synced is there as before or as
-after, each name for itself. Only `sync` of a file keeps its bytes, and only that of a folder its names. Syncs reach no
-real disk, so tests are quick.
+In: a folder in which a program works through `Files`. Out: the folder as a power cut may leave it. `FakeDisk` stops at
+a call and mixes what was synced with what was not (`lose_unsynced`); the other gives images (`Image`) at every
+operation, so one run of a program is its crash at every point. The model is hostile: bytes that were not synced are
+there or not, sector by sector, and the one being written may be torn; a name that was made, replaced or removed since
+its folder was synced is as before or as after, each for itself. Syncs reach no real disk, so tests are quick.
 """
 
 from __future__ import annotations

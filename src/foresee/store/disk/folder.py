@@ -1,14 +1,10 @@
-"""Making a table folder, and having it for oneself.
+"""A table folder: made whole, had for oneself, and looked at with numpy.
 
 In: a folder and a layout. Out: a folder that is complete or not there at all, and a lock that ends with its process.
 Space is checked for what is certain to be needed and no more: the arrays are sparse, and a run may never touch most
-rows of a table that would not fit.
-
-One table of a folder as a plain numpy array, for whoever wants to look.
-
-In: a table folder and a table's name. Out: a read-only memory map with the fields value, state and version, as of the
-last commit. Rows that were never written read as zeros here, with version 0: only a store knows their initial values
-(`DiskStore.initialise_all` writes them). The array changes while a store commits to the folder.
+rows of a table that would not fit. `open_table` gives one table as a read-only memory map with the fields value, state
+and version, as of the last commit; it changes while a store commits. Rows that were never written read as zeros there:
+only a store knows their initial values (`DiskStore.initialise_all` writes them).
 """
 
 from __future__ import annotations

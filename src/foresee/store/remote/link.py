@@ -1,14 +1,10 @@
-"""One open connection to a server: a request, then its reply, then the next.
-
-In: rows to ask for or to assign. Out: chunks of rows, or the news that all are applied. Used by one thread at a time.
-`clean` says whether the last reply was read to its end: a connection that is not clean cannot be used again.
-
-Everything between this process and one server: its connections, the deadline of each request, and retries.
+"""Everything between this process and one server: its connections, the deadline of each request, and retries.
 
 In: requests for this server's rows, from any thread. Out: rows, or a sentence that names the server. A read takes an
-idle connection or opens another, up to a bound; writes have one of their own and go in order. A dropped connection is
-opened again a few times within the deadline: reads change nothing and writes assign, so sending twice is harmless. A
-server that was started again is not the same server, and says so.
+idle connection or opens another, up to a bound; writes have one of their own and go in order. A connection has one
+request at a time, and is used again only if its last reply was read to the end (`clean`). A dropped one is opened again
+a few times within the deadline: reads change nothing and writes assign, so sending twice is harmless. A server that was
+started again is not the same server, and says so.
 """
 
 from __future__ import annotations

@@ -1,18 +1,10 @@
-"""Asks a server how it is.
+"""How a run begins at its servers: they belong together, go to one commit, and give up everything after it.
 
-In: an address. Out: the numbers of the `status` action, or a sentence that names the server.
-
-How a run begins at its servers: all of them go to one commit, and give up everything after it.
-
-In: the addresses of all servers, a name for this start of all trainers, and the steps whose dense half is there. Out:
-the step at which all servers are now. Trainers may be started before their servers: who is not up yet is waited for, a
-while. Servers stay up: one that still holds rows of an interrupted run rolls them back,
-and one that has only prepared the commit settles it. Worker 0 does this before any trainer joins.
-
-Servers that are used together have to belong together.
-
-In: what each server says of itself, and the layout a run wants. Out: the layout and the committed step of all of them,
-or a sentence that names the servers, both values, and what to do.
+In: the addresses of all servers, the layout of the run, a name for this start of all trainers, and the steps whose
+dense half is there. Out: the step at which all servers are now, or a sentence that names the servers, what they say and
+what to do. A server that is not up yet is waited for, a while. One that holds rows of an interrupted run rolls them
+back, and one that has only prepared the commit settles it. Worker 0 does this before any trainer joins. `ask_status`
+gives the numbers of one server.
 """
 
 from __future__ import annotations

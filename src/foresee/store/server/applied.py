@@ -2,13 +2,10 @@
 
 In: the write-backs of each worker as they are applied (never when they arrive). Out: for a read, whether the rows it
 found are the ones it may see. A row whose version the plan knows is ready when the stored version equals it; if it is
-older although every worker has applied its write-backs up to the step the read names, its write-back was lost, and the
-read says so at once. A row the plan has forgotten is ready when all of these are applied. There is no barrier: a read
-waits for its own rows, and nobody else waits for it.
-
-A run is one start of all trainers. It begins when worker 0 opens it at a commit, or, for who has nothing to go back
-to, when its first trainer joins. Who still writes for an older run is refused, so a trainer that was given up cannot
-disturb the next run.
+older although all write-backs up to the step that the read names are applied, it was lost, and the read says so at
+once. A row the plan has forgotten is ready when all of these are applied. There is no barrier: a read waits for its own
+rows only. A run is one start of all trainers: it begins when worker 0 opens it at a commit, or when its first trainer
+joins, and who still writes for an older run is refused.
 """
 
 from __future__ import annotations
