@@ -1,22 +1,9 @@
-"""Planning without training: what a plan would move, for this planner and beside it for the others.
+"""Planning without training: what a plan would move, for this planner and beside it for others, and what a cache saves.
 
-In: a stream of batches and the header of a plan. Out: records, or the counters of several planners on the same steps
-and the same cache, or a curve of fetches over cache sizes. Opens no tables and writes nothing.
-
-Which features are worth the time that placement takes to look at them, measured on the beginning of a log.
-
-In: a stream and the header of a plan for several workers. Out: for each position of a lookup in a sample (with one id a
-feature: for each feature), best first, what routing can save there and how long placement takes with it and all before
-it. Nothing is planned with it here: the choice is a parameter of the plan, which stays a function of its inputs.
-
-How many rows a cache of each size would fetch, before anything is trained.
-
-    for cache_rows, fetched in fetches_by_cache(batches).items():
-        print(f"{cache_rows:>10,} rows in the cache: {fetched:,.0f} fetched a step")
-
-In: a person's own batches, or the stream of a log. Out: rows fetched a step by the lookahead planner, for sizes from
-the smallest cache that works to one that holds every row. Plans the first steps and opens no tables. For a prepared log
-`foresee plan` shows the same beside other policies.
+In: a stream of batches and the header of a plan. Out: records; or the counters of several policies on the same steps
+and in the same cache; or fetches over cache sizes (`curve`, and `fetches_by_cache` for a person's own batches); or, for
+several workers, what routing by each feature can save and how long placement takes with it (`measure`). Opens no tables
+and writes nothing. What `measure` finds is a parameter of a plan, which stays a function of its inputs.
 """
 
 from __future__ import annotations
@@ -34,18 +21,15 @@ from foresee.data.batch import Batch, BatchStream
 from foresee.engine.loop import make_header
 from foresee.engine.planned_step import accesses_of, too_large
 from foresee.errors import DataError, PlanError
-from foresee.plan import make_planner, planned_from
+from foresee.plan import make_planner, planned_from, trainable
 from foresee.plan.check import Verdict, check
 from foresee.plan.count import count
+from foresee.plan.policies import DEFAULT
 from foresee.plan.ranked_eviction import BatchTooLargeError
-from foresee.plan.record import Accesses, Counters, Header, Record
+from foresee.plan.record import Accesses, Counters, Header, Planner, Record
 from foresee.plan.workers.ownership import Ownership
-from foresee.plan.workers.placement import LocationAware, Placement, Scene, location_aware
-from foresee.plan.workers.positions import rank_positions
+from foresee.plan.workers.placement import LocationAware, Placement, Scene, location_aware, rank_positions
 
-COMPARED = ("lookahead", "none", "lru", "lfu", "static", "belady")
-COMPARED_FOR_MANY = ("lookahead", "none")
-"""What the engine can train with several workers; `comparison` has the protocols of others."""
 CURVE_POINTS = 8
 PENDING_ROWS_MIN = 1 << 20
 
@@ -85,11 +69,16 @@ def planned_records(stream: BatchStream, header: Header, advance: Advance | None
 
     planner, begun = make_planner(header, accesses), planned_from(header)
     num_steps = header.first_step + header.num_steps - begun
-    for step, touched in enumerate(map(accesses_of, islice(stream.batches(begun), num_steps)), start=begun):
-        try:
-            yield from planner.push(touched)
-        except BatchTooLargeError as error:
-            raise too_large(step, error.num_distinct, error.capacity_rows, stream) from None
+    try:
+        yield from driven(planner, map(accesses_of, islice(stream.batches(begun), num_steps)), advance)
+    except BatchTooLargeError as error:
+        raise too_large(error.step, error.num_distinct, error.capacity_rows, stream) from None
+
+
+def driven(planner: Planner, steps: Iterable[Accesses], advance: Advance | None = None) -> Iterator[Record]:
+    """The records of some steps, as they are decided: every plan that is counted or compared is made here."""
+    for accesses in steps:
+        yield from planner.push(accesses)
         if advance is not None:
             advance()
     yield from planner.finish()
@@ -123,14 +112,14 @@ def proved(
 
 def same_for(header: Header, planner: str, *, num_steps: int, capacity_rows: int | None = None) -> Header:
     """The header of another planner for the first steps, in the same cache or another one."""
-    parameters = header.parameters if planner == header.planner else {**header.parameters, "window_steps": None}
+    options = header.options if planner == header.planner else replace(header.options, window_steps=None)
     capacity = header.capacity_rows if capacity_rows is None else capacity_rows
-    return replace(header, planner=planner, parameters=parameters, num_steps=num_steps, capacity_rows=capacity)
+    return replace(header, planner=planner, options=options, num_steps=num_steps, capacity_rows=capacity)
 
 
 def compared(header: Header) -> tuple[str, ...]:
-    """The planners to put beside the header's, which comes first."""
-    return tuple(dict.fromkeys([header.planner, *(COMPARED if header.num_workers == 1 else COMPARED_FOR_MANY)]))
+    """The planners to put beside the header's, which comes first; `comparison` has those that only compare."""
+    return tuple(dict.fromkeys([header.planner, DEFAULT.name, *trainable(header.num_workers)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +158,9 @@ def curve(
     stream: BatchStream, header: Header, capacities: Sequence[int], advance: Advance | None = None
 ) -> dict[str, list[int]]:
     """For each planner the rows it fetches at each capacity; windows follow the cache, whatever the header's is."""
-    free = replace(header, parameters={**header.parameters, "window_steps": None})
+    free = replace(header, options=replace(header.options, window_steps=None))
     fetched: dict[str, list[int]] = {}
-    for planner in COMPARED if header.num_workers == 1 else COMPARED_FOR_MANY:
+    for planner in dict.fromkeys([DEFAULT.name, *trainable(header.num_workers)]):
         headers = [
             same_for(free, planner, num_steps=stream.num_steps, capacity_rows=capacity) for capacity in capacities
         ]
@@ -262,5 +251,5 @@ def fetches_by_cache(stream: BatchStream, *, num_steps: int = STEPS) -> dict[int
         raise DataError("there is no batch to plan; give batches, or a log with more samples than a batch")
     kept = _Read(read, stream.num_rows)
     sizes = curve_capacities(demand_of(read), capacity_rows=0)
-    headers = [make_header(kept, planner="lookahead", cache_rows=size) for size in sizes]
+    headers = [make_header(kept, planner=DEFAULT.name, cache_rows=size) for size in sizes]
     return {size: counters_of(kept, it).num_fetched / len(read) for size, it in zip(sizes, headers, strict=True)}

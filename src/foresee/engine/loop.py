@@ -41,7 +41,7 @@ from foresee.engine.torch_cache import TorchCache
 from foresee.errors import ConsistencyError, PlanError, UsageError
 from foresee.plan import WINDOW_BYTES
 from foresee.plan.count import Counting, num_unused
-from foresee.plan.record import Counters, Header, Record
+from foresee.plan.record import Counters, Header, PlannerOptions, Record
 from foresee.run.sources import enter
 
 FETCH_AHEAD_STEPS = 8
@@ -295,7 +295,7 @@ def lookahead(
 
     batch_size, epochs, seed: of a log; batches of one's own have theirs.
     cache_rows: slots of the cache; at least the distinct rows of the largest batch.
-    planner: any of `foresee.plan.PLANNERS`; all give the same bytes, with more or fewer rows moved.
+    planner: any of `foresee.plan.trainable()`; all give the same bytes, with more or fewer rows moved.
     window_steps: a fixed lookahead as in the Bagpipe paper, instead of all that the cache can use.
     window_bytes: what the batches that the planner looks at may take; left out, 2 GB, and as much as window_steps need.
     record: a folder into which the run records itself, for `foresee report` and `foresee watch`.
@@ -354,14 +354,14 @@ def make_header(
         raise PlanError(f"a cache of {cache_rows} rows cannot hold anything; give at least one batch's distinct rows")
     return Header(
         planner=planner,
-        parameters={
-            "window_steps": window_steps,
-            "window_bytes": WINDOW_BYTES if window_bytes is None and window_steps is None else window_bytes,
-            "remember_versions": int(remember_versions),
-            "placement": placement,
-            "placement_positions": None if placement_positions is None else ",".join(map(str, placement_positions)),
-            "planned_from": planned_from,
-        },
+        options=PlannerOptions(
+            window_steps=window_steps,
+            window_bytes=WINDOW_BYTES if window_bytes is None and window_steps is None else window_bytes,
+            remember_versions=remember_versions,
+            placement=placement,
+            placement_positions=None if placement_positions is None else tuple(placement_positions),
+            planned_from=planned_from,
+        ),
         num_workers=num_workers,
         capacity_rows=cache_rows,
         num_rows=stream.num_rows,

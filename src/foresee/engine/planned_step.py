@@ -19,7 +19,7 @@ from foresee.engine.kernels import LookupOrder, order_lookups
 from foresee.errors import PlanError, UsageError
 from foresee.plan import make_planner, planned_from
 from foresee.plan.ranked_eviction import BatchTooLargeError
-from foresee.plan.record import Accesses, Header, Planner, Record
+from foresee.plan.record import Accesses, Header, Planner, Record, refuse_compared
 from foresee.plan.row_table import checksum_of
 
 
@@ -111,6 +111,7 @@ def _own(batch: Batch, record: Record) -> Batch:
 
 
 def _work(batch: Batch, record: Record, pooling: Pooling, batch_size: int, looked_ahead_steps: int = 0) -> PlannedStep:
+    refuse_compared(record, "run")
     order = order_lookups(record.inverse, len(record.unique), bag_offsets=batch.bag_offsets, mean=pooling.mean)
     return PlannedStep(batch, record, order, batch_size, looked_ahead_steps)
 

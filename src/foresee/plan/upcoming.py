@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from foresee.base.arrays import Int32
+from foresee.plan.record import Header
 
 WINDOW_STEPS = 4096
 WINDOW_BYTES = 2 << 30
@@ -27,6 +28,14 @@ NOBODY = -1
 def bytes_in_window(num_lookups: int, num_distinct: int) -> int:
     """What one batch takes, at most: as if no other batch of the window had its rows."""
     return num_lookups * LOOKUP_BYTES + num_distinct * (NEXT_USE_BYTES + ROW_TABLE_BYTES)
+
+
+def window_bytes(header: Header) -> int | None:
+    """What the batches of the window may take; nothing bounds a window whose length was fixed, unless it is asked."""
+    options = header.options
+    if options.window_bytes is not None:
+        return options.window_bytes
+    return WINDOW_BYTES if options.window_steps is None else None
 
 
 class NextUses:

@@ -1,12 +1,8 @@
 """A comparison of policies as CSV and as a page: curves over cache size and trainers, bars for each policy, a table.
 
-In: the records of `foresee compare`, one mapping for each policy, number of trainers and cache. Out: text, or a file. A
-figure that does not exist is None in a record, empty in the CSV, missing in a chart and a dash in the table.
-Never: numbers that are not in the records.
-
-A comparison as `foresee compare --csv` wrote it, read again: for a page made later, or elsewhere.
-
-In: a CSV file with the columns of `comparison`. Out: the records that the page is drawn from; an empty cell is None.
+In: the records of `foresee compare`, one mapping for each policy, number of trainers and cache, or a CSV of them that
+it wrote (`read_comparison`), for a page made later or elsewhere. Out: text, or a file. A figure that does not exist is
+None in a record, empty in the CSV, missing in a chart and a dash in the table. Never: numbers not in the records.
 """
 
 from __future__ import annotations

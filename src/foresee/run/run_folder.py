@@ -258,7 +258,7 @@ def _identity(path: Path) -> dict[str, Any]:
 
 def plan_origin(folder: RunFolder, header: Header) -> int | None:
     """The first step of the plan that the header belongs to; None if where it begins makes no difference."""
-    if header.num_workers == 1 or header.parameters.get("placement") == "contiguous":
+    if header.num_workers == 1 or header.options.placement == "contiguous":
         return None
     settings, path = _settings(header), folder.path / PLAN_FILE
     known = _read(path.read_bytes()) if path.exists() else None
@@ -274,7 +274,7 @@ def plan_origin(folder: RunFolder, header: Header) -> int | None:
 
 def _settings(header: Header) -> dict[str, Any]:
     """Everything a plan follows from, beside the log."""
-    parameters = {name: value for name, value in header.parameters.items() if name != "planned_from"}
+    parameters = {name: value for name, value in header.options.to_dict().items() if name != "planned_from"}
     return {
         "planner": header.planner, "parameters": parameters, "num_workers": header.num_workers,
         "capacity_rows": header.capacity_rows, "fetch_ahead_steps": header.fetch_ahead_steps,

@@ -1,15 +1,10 @@
-"""Rows by the names a person uses: TABLE:ID as the prepared log numbers them, TABLE:=VALUE as the raw log wrote them.
+"""The two questions a person asks of a plan, answered from the run's configuration alone; rows go by their names.
 
-In: an opened log and such a name. Out: the row, and for any row its name, with the raw value where the log kept one.
-A plain number is a row id as it stands in plans and in messages. What cannot be found is a DataError that says what
-the log has instead.
-
-The two questions a person asks of a plan, answered from the run's configuration alone.
-
-In: a `RunPlan`, made from a configuration, and a row's name or a step. Out: a `RowLife` or a `StepAccount`. The plan is
-the run's own: the kept file if the configuration names one, else planned again from the log, which gives the same
-records every time. A run that was resumed began with an empty cache where it went on; the answer here is that of a run
-that never stopped.
+In: a `RunPlan`, made from a configuration, and a row or a step. A row is TABLE:ID as the prepared log numbers it,
+TABLE:=VALUE as the raw log wrote it, or a plain number as it stands in plans (`RowNames`); what cannot be found is a
+DataError that says what the log has instead. Out: a `RowLife` or a `StepAccount`. The plan is the run's own: the saved
+one if the configuration names one, else planned again from the log, which gives the same records every time. A run that
+was resumed began with an empty cache where it went on; the answer here is that of a run that never stopped.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
 from foresee.engine.plan_file import PlanFile
 from foresee.errors import DataError, PlanError
-from foresee.plan import WINDOW_STEPS
+from foresee.plan import find
 from foresee.plan.record import Header
 from foresee.run.build import open_log, plan_header, saved_plan, train_stream
 from foresee.run.config import RunConfig
@@ -118,10 +113,6 @@ class RowNames:
         return self._vocabularies[table]
 
 
-FORESIGHTED = ("lookahead", "belady")
-"""Planners that give up the row whose next use is farthest."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """A run's plan, ready to be played through."""
@@ -139,7 +130,7 @@ class RunPlan:
         if file is None:
             header = plan_header(config, log, stream)
             # Versions change no decision, and without them nothing says when a fetched row was last used.
-            header = replace(header, parameters={**header.parameters, "remember_versions": 1})
+            header = replace(header, options=replace(header.options, remember_versions=True))
             return cls(header, stream, RowNames(log), None)
         return cls(file.header, stream, RowNames(log), file)
 
@@ -182,7 +173,7 @@ def _follower_of(plan: RunPlan, row: int) -> RowFollower:
         first_step=header.first_step,
         num_steps=header.num_steps,
     )
-    foresighted = header.planner in FORESIGHTED
+    foresighted = find(header.planner).foresight_steps != 0
     return RowFollower(life, keeps_expired=life.window_steps is None, knows_the_future=foresighted)
 
 
@@ -212,17 +203,17 @@ def explain_step(plan: RunPlan, step: int, *, advance: Advance | None = None) ->
 
 def _fixed_window(header: Header) -> int | None:
     """Steps after which a row without a known use leaves at once; None: rows stay until their slots are needed."""
-    if header.planner == "none":
+    policy = find(header.planner)
+    if policy.keeps_nothing:
         return 0
-    if header.planner != "lookahead" or header.num_workers > 1:
+    if not policy.foresight_steps or header.num_workers > 1:
         return None
-    window = header.parameters.get("window_steps")
-    return None if window is None else int(window)
+    return header.options.window_steps
 
 
 def _window_of(header: Header) -> int | None:
-    """How far a kept plan's planner read ahead; None: to the end."""
+    """How far a saved plan's planner read ahead; None: to the end."""
     fixed = _fixed_window(header)
     if fixed is not None:
         return fixed - 1
-    return {"lookahead": WINDOW_STEPS, "belady": None}.get(header.planner, 0)
+    return find(header.planner).foresight_steps

@@ -1,19 +1,10 @@
-"""What a row costs a processor, timed on this machine in a moment: a store reads and writes it, a cache copies it.
+"""A cluster on paper: plans some steps for so many trainers with the real planner, and predicts the step.
 
-In: how a row looks. Out: processor seconds a row, whatever else the machine does. The wire is not in it: links are
-given, and so is what packing a row for one costs.
-
-Batches of a synthetic log of any size, without a file: Criteo's 26 tables scaled, and as often as the rows need.
-
-In: how many rows. Out: a stream of row ids; dense features and labels are not there, as nothing is trained. A table has
-at most 2^31 - 1 rows, so a log of more than about 7 * 10^9 rows has more tables and features, as large models have.
-
-Plans some steps for so many trainers with the real planner, predicts the step, and adds up memory and plan bytes.
-
-In: steps of a log, a policy, a cache, and the speeds of a cluster. Out: what the step would take and what would limit
-it, what trainers, servers and planner need, and how long planning took here. The caches are empty at the first step, so
-a short sample has more fetches than a long run: predictions err on the slow side, the more the larger the tables.
-Never: a run. Nothing is trained and no table is opened.
+In: steps of a log, or of a synthetic one of any size (`synthetic` rows without a file), a policy, a cache, the speeds
+of a cluster, and what a row costs a processor, timed on this machine in a moment. Out: what the step would take and
+what would limit it, what trainers, servers and planner need, and how long planning took here. The caches are empty at
+the first step, so a short sample has more fetches than a long run: predictions err on the slow side, the more the
+larger the tables. Never: a run. Nothing is trained and no table is opened.
 """
 
 from __future__ import annotations
@@ -26,8 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from foresee.analysis.comparison.compare import bytes_of, header_of
-from foresee.analysis.comparison.policies import CacheSize, Policy, Sample, planner_for
+from foresee.analysis.comparison import CacheSize, Candidate, Sample, bytes_of, header_of, planner_for
 from foresee.data.batch import Batch
 from foresee.data.synthetic import CRITEO_TABLE_SIZES, criteo_table_sizes, synthetic_rows
 from foresee.engine.cache import SlotCache
@@ -39,6 +29,7 @@ from foresee.engine.planned_step import Pooling
 from foresee.errors import DataError
 from foresee.plan.cost import Prediction, RowBytes, Speeds, predict, transfer_bytes
 from foresee.plan.count import CRITICAL, RECEIVED, Measuring, Volumes
+from foresee.plan.policy import Policy
 from foresee.plan.record import Evict, Fetch, Header, Record
 from foresee.plan.upcoming import ROW_TABLE_BYTES, WINDOW_BYTES, WINDOW_STEPS, bytes_in_window
 from foresee.run.memory import SLOT_TABLE_BYTES
@@ -194,14 +185,14 @@ class Simulated:
 
 
 def simulate(
-    sample: Sample, policy: Policy, cache: CacheSize, layout: Layout, cluster: Cluster,
+    sample: Sample, candidate: Candidate, cache: CacheSize, layout: Layout, cluster: Cluster,
     advance: Callable[[], None] | None = None,
 ) -> Simulated:  # fmt: skip
     """Plans the sample's steps and predicts their second half, without the last one, which writes everything back."""
-    header = header_of(sample, sample.rows_of(cache), policy)
+    header = header_of(sample, sample.rows_of(cache), candidate)
     timed = _Timed()
     measuring = Measuring(sample.num_workers)
-    for record in timed.records(policy, header, sample, advance or (lambda: None)):
+    for record in timed.records(candidate.policy, header, sample, advance or (lambda: None)):
         measuring.add(record)
     volumes, planner_seconds = measuring.volumes(), timed.seconds / len(sample.steps)
     trained = volumes.until_step(max(1, volumes.num_steps - 1))

@@ -1,13 +1,10 @@
-"""What each worker's samples touch, for the planners that are there to be compared with.
+"""Shares and caches of several workers, for the planners that are there to be compared with.
 
-In: the touches of a step and a placement. Out: for each worker a `Share`. Rows are numbered in order of first touch, so
-that those planners can keep arrays over all rows of the trace: their memory grows with the trace, which our own must
-not.
-
-The caches of several workers from which the row touched longest ago leaves first (LRU), or that of lowest rank.
-
-In: the rows that a worker touches in a step, in order. Out: which of them it did not hold, and which others had to
-leave. The whole batch is looked up before anything is put in: a row never makes room for one of its own batch.
+In: the accesses of a step and a placement. Out: for each worker a `Share`, and from `RecencyCaches` which of its rows
+it did not hold and which others had to leave: the row used longest ago, or that of lowest rank. The whole batch is
+looked up before anything is put in, so a row never makes room for one of its own batch. Rows are numbered in order of
+first access, so that these planners can keep arrays over all rows of the trace: their memory grows with the trace,
+which our own must not.
 """
 
 from __future__ import annotations

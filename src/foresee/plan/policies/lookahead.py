@@ -30,10 +30,20 @@ from numba import njit
 from foresee.base.arrays import Int32, Int64
 from foresee.base.prefetch import prefetch_read, prefetch_write
 from foresee.errors import PlanError
+from foresee.plan.policy import Policy, Profile
 from foresee.plan.ranked_eviction import BatchTooLargeError
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record
 from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, RowTable, find, prefetch_entry
-from foresee.plan.upcoming import NOBODY, WINDOW_BYTES, WINDOW_STEPS, NextUses, bytes_in_window, choose_victims
+from foresee.plan.upcoming import (
+    NOBODY,
+    WINDOW_BYTES,
+    WINDOW_STEPS,
+    NextUses,
+    bytes_in_window,
+    choose_victims,
+    window_bytes,
+)
+from foresee.plan.workers.ownership import Ownership, placed_ownership
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -287,3 +297,28 @@ class Lookahead:
             evict=Evict(),
             digest=batch.checksum,
         )
+
+
+def alone(header: Header, profile: Profile) -> Lookahead:
+    options, bound = header.options, window_bytes(header)
+    versions = options.remember_versions
+    if options.window_steps is None:
+        most = options.read_ahead_steps or WINDOW_STEPS
+        return Lookahead(header, window_steps=most, window_bytes=bound, remember_versions=versions)
+    return Lookahead(
+        header, window_steps=options.window_steps, window_bytes=bound, eager=True, remember_versions=versions
+    )
+
+
+def together(header: Header, profile: Profile) -> Ownership:
+    return placed_ownership(header, eager=False)
+
+
+POLICY = Policy(
+    name="lookahead",
+    meaning="Foresee",
+    colour="#3b82c4",
+    alone=alone,
+    together=together,
+    foresight_steps=WINDOW_STEPS,
+)
