@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def header_of(planner: str, num_workers: int, staleness: int = 0) -> Header:
     )  # fmt: skip
 
 
-def planned(header: Header, batches: Sequence[Batch]) -> list[Record]:
+def planned(header: Header, batches: Sequence[Batch]) -> list[Any]:
     trace = [accesses_of(batch) for batch in batches]
     return list(plan(find(header.planner).planner_to_compare(header, lambda num_steps: trace[:4]), trace))
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def header_of(
     )  # fmt: skip
 
 
-def planned(header: Header, trace: Sequence[Accesses]) -> list[Record]:
+def planned(header: Header, trace: Sequence[Accesses]) -> list[Any]:
     return list(plan(find(header.planner).planner_to_compare(header, lambda num_steps: trace[:2]), trace))
 
 
@@ -288,7 +289,7 @@ def samples_of(trace: Sequence[Accesses]) -> list[tuple[int, ...]]:
 def test_fae_hot_steps_read_nothing_after_the_first(trace: list[Accesses]) -> None:
     grouped = group(trace, hot_rows(trace[:2], 300))
     header = header_of("fae", 8, 300, grouped)
-    records = list(plan(find("fae").planner_to_compare(header, lambda num_steps: trace[:2]), grouped))
+    records: list[Any] = list(plan(find("fae").planner_to_compare(header, lambda num_steps: trace[:2]), grouped))
     hot_steps = sorted({record.step for record in records if len(record.reduce)})
     assert len(hot_steps) > 1
     fetched = {step: sum(len(record.fetch) for record in records if record.step == step) for step in hot_steps}

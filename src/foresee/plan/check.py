@@ -1,6 +1,6 @@
 """Proves a plan right, or says where it is wrong. Written independently of all planners, from the rules alone.
 
-In: the touches of every step and the records of a plan. Out: a `Verdict`. It plays the plan through, keeping for every
+In: the accesses of every step and the records of a plan. Out: a `Verdict`. It plays the plan through, keeping for every
 row the version that synchronous training would have and the version the store holds, and for every slot of every
 worker what is in it.
 

@@ -1,10 +1,10 @@
 """Proves a plan whose workers add their own updates to the store's rows, or counts by how much it is stale.
 
-In: the touches of every step and the records of a plan such as Herald's or HET's: every worker trains its own replica,
+In: the accesses of every step and the records of a plan such as Herald's or HET's: every worker trains its own replica,
 pushes its updates when the plan says so, and several may push to one row. Out: a `Verdict`. Right for plain SGD only,
 where updates may be added in any order; `check` proves plans for every optimiser.
 
-It counts contributions. An update is a (worker, step) that touches a row. A worker's own updates reach the store in
+It counts contributions. An update is a (worker, step) that accesses a row. A worker's own updates reach the store in
 their order, all of them with each push; so what a replica or the store's row contains is a number for each worker, and
 a read is exact if and only if its numbers are those produced so far. No update is lost if at the end the store's
 numbers are those produced; none is added twice because a push takes what is pending.

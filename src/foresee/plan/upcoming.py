@@ -1,4 +1,4 @@
-"""What planners with a window know of the future: when each touched row is used next, and who leaves first.
+"""What planners with a window know of the future: when each accessed row is used next, and who leaves first.
 
 Next uses of all batches in the window stand in one ring, batch after batch. Rows in slots lie in lists: one bucket for
 each step of the window, and one list, oldest first, of those without a known use. `lookahead` says why this is cheap.

@@ -39,7 +39,7 @@ class _Batch:
     distinct: Int64
     """Ascending."""
     once: Flags
-    """Which of the distinct rows only one lookup of the batch touches."""
+    """Which of the distinct rows only one lookup of the batch accesses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Replicated:
             reduce=reduce,
         )
 
-    def _write_back(self, records: list[Record], fates: _Fates, complete: Int64) -> list[Record]:
+    def _write_back(self, records: list[ComparedRecord], fates: _Fates, complete: Int64) -> list[Record]:
         """After the step its `no_sync` rows leave, and the rows whose sums have arrived meanwhile."""
         complete = complete[np.argsort(self._numbering.rows[complete])]
         part_of = np.arange(len(complete)) * len(records) // max(1, len(complete))

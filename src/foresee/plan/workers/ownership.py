@@ -1,7 +1,7 @@
 """The plan for many workers: a row belongs to one of them, and travels when another needs it.
 
-In: the touches of each step, read ahead as in `lookahead`. Out: one record for each worker and step. For every step the
-samples are placed first (`placement`); then each distinct row has users, and
+In: the accesses of each step, read ahead as in `lookahead`. Out: one record for each worker and step. In every step
+the samples are placed first (`placement`); then each distinct row has users, and
 
   * its owner is one of its users: the one who had it, if it is among them;
   * a new owner gets it by MOVE from the old one (value and state), or by a fetch from the store;

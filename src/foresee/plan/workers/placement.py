@@ -1,6 +1,6 @@
 """Which worker trains which sample of a batch, every worker the same number.
 
-In: the distinct rows that each sample touches, who owns them, and when they were touched last. Out: a worker for each
+In: the distinct rows that each sample accesses, who owns them, and when they were accessed last. Out: a worker for each
 sample. The global batch stays the same set of samples, so what synchronous training computes stays the same.
 
     contiguous       the first n samples to worker 0, the next n to worker 1, ...
@@ -35,7 +35,7 @@ class Scene:
     sample_offsets: Int32  # [samples + 1]
     inverse: Int32  # [lookups]: which distinct row
     owner: Int32  # [distinct]: worker, or NO_OWNER: in the store
-    last_touch: Int32  # [distinct]: step of the latest touch before this one, or -1
+    last_touch: Int32  # [distinct]: step of the latest access before this one, or -1
     next_touch: Int32  # [distinct]: step of the next one as far as is known, or -1
 
     @property

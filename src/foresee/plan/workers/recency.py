@@ -47,7 +47,7 @@ class Share:
 
     samples: Int32
     distinct: Int64
-    """Numbers of its distinct rows, in order of first touch."""
+    """Numbers of its distinct rows, in order of first access."""
     inverse: Int32
     """For each lookup, the position in `distinct`."""
     digest: int
@@ -71,7 +71,7 @@ def shares_of(accesses: Accesses, numbers: Int64, placed: Int32, num_workers: in
 
 
 def distinct_in_order(numbers: Int64) -> tuple[Int64, Int32]:
-    """The distinct ones in order of first touch, and for each lookup its position among them."""
+    """The distinct ones in order of first access, and for each lookup its position among them."""
     ascending, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     order = np.argsort(first)
     position = np.empty(len(order), np.int32)

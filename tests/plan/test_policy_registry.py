@@ -109,7 +109,7 @@ def test_an_installed_policy_trains_and_is_in_every_list(
 
 def test_a_package_that_cannot_be_imported_is_named(installed: Path) -> None:
     (installed / "toy_policy.py").write_text("import nowhere_at_all")
-    with pytest.raises(InputError, match="mru of the installed package toy cannot be imported .* uninstall it"):
+    with pytest.raises(InputError, match=r"mru of the installed package toy cannot be imported .* uninstall it"):
         all_policies()
 
 
@@ -140,7 +140,7 @@ def test_a_record_that_only_compares_is_neither_kept_nor_run(name: str) -> None:
         return
     assert all(isinstance(record, ComparedRecord) for record in records)
     bare = ComparedRecord(**{field: getattr(records[0], field) for field in Record.__slots__})
-    with pytest.raises(PlanError, match="step 0, worker 0: .* cannot be kept; such plans are made to be compared"):
+    with pytest.raises(PlanError, match=r"step 0, worker 0: .* cannot be kept; such plans are made to be compared"):
         batch_of(bare)
 
 
@@ -148,7 +148,7 @@ def test_a_run_refuses_a_record_that_only_compares() -> None:
     samples = [[0, 1], [2, 3]]
     header = replace(header_for("het", [accesses_of(samples)], capacity_rows=8, num_rows=8), num_workers=1)
     records = plan(find("het").planner_to_compare(header, lambda num_steps: []), [accesses_of(samples)])
-    with pytest.raises(PlanError, match="step 0, worker 0: .* cannot be run; such plans are made to be compared"):
+    with pytest.raises(PlanError, match=r"step 0, worker 0: .* cannot be run; such plans are made to be compared"):
         list(replayed(TraceStream([samples], 8), records, 0, Pooling.of([False, False])))
 
 
