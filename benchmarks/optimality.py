@@ -114,7 +114,7 @@ def num_fetched(policy: str, trace: Trace, capacity_rows: int) -> int:
     from foresee.plan.record import Accesses, Header
 
     header = Header(
-        planner=policy, parameters={}, num_workers=1, capacity_rows=capacity_rows, num_rows=trace.num_rows,
+        planner=policy, num_workers=1, capacity_rows=capacity_rows, num_rows=trace.num_rows,
         first_step=0, num_steps=len(trace.batches), fetch_ahead_steps=8, stream_digest=trace.name,
     )  # fmt: skip
     accesses = [Accesses(rows, np.array([0, len(rows)], np.int32)) for rows in trace.batches]
@@ -202,9 +202,9 @@ def synthetic_traces(*, full: bool) -> Iterator[Trace]:
 
 
 def make_trace(name: str, batches: list[NDArray[np.int64]], num_rows: int) -> Trace:
-    from foresee.plan.belady import in_order_of_first_touch
+    from foresee.plan.policies.belady import in_order_of_first_access
 
-    return Trace(name=name, batches=batches, distinct=[in_order_of_first_touch(b) for b in batches], num_rows=num_rows)
+    return Trace(name=name, batches=batches, distinct=[in_order_of_first_access(b) for b in batches], num_rows=num_rows)
 
 
 if __name__ == "__main__":

@@ -40,11 +40,10 @@ from numpy.typing import NDArray
 
 from foresee.data import criteo_table_sizes, synthetic_rows
 from foresee.plan.count import Counting, rows_moved
-from foresee.plan.lookahead import Lookahead
+from foresee.plan.policies.lookahead import Lookahead
 from foresee.plan.record import Accesses, Header
 from foresee.plan.workers.ownership import Ownership
-from foresee.plan.workers.placement import LocationAware, Placement, Scene, contiguous
-from foresee.plan.workers.positions import affordable, rank_positions
+from foresee.plan.workers.placement import LocationAware, Placement, Scene, affordable, contiguous, rank_positions
 
 BATCH_SIZE, NUM_TABLES = 16_384, 26
 CRITEO_ROWS = sum(criteo_table_sizes(1.0))
@@ -88,7 +87,7 @@ def accesses_of(rows: NDArray[np.int64]) -> Accesses:
 
 def new_planner(capacity_rows: int) -> Lookahead:
     header = Header(
-        planner="lookahead", parameters={}, num_workers=1, capacity_rows=capacity_rows,
+        planner="lookahead", num_workers=1, capacity_rows=capacity_rows,
         num_rows=LARGE_ROWS + 26_000, first_step=0, num_steps=1 << 30, fetch_ahead_steps=8, stream_digest="benchmark",
     )  # fmt: skip
     return Lookahead(header)
@@ -209,7 +208,7 @@ class TimedPlacement:
 
 def worker_planner(num_workers: int, placement: Placement, window_steps: int = WINDOW_STEPS) -> Ownership:
     header = Header(
-        planner="lookahead", parameters={}, num_workers=num_workers, capacity_rows=WORKER_CACHE_ROWS,
+        planner="lookahead", num_workers=num_workers, capacity_rows=WORKER_CACHE_ROWS,
         num_rows=CRITEO_ROWS, first_step=0, num_steps=1 << 30, fetch_ahead_steps=8, stream_digest="benchmark",
     )  # fmt: skip
     return Ownership(header, placement, window_steps=window_steps)

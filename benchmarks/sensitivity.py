@@ -32,7 +32,7 @@ from foresee.data import synthetic_rows
 from foresee.engine.tables import layout_for
 from foresee.plan import make_planner, plan
 from foresee.plan.count import count
-from foresee.plan.lookahead import Lookahead
+from foresee.plan.policies.lookahead import Lookahead
 from foresee.plan.record import Accesses, Counters, Header, Planner
 from foresee.store.disk import DiskStore
 from foresee.testing.traces import MemoryStream
@@ -59,7 +59,7 @@ def trace_of(num_steps: int, table_scale: float) -> tuple[list[Accesses], int]:
 def header_of(trace: Sequence[Accesses], planner: str, capacity_rows: int) -> Header:
     num_rows = int(max(accesses.rows.max() for accesses in trace)) + 1
     return Header(
-        planner=planner, parameters={}, num_workers=1, capacity_rows=capacity_rows, num_rows=num_rows, first_step=0,
+        planner=planner, num_workers=1, capacity_rows=capacity_rows, num_rows=num_rows, first_step=0,
         num_steps=len(trace), fetch_ahead_steps=8, stream_digest="synthetic",
     )  # fmt: skip
 

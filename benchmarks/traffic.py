@@ -39,11 +39,10 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from foresee.data import synthetic_rows
-from foresee.plan import plan
+from foresee.plan import check_plan, find, plan
 from foresee.plan.count import RowsMoved, count, rows_moved
-from foresee.plan.record import Accesses, Header, Record
-from foresee.plan.workers import WORKER_PLANNERS, check_plan
-from foresee.plan.workers.fae import group, hot_rows
+from foresee.plan.policies.fae import group, hot_rows
+from foresee.plan.record import Accesses, Header, PlannerOptions, Record
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("FORESEE_DATA", ROOT.parent / "shared" / "data"))
@@ -119,14 +118,14 @@ def planned(name: str, trace: Trace, num_steps: int) -> tuple[Header, list[Acces
     """The plan of the first steps; FAE gets the same samples in the order it needs."""
     planner, _, staleness = name.partition(" ")
     header = Header(
-        planner=planner, parameters={"staleness": int(staleness or 0)}, num_workers=NUM_WORKERS,
+        planner=planner, options=PlannerOptions(staleness=int(staleness or 0)), num_workers=NUM_WORKERS,
         capacity_rows=trace.capacity_rows, num_rows=trace.num_rows, first_step=0, num_steps=num_steps,
         fetch_ahead_steps=8, stream_digest=trace.name,
     )  # fmt: skip
     profile, steps = trace.steps[: max(1, len(trace.steps) // 20)], trace.steps[:num_steps]
     if planner == "fae":
         steps = group(steps, hot_rows(profile, trace.capacity_rows))
-    return header, steps, list(plan(WORKER_PLANNERS[planner](header, profile), steps))
+    return header, steps, list(plan(find(planner).planner_to_compare(header, lambda num_steps: profile), steps))
 
 
 def prove(name: str, trace: Trace) -> None:

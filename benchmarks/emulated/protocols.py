@@ -21,10 +21,9 @@ from emulated.workers import EmulatedWorkers, Staleness
 from foresee.base.arrays import Int64
 from foresee.data.batch import Batch
 from foresee.engine.planned_step import accesses_of
-from foresee.plan import plan
-from foresee.plan.record import Accesses, Header, Record
-from foresee.plan.workers import WORKER_PLANNERS
-from foresee.plan.workers.fae import group, hot_rows
+from foresee.plan import find, plan
+from foresee.plan.policies.fae import group, hot_rows
+from foresee.plan.record import Accesses, Header, PlannerOptions, Record
 from foresee.run.metrics import MetricsAccumulator
 
 PROFILE_SHARE = 0.05
@@ -114,7 +113,7 @@ def prepared(course: Course, protocol: str) -> tuple[Header, Sequence[Batch], fl
     name, _, staleness = protocol.partition(" ")
     planner = {"exact": "lookahead"}.get(name, name)
     header = Header(
-        planner=planner, parameters={"staleness": int(staleness or 0)}, num_workers=course.num_workers,
+        planner=planner, options=PlannerOptions(staleness=int(staleness or 0)), num_workers=course.num_workers,
         capacity_rows=course.capacity_rows, num_rows=course.num_rows, first_step=0, num_steps=len(course.batches),
         fetch_ahead_steps=8, stream_digest=protocol,
     )  # fmt: skip
@@ -154,7 +153,7 @@ def profile_of(batches: Sequence[Batch]) -> list[Accesses]:
 
 def records_by_step(header: Header, batches: Sequence[Batch], profile: Sequence[Accesses]) -> Iterator[list[Record]]:
     """The records of all workers, step after step, as the planner decides them."""
-    planner = WORKER_PLANNERS[header.planner](header, profile)
+    planner = find(header.planner).planner_to_compare(header, lambda num_steps: profile)
     records = plan(planner, map(accesses_of, batches))
     while together := list(islice(records, header.num_workers)):
         yield together

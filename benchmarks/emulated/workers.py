@@ -25,7 +25,7 @@ from torch import Tensor
 
 from foresee.base.arrays import Int32, Int64
 from foresee.data.batch import Batch
-from foresee.plan.record import Header, Kind, Record
+from foresee.plan.record import Header, Kind, Record, compared_parts
 
 EMPTY = -1
 
@@ -201,7 +201,7 @@ class EmulatedWorkers:
 
     def _reduce(self, records: Sequence[Record]) -> None:
         """Replicas at all workers apply the sum over all of them. A worker that did not touch a row adds nothing."""
-        slots = np.stack([record.reduce.slot for record in records]).astype(np.int64)
+        slots = np.stack([compared_parts(record)[2].slot for record in records]).astype(np.int64)
         if not slots.size:
             return
         places = slots + self._capacity * np.arange(len(records))[:, None]

@@ -11,10 +11,11 @@ from types import ModuleType
 import pytest
 
 from foresee.analysis.comparison import CacheSize, Outcome, Question, Sample, compare, policies_named, take_sample
-from foresee.analysis.planning import COMPARED, counters_of, same_for
+from foresee.analysis.planning import counters_of, same_for
 from foresee.data import ClickLog, tiny
 from foresee.engine.header import make_header
 from foresee.errors import PlanError
+from foresee.plan import trainable
 from foresee.plan.cost import Speeds
 from foresee.store.contract import Layout, Table
 
@@ -33,7 +34,7 @@ def sample_of(log: ClickLog, num_workers: int, batch_size: int = 16) -> Sample:
 
 def question(*names: str, caches: tuple[str, ...] = ("0.1",)) -> Question:
     return Question(
-        policies=policies_named(names, (0, 10)),
+        candidates=policies_named(names, (0, 10)),
         caches=[CacheSize.parse(cache) for cache in caches],
         layout=LAYOUT,
         speeds=lambda num_workers: Speeds(compute_seconds=0.01, trainer_bytes_per_second=1e6, num_servers=num_workers),
@@ -41,7 +42,7 @@ def question(*names: str, caches: tuple[str, ...] = ("0.1",)) -> Question:
 
 
 def by_name(outcomes: list[Outcome]) -> dict[str, Outcome]:
-    return {outcome.policy.name: outcome for outcome in outcomes}
+    return {outcome.candidate.name: outcome for outcome in outcomes}
 
 
 def test_one_trainer_has_the_counters_of_foresee_plan(log: ClickLog) -> None:
@@ -49,7 +50,7 @@ def test_one_trainer_has_the_counters_of_foresee_plan(log: ClickLog) -> None:
     found = by_name(list(compare([sample], question())))
     cache_rows = found["lookahead"].cache_rows
     header = make_header(sample.stream, planner="lookahead", cache_rows=cache_rows)
-    for planner in COMPARED:
+    for planner in trainable():
         figures = found[planner].figures
         assert figures is not None
         expected = counters_of(sample.stream, same_for(header, planner, num_steps=NUM_STEPS))
@@ -99,7 +100,7 @@ def test_the_bound_is_below_everybody(log: ClickLog) -> None:
 
 def test_only_het_reads_stale_rows(log: ClickLog) -> None:
     stale = {
-        outcome.policy.name: outcome.figures.stale_share
+        outcome.candidate.name: outcome.figures.stale_share
         for outcome in compare([sample_of(log, 4)], question())
         if outcome.figures is not None
     }
@@ -114,7 +115,7 @@ def test_what_does_not_exist_says_why(log: ClickLog) -> None:
     too_small = by_name(list(compare([sample_of(log, 4)], question("lookahead", "replicated", caches=("20",)))))
     assert all(outcome.figures is None for outcome in too_small.values())
     assert "needs a cache of" in str(too_small["lookahead"].reason)
-    with pytest.raises(PlanError, match="there is no policy 'oracle'; choose some of none, static"):
+    with pytest.raises(PlanError, match="there is no policy 'oracle'; choose one of none, static"):
         policies_named(["oracle"], ())
 
 

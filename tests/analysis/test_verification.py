@@ -18,7 +18,7 @@ from foresee.data import ClickLog, tiny
 from foresee.engine.plan_file import write_plan
 from foresee.engine.planned_step import planned_records
 from foresee.errors import PlanError
-from foresee.plan import PLANNERS
+from foresee.plan import trainable
 from foresee.run.build import open_tables, plan_header, train_stream
 from foresee.run.training import train
 from foresee.store.contract import Layout, Rows, Table
@@ -32,7 +32,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> ClickLog:
     return tiny(tmp_path_factory.mktemp("verification") / "log", num_samples=400)
 
 
-@pytest.mark.parametrize("planner", sorted(PLANNERS))
+@pytest.mark.parametrize("planner", sorted(trainable()))
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam"])
 def test_no_byte_differs(planner: str, optimizer: str, log: ClickLog, tmp_path: Path) -> None:
     store = "disk" if optimizer in ("sgd", "lazy_adam") else "memory"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,9 @@ from emulated.protocols import hot_last
 from emulated.workers import EmulatedWorkers
 from foresee.data.batch import Batch
 from foresee.engine.planned_step import accesses_of
-from foresee.plan import plan
-from foresee.plan.record import Fetch, Header, Push, Record
-from foresee.plan.workers import WORKER_PLANNERS, check_plan
-from foresee.plan.workers.fae import hot_rows
+from foresee.plan import check_plan, find, plan
+from foresee.plan.policies.fae import hot_rows
+from foresee.plan.record import Fetch, Header, PlannerOptions, Push, Record
 
 NUM_ROWS, WIDTH, NUM_FEATURES, NUM_STEPS, SAMPLES = 60, 3, 2, 40, 16
 CAPACITY = 50
@@ -60,14 +60,14 @@ def without_workers(batches: Sequence[Batch]) -> Tensor:
 
 def header_of(planner: str, num_workers: int, staleness: int = 0) -> Header:
     return Header(
-        planner=planner, parameters={"staleness": staleness}, num_workers=num_workers, capacity_rows=CAPACITY,
+        planner=planner, options=PlannerOptions(staleness=staleness), num_workers=num_workers, capacity_rows=CAPACITY,
         num_rows=NUM_ROWS, first_step=0, num_steps=NUM_STEPS, fetch_ahead_steps=8, stream_digest="test",
     )  # fmt: skip
 
 
-def planned(header: Header, batches: Sequence[Batch]) -> list[Record]:
+def planned(header: Header, batches: Sequence[Batch]) -> list[Any]:
     trace = [accesses_of(batch) for batch in batches]
-    return list(plan(WORKER_PLANNERS[header.planner](header, trace[:4]), trace))
+    return list(plan(find(header.planner).planner_to_compare(header, lambda num_steps: trace[:4]), trace))
 
 
 def emulated(header: Header, batches: Sequence[Batch], records: Sequence[Record]) -> EmulatedWorkers:

@@ -29,9 +29,9 @@ from foresee.errors import ForeseeError, PlanViolation, StaleReadError
 from foresee.plan import make_planner, plan
 from foresee.plan.check import check
 from foresee.plan.check_additive import check_additive
-from foresee.plan.record import Fetch, Header, Record
-from foresee.plan.workers.herald import herald
-from foresee.plan.workers.het import het
+from foresee.plan.policies.herald import herald
+from foresee.plan.policies.het import het
+from foresee.plan.record import Fetch, Header, Record, compared_parts
 from foresee.planner_service.server import PlanSession, kept_steps
 from foresee.store import commits
 from foresee.store.contract import Layout, Rows, Table
@@ -93,7 +93,7 @@ def additive_plans() -> str | None:
     """The checker of protocols that add at the store, on Herald's plans: an exact one reads nothing stale."""
     trace = skewed_trace(seed=3, num_rows=80, num_steps=20, num_samples=8, num_lookups=3)
     header = Header(
-        planner="herald", parameters={}, num_workers=4, capacity_rows=60, num_rows=80, first_step=0,
+        planner="herald", num_workers=4, capacity_rows=60, num_rows=80, first_step=0,
         num_steps=len(trace), fetch_ahead_steps=1000, stream_digest="test",
     )  # fmt: skip
     verdict = check_additive(header, trace, list(plan(herald(header), trace)), None, exact=True)
@@ -104,16 +104,17 @@ def het_plans() -> str | None:
     """HET's own rule: row by row with room for every row, and a row that is stale by just the bound."""
     trace = skewed_trace(seed=3, num_rows=80, num_steps=20, num_samples=8, num_lookups=3)
     header = Header(
-        planner="het", parameters={}, num_workers=4, capacity_rows=80, num_rows=80, first_step=0,
+        planner="het", num_workers=4, capacity_rows=80, num_rows=80, first_step=0,
         num_steps=len(trace), fetch_ahead_steps=1000, stream_digest="test",
     )  # fmt: skip
     for bound in (1, 2):
         expected = pulls_and_pushes(trace, 4, bound)
         for record, (_, refreshed, pushed) in zip(plan(het(header, bound), trace), expected, strict=True):
-            if (set(record.refresh.row.tolist()), set(record.push.row.tolist())) != (refreshed, pushed):
+            push, refresh, _ = compared_parts(record)
+            if (set(refresh.row.tolist()), set(push.row.tolist())) != (refreshed, pushed):
                 return f"step {record.step}, bound {bound}: worker {record.worker} pulls or pushes other rows"
     *_, last = plan(het(replace(header, num_workers=2, capacity_rows=2, num_steps=3), 1), AT_THE_BOUND)
-    return "a row stale by the bound is pulled" if len(last.refresh) else None
+    return "a row stale by the bound is pulled" if len(compared_parts(last)[1]) else None
 
 
 def sums() -> str | None:

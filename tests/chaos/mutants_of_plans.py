@@ -11,10 +11,10 @@ from mutants import Mutant
 
 from foresee.base.arrays import Int64
 from foresee.plan import row_table
-from foresee.plan.lookahead import Lookahead
+from foresee.plan.policies.herald import OnDemand
+from foresee.plan.policies.lookahead import Lookahead
 from foresee.plan.workers import ownership_kernels
-from foresee.plan.workers.herald import OnDemand
-from foresee.plan.workers.het import BoundedStaleness
+from foresee.plan.workers.additive import BoundedStaleness
 from foresee.plan.workers.ownership import Ownership
 from foresee.planner_service import server
 

@@ -72,7 +72,7 @@ def test_csv_and_page_have_the_figures(
         (["log", "--trainers", "two"], "--trainers two: give whole numbers from 1 up"),
         (["log", "--cache", "much"], "--cache much: give rows (50000), shares of the touched rows (0.1)"),
         (["log", "--steps", "1"], "--steps 1: give a whole number from 2 up, or all"),
-        (["log", "--policies", "oracle"], "there is no policy 'oracle'; choose some of none, static"),
+        (["log", "--policies", "oracle"], "there is no policy 'oracle'; choose one of none, static"),
         (["log", "--optimizer", "adam2"], "--optimizer: there is no 'adam2'; choose one of"),
         (["log", "--compute-ms", "0"], "--compute-ms 0.0: give a number above 0"),
         (["log", "--batch-size", "400"], "too few for two steps of 1 trainers with 400 samples each; lower"),

@@ -132,7 +132,7 @@ def test_the_curve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert foresee("plan", "run.yaml", "--steps", "6", "--curve", "curve.csv", monkeypatch=monkeypatch) == 0
     head, *lines = Path("curve.csv").read_text().splitlines()
     names = head.split(",")
-    assert names == ["cache_rows", "lookahead", "none", "lru", "lfu", "static", "belady"]
+    assert names == ["cache_rows", "lookahead", "none", "static", "lru", "lfu", "belady"]
     rows = [dict(zip(names, map(int, line.split(",")), strict=True)) for line in lines]
     assert [row["cache_rows"] for row in rows] == sorted({row["cache_rows"] for row in rows})
     assert 150 in [row["cache_rows"] for row in rows], "the run's own size is on the curve"

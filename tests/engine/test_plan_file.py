@@ -25,11 +25,10 @@ from foresee.engine.plan_file import PlanFile, write_plan
 from foresee.engine.planned_step import Pooling, accesses_of
 from foresee.engine.tables import Tables
 from foresee.errors import PlanError
-from foresee.plan import PLANNERS, make_planner, plan
+from foresee.plan import find, make_planner, plan, trainable
 from foresee.plan.check import check
 from foresee.plan.count import count
 from foresee.plan.record import Accesses, Header, Record, Transfers
-from foresee.plan.workers import WORKER_PLANNERS
 from foresee.store.contract import Rows
 from foresee.testing.traces import header_for, largest_batch, skewed_trace, traces
 
@@ -64,7 +63,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
     return path, records
 
 
-@pytest.mark.parametrize("name", sorted(PLANNERS))
+@pytest.mark.parametrize("name", sorted(trainable()))
 @SAME_FOLDER
 @given(case=traces(), slack=st.integers(0, 6))
 def test_round_trip_of_every_planner(name: str, case: tuple[int, list[Accesses]], slack: int, tmp_path: Path) -> None:
@@ -213,7 +212,7 @@ def test_a_plan_with_more_than_the_columns_say_is_refused(planner: str, tmp_path
     """Pushes, refreshes and sums are for comparison; dropped without a word, the plan would come back another."""
     trace = skewed_trace(seed=1, num_rows=50, num_steps=6, num_samples=8, num_lookups=3)
     header = replace(header_for(planner, trace, capacity_rows=50, num_rows=50), num_workers=2)
-    records = list(plan(WORKER_PLANNERS[planner](header, []), trace))
+    records = list(plan(find(planner).planner_to_compare(header, lambda num_steps: []), trace))
     with pytest.raises(PlanError, match=r"step \d, worker \d: its pushes, refreshes and sums over .* cannot be kept"):
         write_plan(tmp_path / "plan.arrow", header, records)
     assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,7 @@ from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS
 from foresee.engine.tables import Tables
 from foresee.models import DLRM
-from foresee.plan import PLANNERS
+from foresee.plan import trainable
 from foresee.run.steps import lookahead
 from reference_loop import RowOptimizer, train_plainly
 from whole_run import all_rows, train
@@ -74,7 +74,7 @@ def test_the_written_losses_are_those_of_a_plain_loop(optimizer: str, log: Click
     assert [plain.losses[step] for step in (0, 12, 24, 36, 49)] == pytest.approx(LOSSES[optimizer], abs=1e-5)
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("planner", trainable())
 def test_rows_moved(planner: str, log: ClickLog) -> None:
     run = run_of(log, planner=planner)
     train(run, model_of(log))
@@ -83,7 +83,7 @@ def test_rows_moved(planner: str, log: ClickLog) -> None:
 
 def test_every_optimizer_and_planner_has_its_numbers() -> None:
     assert LOSSES.keys() == OPTIMIZERS.keys()
-    assert MOVED.keys() == PLANNERS.keys()
+    assert MOVED.keys() == set(trainable())
 
 
 def test_the_log_itself(log: ClickLog) -> None:

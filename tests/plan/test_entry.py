@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from foresee.plan import make_planner, plan
 from foresee.plan.check import check
-from foresee.plan.record import Accesses, Header, Record
+from foresee.plan.record import Accesses, Header, PlannerOptions, Record
 from foresee.testing.traces import accesses_of, skewed_trace
 
 
 def header_of(num_workers: int, capacity_rows: int, num_rows: int, num_steps: int) -> Header:
     return Header(
-        planner="lookahead", parameters={"placement": "location_aware", "remember_versions": 1},
+        planner="lookahead", options=PlannerOptions(placement="location_aware", remember_versions=True),
         num_workers=num_workers, capacity_rows=capacity_rows, num_rows=num_rows, first_step=0, num_steps=num_steps,
         fetch_ahead_steps=4,
         stream_digest="test",
@@ -25,8 +25,8 @@ def header_of(num_workers: int, capacity_rows: int, num_rows: int, num_steps: in
 
 
 def entered_at(header: Header, step: int) -> Header:
-    parameters = {**header.parameters, "planned_from": header.first_step}
-    return replace(header, first_step=step, num_steps=header.num_steps - step, parameters=parameters)
+    options = replace(header.options, planned_from=header.first_step)
+    return replace(header, first_step=step, num_steps=header.num_steps - step, options=options)
 
 
 def records_of(header: Header, trace: list[Accesses]) -> list[Record]:

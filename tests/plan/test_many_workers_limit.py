@@ -9,13 +9,14 @@ from foresee.errors import PlanError
 from foresee.plan import make_planner, plan
 from foresee.plan.check import check
 from foresee.plan.count import count
-from foresee.plan.record import Accesses, Header
+from foresee.plan.record import Accesses, Header, PlannerOptions
 
 
 def header_for(num_workers: int, placement: str = "location_aware") -> Header:
     return Header(
-        planner="lookahead", parameters={"placement": placement, "remember_versions": 1}, num_workers=num_workers,
-        capacity_rows=200, num_rows=400, first_step=0, num_steps=6, fetch_ahead_steps=8, stream_digest="test",
+        planner="lookahead", options=PlannerOptions(placement=placement, remember_versions=True),
+        num_workers=num_workers, capacity_rows=200, num_rows=400, first_step=0, num_steps=6, fetch_ahead_steps=8,
+        stream_digest="test",
     )  # fmt: skip
 
 

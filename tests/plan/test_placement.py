@@ -10,11 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foresee.plan import plan
-from foresee.plan.record import Accesses, Header
-from foresee.plan.workers.herald import herald
-from foresee.plan.workers.placement import NO_OWNER, PLACEMENTS, LocationAware, Scene, rounds_for
+from foresee.plan.policies.herald import herald
+from foresee.plan.record import Accesses, Header, compared_parts
+from foresee.plan.workers.placement import (
+    NO_OWNER,
+    PLACEMENTS,
+    LocationAware,
+    Scene,
+    affordable,
+    rank_positions,
+    rounds_for,
+)
 from foresee.plan.workers.placement import herald as owner_greedy
-from foresee.plan.workers.positions import affordable, rank_positions
 
 
 def published_herald(
@@ -55,7 +62,7 @@ def test_herald_is_the_published_scheduler_list_for_list(seed: int) -> None:
     placed, pushed = published_herald(ids.tolist(), num_workers, capacity)
     offsets = np.arange(0, batch * num_columns + 1, num_columns, dtype=np.int32)
     header = Header(
-        planner="herald", parameters={}, num_workers=num_workers, capacity_rows=capacity, num_rows=num_rows,
+        planner="herald", num_workers=num_workers, capacity_rows=capacity, num_rows=num_rows,
         first_step=0, num_steps=25, fetch_ahead_steps=100, stream_digest="test",
     )  # fmt: skip
     records = list(plan(herald(header), [Accesses(step.reshape(-1), offsets) for step in ids]))
@@ -63,7 +70,7 @@ def test_herald_is_the_published_scheduler_list_for_list(seed: int) -> None:
     for record in records:
         assert record.samples.tolist() == placed[record.step][record.worker]
         needed = pushed[record.step + 1][record.worker] if record.step < 24 else set()
-        assert set(record.push.row.tolist()) == needed
+        assert set(compared_parts(record)[0].row.tolist()) == needed
 
 
 @st.composite

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import foresee.plan
+import foresee.plan.upcoming
 from foresee.errors import PlanError
-from foresee.plan import PLANNERS, Lookahead, make_planner, plan
+from foresee.plan import Lookahead, make_planner, plan, trainable
 from foresee.plan.check import check
 from foresee.plan.count import count
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Planner, Record
@@ -21,7 +21,7 @@ from foresee.plan.workers.ownership import Ownership
 from foresee.plan.workers.placement import PLACEMENTS
 from foresee.testing.traces import accesses_of, header_for, largest_batch, skewed_trace, traces
 
-EXACT = sorted(PLANNERS)
+EXACT = sorted(trainable())
 
 
 def records_of(
@@ -130,7 +130,7 @@ def test_a_fixed_window_is_never_shortened(monkeypatch: pytest.MonkeyPatch) -> N
     trace = skewed_trace(seed=2, num_rows=400, num_steps=30, num_samples=8, num_lookups=4)
     whole = count(records_of("lookahead", trace, 400, 400, window_steps=12))
     free = count(records_of("lookahead", trace, 60, 400))
-    monkeypatch.setattr(foresee.plan, "WINDOW_BYTES", 3 * bytes_in_window(32, 32))
+    monkeypatch.setattr(foresee.plan.upcoming, "WINDOW_BYTES", 3 * bytes_in_window(32, 32))
     assert count(records_of("lookahead", trace, 400, 400, window_steps=12)) == whole
     assert count(records_of("lookahead", trace, 60, 400)).num_fetched > free.num_fetched
     with pytest.raises(PlanError, match="step 0: a window of 12 steps takes more than the 2,000 bytes"):

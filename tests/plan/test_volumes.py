@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foresee.plan import PLANNERS, make_planner, plan
+from foresee.plan import all_policies, find, make_planner, plan, trainable
 from foresee.plan.count import CRITICAL, RECEIVED, SENT, Volumes, count, measure
-from foresee.plan.record import Accesses, Header, Kind, Record
-from foresee.plan.workers import WORKER_PLANNERS
+from foresee.plan.record import Accesses, Header, Kind, PlannerOptions, Record
 from foresee.testing.traces import skewed_trace
 
 NUM_STEPS = 20
@@ -23,16 +22,20 @@ def trace() -> list[Accesses]:
 
 def records_of(planner: str, num_workers: int, trace: list[Accesses]) -> list[Record]:
     header = Header(
-        planner=planner, parameters={"staleness": 2}, num_workers=num_workers, capacity_rows=300, num_rows=2000,
+        planner=planner, options=PlannerOptions(staleness=2), num_workers=num_workers, capacity_rows=300, num_rows=2000,
         first_step=0, num_steps=len(trace), fetch_ahead_steps=5, stream_digest="test",
     )  # fmt: skip
     if num_workers == 1:
         return list(plan(make_planner(header, lambda num: trace[:num]), trace))
-    return list(plan(WORKER_PLANNERS[planner](header, trace[:2]), trace))
+    return list(plan(find(planner).planner_to_compare(header, lambda num_steps: trace[:2]), trace))
 
 
 @pytest.mark.parametrize(
-    ("planner", "num_workers"), [*((name, 1) for name in PLANNERS), *((name, 8) for name in WORKER_PLANNERS)]
+    ("planner", "num_workers"),
+    [
+        *((name, 1) for name in trainable()),
+        *((it.name, 8) for it in all_policies() if it.absence(8) is None and not it.is_bound),
+    ],
 )
 def test_sums_are_the_counters(planner: str, num_workers: int, trace: list[Accesses]) -> None:
     records = records_of(planner, num_workers, trace)

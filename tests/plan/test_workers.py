@@ -21,7 +21,6 @@ from foresee.testing.traces import accesses_of, skewed_trace
 def header_of(num_workers: int, capacity_rows: int, num_rows: int, num_steps: int, ahead: int = 100) -> Header:
     return Header(
         planner="ownership",
-        parameters={},
         num_workers=num_workers,
         capacity_rows=capacity_rows,
         num_rows=num_rows,

@@ -26,7 +26,7 @@ from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.planned_step import Pooling, planned
 from foresee.engine.tables import Tables
 from foresee.models import MODELS
-from foresee.plan import PLANNERS
+from foresee.plan import trainable
 from foresee.plan.record import Header
 from foresee.run.by_name import row_width
 from whole_run import NO_DIFFERENCE, Outcome, differing_bytes, train
@@ -59,7 +59,7 @@ AXES: dict[str, tuple[object, ...]] = {
     "optimizer": tuple(OPTIMIZERS),
     "store": STORES,
     "capacity": CAPACITIES,
-    "planner": (*PLANNERS, WINDOW),
+    "planner": (*trainable(), WINDOW),
     "seed": SEEDS,
 }
 

@@ -17,9 +17,9 @@ import pytest
 
 from foresee.errors import PlanViolation
 from foresee.plan import Lookahead, make_planner, plan
-from foresee.plan.belady import Belady
 from foresee.plan.check import check
 from foresee.plan.count import count
+from foresee.plan.policies.belady import Belady
 from foresee.plan.record import Accesses, Counters, Evict, Fetch, Header, Record
 from foresee.testing.traces import header_for, largest_batch, skewed_trace
 

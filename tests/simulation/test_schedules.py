@@ -38,7 +38,7 @@ def test_cases_are_of_all_kinds() -> None:
     assert {case.num_workers for case in cases} == {1, 2, 3, 4}
     assert {case.num_servers for case in cases} == {1, 2, 3}
     assert {case.planner for case in cases} >= {"none", "static", "lru", "lfu", "lookahead", "belady", "window"}
-    assert {case.header.parameters["placement"] for case in cases if case.num_workers > 1} >= {
+    assert {case.header.options.placement for case in cases if case.num_workers > 1} >= {
         "contiguous", "herald", "location_aware",
     }  # fmt: skip
     records = [task.record for case in cases for step in case.plan(0).tasks for task in step]

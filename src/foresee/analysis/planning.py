@@ -1,9 +1,9 @@
-"""Planning without training: what a plan would move, under this planner and under the others.
+"""Planning without training: what a plan would move, under this policy and under the others.
 
     for cache_rows, fetched in fetches_by_cache(batches).items():
         print(f"{cache_rows:>10,} rows in the cache: {fetched:,.0f} fetched a step")
 
-In: a stream of batches (your own, or a log's) and the header of a plan. Out: records; counters of several planners on
+In: a stream of batches (your own, or a log's) and the header of a plan. Out: records; counters of several policies on
 the same steps and the same cache; rows fetched a step for caches of any size; and which lookup positions of a sample
 are worth the time that placement takes to look at them, best first. Opens no tables and writes nothing.
 """
@@ -23,16 +23,14 @@ from foresee.data.batch import Batch, BatchStream
 from foresee.engine.header import make_header
 from foresee.engine.planned_step import Advance, accesses_of, planned_records
 from foresee.errors import DataError, PlanError
+from foresee.plan import trainable
 from foresee.plan.check import Verdict, check
 from foresee.plan.count import count
+from foresee.plan.policies import DEFAULT
 from foresee.plan.record import Accesses, Counters, Header, Record
 from foresee.plan.workers.ownership import Ownership
-from foresee.plan.workers.placement import LocationAware, Placement, Scene, location_aware
-from foresee.plan.workers.positions import rank_positions
+from foresee.plan.workers.placement import LocationAware, Placement, Scene, location_aware, rank_positions
 
-COMPARED = ("lookahead", "none", "lru", "lfu", "static", "belady")
-COMPARED_FOR_MANY = ("lookahead", "none")
-"""What the engine can train with several workers; `comparison` has the protocols of others."""
 CURVE_POINTS = 8
 PENDING_ROWS_MIN = 1 << 20
 
@@ -89,14 +87,14 @@ def proved(
 
 def same_for(header: Header, planner: str, *, num_steps: int, capacity_rows: int | None = None) -> Header:
     """The header of another planner for the first steps, in the same cache or another one."""
-    parameters = header.parameters if planner == header.planner else {**header.parameters, "window_steps": None}
+    options = header.options if planner == header.planner else replace(header.options, window_steps=None)
     capacity = header.capacity_rows if capacity_rows is None else capacity_rows
-    return replace(header, planner=planner, parameters=parameters, num_steps=num_steps, capacity_rows=capacity)
+    return replace(header, planner=planner, options=options, num_steps=num_steps, capacity_rows=capacity)
 
 
 def compared(header: Header) -> tuple[str, ...]:
-    """The planners to put beside the header's, which comes first."""
-    return tuple(dict.fromkeys([header.planner, *(COMPARED if header.num_workers == 1 else COMPARED_FOR_MANY)]))
+    """The planners to put beside the header's, which comes first; `comparison` has those that only compare."""
+    return tuple(dict.fromkeys([header.planner, DEFAULT.name, *trainable(header.num_workers)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +133,9 @@ def curve(
     stream: BatchStream, header: Header, capacities: Sequence[int], advance: Advance | None = None
 ) -> dict[str, list[int]]:
     """For each planner the rows it fetches at each capacity; windows follow the cache, whatever the header's is."""
-    free = replace(header, parameters={**header.parameters, "window_steps": None})
+    free = replace(header, options=replace(header.options, window_steps=None))
     fetched: dict[str, list[int]] = {}
-    for planner in COMPARED if header.num_workers == 1 else COMPARED_FOR_MANY:
+    for planner in dict.fromkeys([DEFAULT.name, *trainable(header.num_workers)]):
         headers = [
             same_for(free, planner, num_steps=stream.num_steps, capacity_rows=capacity) for capacity in capacities
         ]
@@ -228,5 +226,5 @@ def fetches_by_cache(stream: BatchStream, *, num_steps: int = STEPS) -> dict[int
         raise DataError("there is no batch to plan; give batches, or a log with more samples than a batch")
     kept = _Read(read, stream.num_rows)
     sizes = curve_capacities(demand_of(read), capacity_rows=0)
-    headers = [make_header(kept, planner="lookahead", cache_rows=size) for size in sizes]
+    headers = [make_header(kept, planner=DEFAULT.name, cache_rows=size) for size in sizes]
     return {size: counters_of(kept, it).num_fetched / len(read) for size, it in zip(sizes, headers, strict=True)}

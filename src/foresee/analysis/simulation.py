@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from foresee.analysis.comparison.compare import bytes_of, header_of
-from foresee.analysis.comparison.policies import CacheSize, Policy, Sample, planner_for
+from foresee.analysis.comparison import CacheSize, Candidate, Sample, bytes_of, header_of, planner_for
 from foresee.data.batch import Batch
 from foresee.data.synthetic import CRITEO_TABLE_SIZES, criteo_table_sizes, synthetic_rows
 from foresee.engine.cache import SlotCache
@@ -30,6 +29,7 @@ from foresee.engine.planned_step import Pooling
 from foresee.errors import DataError
 from foresee.plan.cost import Prediction, RowBytes, Speeds, predict, transfer_bytes
 from foresee.plan.count import CRITICAL, RECEIVED, Measuring, Volumes
+from foresee.plan.policy import Policy
 from foresee.plan.record import Evict, Fetch, Header, Record
 from foresee.plan.upcoming import ROW_TABLE_BYTES, WINDOW_BYTES, WINDOW_STEPS, bytes_in_window
 from foresee.run.memory import SLOT_TABLE_BYTES
@@ -185,14 +185,14 @@ class Simulated:
 
 
 def simulate(
-    sample: Sample, policy: Policy, cache: CacheSize, layout: Layout, cluster: ClusterSpec,
+    sample: Sample, candidate: Candidate, cache: CacheSize, layout: Layout, cluster: ClusterSpec,
     advance: Callable[[], None] | None = None,
 ) -> Simulated:  # fmt: skip
     """Plans the sample's steps and predicts their second half, without the last one, which writes everything back."""
-    header = header_of(sample, sample.rows_of(cache), policy)
+    header = header_of(sample, sample.rows_of(cache), candidate)
     timed = _Timed()
     measuring = Measuring(sample.num_workers)
-    for record in timed.records(policy, header, sample, advance or (lambda: None)):
+    for record in timed.records(candidate.policy, header, sample, advance or (lambda: None)):
         measuring.add(record)
     volumes, planner_seconds = measuring.volumes(), timed.seconds / len(sample.steps)
     trained = volumes.until_step(max(1, volumes.num_steps - 1))

@@ -116,9 +116,9 @@ def file_sentence(error: OSError) -> str | None:
     if error.errno not in _OF_FILES:
         return None
     where = "a file" if error.filename is None else str(error.filename)
-    decide_restart = "check its name and the disk"
+    remedy = "check its name and the disk"
     if error.errno in _FULL:
-        decide_restart = "free some space, then try again"
+        remedy = "free some space, then try again"
     elif error.errno in _NOT_WRITABLE:
-        decide_restart = "give a place that can be written, or change its permissions"
-    return f"{where} cannot be used ({error.strerror}); {decide_restart}"
+        remedy = "give a place that can be written, or change its permissions"
+    return f"{where} cannot be used ({error.strerror}); {remedy}"

@@ -73,7 +73,7 @@ def verify(
     [bold]Examples[/]
 
       foresee verify run.yaml --steps 200
-      foresee verify run.yaml --set cache.planner=lru --set cache.share=0.02
+      foresee verify run.yaml --set cache.planner=none --set cache.share=0.02
 
     [bold]Exit codes[/]: 0 no byte differs, 1 some do, 2 something in your input is wrong.
     """

@@ -1,9 +1,8 @@
 """`foresee compare`: every policy on a person's own log: rows, bytes, staleness, and the step they give.
 
-The tables of `foresee compare`: what every policy would move on the same steps in the same cache.
-
-In: outcomes. Out: flat records, which the CSV and the page are made of too, and these as tables for a terminal. What
-does not exist is a dash with a number, and the reason below the table.
+In: a log and a setting. Out: flat records of outcomes, which the CSV and the page are made of too, and these as tables
+for a terminal with what each policy means below them. What does not exist is a dash with a number, and the reason below
+the table.
 """
 
 from __future__ import annotations
@@ -73,15 +72,16 @@ def compare(
 
       foresee compare data/criteo
       foresee compare data/criteo --trainers 2,4,8 --compute-ms 8 --link-mbit 10000 --page compare.html
-      foresee compare data/criteo --policies lookahead,lru,het --cache 50000 --steps all --csv compare.csv
+      foresee compare data/criteo --policies lookahead,owner,het --cache 50000 --steps all --csv compare.csv
     """
     from foresee.analysis.comparison import Question, policies_named
+    from foresee.cli.plan_comparison import meanings_of
     from foresee.data.click_log import ClickLog
 
     console, opened, num_steps = terminal(), ClickLog.open(log), scenario.number_of_steps(steps)
     network = {"compute_ms": compute_ms, "link_mbit": link_mbit, "latency_us": latency_us}
     question = Question(
-        policies=policies_named(scenario.words(policies or ""), scenario.numbers(staleness, "--staleness", least=0)),
+        candidates=policies_named(scenario.words(policies or ""), scenario.numbers(staleness, "--staleness", least=0)),
         caches=scenario.cache_sizes(cache or (CURVE if page is not None else "0.1")),
         layout=scenario.row_layout(opened, dim, optimizer),
         speeds=scenario.network_speeds(**network, servers=servers),
@@ -90,7 +90,8 @@ def compare(
     samples = [_sample(opened, count, batch_size, num_steps, seed, console) for count in workers]
     records = _records(samples, question, batch_size, console)
     setting = scenario.network_words(**network, servers=servers)
-    show(console, *as_text(str(log), samples, records, batch_size, setting))
+    meanings = meanings_of(candidate.policy for candidate in question.candidates)
+    show(console, *as_text(str(log), samples, records, batch_size, setting, meanings))
     if csv is not None:
         from foresee.report.comparison import as_csv
 
@@ -133,12 +134,11 @@ if TYPE_CHECKING:
     from foresee.analysis.comparison import Outcome, Sample
 
 Record = dict[str, str | int | float | None]
-OURS = "lookahead"
 HEAD = ("policy", "hit rate", "rows", "critical", "MB", "critical MB", "stale", "step ms", "limited by")
 EXPLANATION = (
     "hit rate: rows found in the trainer's own cache; rows and MB: over a wire in a step, all trainers together; "
-    "critical: cannot travel while an earlier step computes; stale: reads that miss an update; lookahead: Foresee; "
-    "belady: the bound on rows fetched and written, all caches as one"
+    "critical: cannot travel while an earlier step computes; stale: reads that miss an update; a bound is on rows "
+    "fetched and written, all caches as one"
 )
 
 
@@ -146,7 +146,7 @@ def record_of(outcome: Outcome, batch_size: int) -> Record:
     """One flat record; None where there is no figure."""
     figures = outcome.figures
     setting: Record = {
-        "policy": outcome.policy.name,
+        "policy": outcome.candidate.name,
         "trainers": outcome.num_workers,
         "cache": str(outcome.cache),
         "cache_rows": outcome.cache_rows,
@@ -182,19 +182,21 @@ def introduction(log: str, samples: Sequence[Sample], batch_size: int) -> str:
     )
 
 
-def as_text(log: str, samples: Sequence[Sample], records: Sequence[Record], batch_size: int, setting: str) -> list[
-    RenderableType
-]:  # fmt: skip
+def as_text(
+    log: str, samples: Sequence[Sample], records: Sequence[Record], batch_size: int, setting: str, meanings: str
+) -> list[RenderableType]:
     """What a person reads."""
     parts: list[RenderableType] = [introduction(log, samples, batch_size)]
     by_workers = {sample.num_workers: sample for sample in samples}
     for trainers, cache in dict.fromkeys((record["trainers"], record["cache"]) for record in records):
         some = [record for record in records if (record["trainers"], record["cache"]) == (trainers, cache)]
         parts += _one_table(by_workers[int(str(trainers))], some)
-    return [*parts, EXPLANATION, setting]
+    return [*parts, meanings, EXPLANATION, setting]
 
 
 def _one_table(sample: Sample, records: Sequence[Record]) -> list[RenderableType]:
+    from foresee.plan.policies import DEFAULT
+
     cache_rows = int(str(records[0]["cache_rows"]))
     raised = cache_rows == sample.two_steps_rows
     title = (
@@ -208,7 +210,7 @@ def _one_table(sample: Sample, records: Sequence[Record]) -> list[RenderableType
     for record in records:
         note = record["why_missing"]
         cells = [f"– [{reasons.index(str(note)) + 1}]"] if note else _cells(record)
-        table.add_row(str(record["policy"]), *cells, style="bold" if record["policy"] == OURS else None)
+        table.add_row(str(record["policy"]), *cells, style="bold" if record["policy"] == DEFAULT.name else None)
     return ["", title, table, *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))]
 
 

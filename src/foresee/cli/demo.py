@@ -43,7 +43,7 @@ tables:
 
 cache:
   share: 0.1              # the cache holds a tenth of all rows
-  planner: lookahead      # try lru, lfu, static or none: same result, more rows moved
+  planner: lookahead      # any other gives the same result and moves more rows; foresee plan lists them
 
 train:
   batch_size: 2048
@@ -76,7 +76,7 @@ def demo(
 
       foresee demo
       foresee demo --samples 2000000
-      foresee train demo/run.yaml --replace --set cache.planner=lru
+      foresee train demo/run.yaml --replace --set cache.planner=none
     """
     from foresee.run.build import open_tables
     from foresee.run.training import train
@@ -103,7 +103,7 @@ def demo(
                 f"verify {run_file} --steps 50"
             ),
             "See where the time went:": f"report {config.run}",
-            "Another planner, same result:": f"train {run_file} --replace --set cache.planner=lru",
+            "Another planner, same result:": f"train {run_file} --replace --set cache.planner=none",
             "Come closer to the best AUC:": f"demo{elsewhere} --samples {2 * samples}",
         },
     )

@@ -49,7 +49,7 @@ cache:
   # Rows in memory, of {num_rows:,} in all. The largest batch touches {largest:,}: not less than that. A larger
   # train.batch_size needs a larger cache. More rows save fetches and change no bit of the result.
   rows: {cache_rows}
-  planner: lookahead            # lru, lfu, static and none give the same bytes and move more; compare: foresee plan
+  planner: lookahead            # all others give the same bytes and move more; foresee plan compares them
 
 train:
   batch_size: {batch_size}               # samples of a step; {num_steps:,} steps an epoch

@@ -63,8 +63,8 @@ def run(
     """What a run would move, without running it.
 
     Plans the run's own log and cache and prints the share of rows found in the cache, rows and bytes moved a step and
-    the memory needed, beside the same for no cache, LRU, LFU, a static hot set and Belady's bound. All of them would
-    train to the same bytes.
+    the memory needed, beside the same for every other policy that can train it, no cache and Belady's bound among them.
+    All of them would train to the same bytes.
 
     [bold]Examples[/]
 
@@ -110,7 +110,7 @@ def show(
     if not header.first_step <= begin <= end:
         raise PlanError(f"{file}: there is no step {begin}; the plan has steps {header.first_step} to {end - 1}")
     table = Table("plan", str(file))
-    for name, value in {**asdict(header), **asdict(counters), "hit_rate": f"{counters.hit_rate:.2%}"}.items():
+    for name, value in {**header.to_dict(), **asdict(counters), "hit_rate": f"{counters.hit_rate:.2%}"}.items():
         table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
     show_all(console, table)
     sample = Table("step", "worker", "samples", "lookups", "distinct", "fetched", "not before", "written back", "slots")
@@ -257,7 +257,8 @@ def _keep(out: Path, stream: BatchStream, header: Header, console: Console) -> N
 
 def _draw(path: Path, log: str, stream: BatchStream, header: Header, console: Console) -> None:
     from foresee.analysis import planning
-    from foresee.report.fetch_curve import as_csv, as_page
+    from foresee.plan import find
+    from foresee.report.fetch_curve import Style, as_csv, as_page
 
     with bar(console, "counting rows", stream.num_steps) as advance:
         demand = planning.demand_of(stream.batches(), advance)
@@ -273,7 +274,8 @@ def _draw(path: Path, log: str, stream: BatchStream, header: Header, console: Co
     else:
         own, num_steps = header.capacity_rows, stream.num_steps
         title = f"Fetches over cache size: {log}"
-        text = as_page(title, note, capacities, fetched, capacity_rows=own, num_steps=num_steps)
+        styles = {name: Style(policy.colour, policy.is_bound) for name, policy in ((it, find(it)) for it in fetched)}
+        text = as_page(title, note, capacities, fetched, styles=styles, capacity_rows=own, num_steps=num_steps)
     _write(path, text)
     console.print(f"drew {path}", highlight=False, soft_wrap=True)
 

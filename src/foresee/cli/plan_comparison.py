@@ -6,6 +6,7 @@ In: a stream, a header, the layout of rows. Out: counters by policy, and these a
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +16,13 @@ from rich.table import Table
 from foresee.analysis import planning
 from foresee.cli.options import bar
 from foresee.data.stream import LogStream
-from foresee.plan import window_bytes
+from foresee.plan import find, window_bytes
 from foresee.plan.count import rows_moved
+from foresee.plan.policies import DEFAULT
+from foresee.plan.policy import Policy
 from foresee.plan.record import Counters, Header
 from foresee.run.memory import Memory, in_words, memory_needed, window_in_words, window_is_cut, window_steps
 from foresee.store.contract import Layout
-
-CAPTION = "none: every step fetches all its rows; static: the hottest rows stay; belady: the bound, all future known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ def as_text(comparison: Comparison, log: str) -> list[RenderableType]:
         f"{header.capacity_rows:,} of {layout.num_rows:,} rows, {layout.row_bytes} bytes each",
         _table(comparison),
     ]
-    if header.planner == "lookahead":
+    if header.planner == DEFAULT.name:
         lines.append(comparison.window_words)
     lines.append(in_words(comparison.memory))
     if not whole:
@@ -123,12 +124,17 @@ def as_text(comparison: Comparison, log: str) -> list[RenderableType]:
     return lines
 
 
+def meanings_of(policies: Iterable[Policy]) -> str:
+    """What each policy does, each once: the line below a table of policies."""
+    return "; ".join(dict.fromkeys(f"{policy.name}: {policy.meaning}" for policy in policies))
+
+
 def _table(comparison: Comparison) -> Table:
     many = comparison.header.num_workers > 1
     among_workers = ("from peers", "critical") if many else ()
     table = Table(
         "policy", "hit rate", "fetched a step", "written back", *among_workers, "MB a step", "cache",
-        caption=None if many else CAPTION,
+        caption=meanings_of(map(find, comparison.counters)),
     )  # fmt: skip
     for column in table.columns[1:]:
         column.justify = "right"

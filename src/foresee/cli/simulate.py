@@ -215,11 +215,11 @@ def _record(
     source: _Source, num_trainers: int, policy: str, cache: CacheSize, layout: Layout, assumed: Assumptions,
     times: RowTimes, console: Console,
 ) -> Record:  # fmt: skip
-    from foresee.analysis.comparison import absence, policies_named, take_sample
+    from foresee.analysis.comparison import policies_named, take_sample
     from foresee.analysis.simulation import simulate as simulated
 
     (chosen,) = policies_named([policy], (100,))
-    reason = "cannot be run" if policy == "belady" else absence(chosen, num_trainers)
+    reason = "cannot be run" if chosen.policy.is_bound else chosen.policy.absence(num_trainers)
     if reason is not None:
         raise ConfigError(f"--policy {policy} {reason} ({num_trainers} trainers); choose another, such as lookahead")
     cluster, total = assumed.cluster(num_trainers, times), 2 * source.num_steps

@@ -60,7 +60,7 @@ class StepProfile:
 
     model: str
     mode: str
-    """`static`, `gns` or `accordion`."""
+    """As a trace names it: `gns`, `accordion`, or anything else for a size that stays."""
     batch_size: int
     """The first batch size."""
     gpus: int

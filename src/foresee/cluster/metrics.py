@@ -2,7 +2,7 @@
 
 In: a finished run. Out: plain numbers.
 Finish-time fairness ρ compares a job's completion time with what an equal share would have given it. There are two
-definitions in use and both are here: `static` divides by the contention of the whole trace (jobs / GPUs), as
+definitions in use and both are here: `rho_static` divides by the contention of the whole trace (jobs / GPUs), as
 Shockwave's code does; `themis` by the mean number of jobs during this job's life / GPUs. Neither is below contention
 1.
 Never: round, drop jobs, or prefer a definition silently.
@@ -47,14 +47,14 @@ class Metrics:
 
 def measure(run: Run) -> Metrics:
     outcomes = run.outcomes
-    static, themis = rho_static(run), rho_themis(run)
+    contended, themis = rho_static(run), rho_themis(run)
     return Metrics(
         makespan_seconds=run.makespan_seconds,
         bound_seconds=makespan_bound([outcome.job for outcome in outcomes], run.cluster, run.start_seconds),
         jct_mean_seconds=math.fsum(outcome.jct_seconds for outcome in outcomes) / len(outcomes),
         jct_p99_seconds=float(np.percentile([outcome.jct_seconds for outcome in outcomes], 99)),
-        worst_rho=max(static),
-        unfair_share=unfair_share(static),
+        worst_rho=max(contended),
+        unfair_share=unfair_share(contended),
         worst_rho_themis=max(themis),
         unfair_share_themis=unfair_share(themis),
         utilisation=run.busy_gpu_seconds / (run.cluster.gpus * (run.makespan_seconds - run.start_seconds)),
@@ -108,8 +108,8 @@ class GroupMetrics:
 def measure_by(run: Run, name_of: Callable[[Job], str]) -> list[GroupMetrics]:
     """The run split by a name of each job (`lambda job: job.user`), largest consumers first."""
     groups: dict[str, list[tuple[Outcome, float, float]]] = {}
-    for outcome, static, themis in zip(run.outcomes, rho_static(run), rho_themis(run), strict=True):
-        groups.setdefault(name_of(outcome.job), []).append((outcome, static, themis))
+    for outcome, contended, themis in zip(run.outcomes, rho_static(run), rho_themis(run), strict=True):
+        groups.setdefault(name_of(outcome.job), []).append((outcome, contended, themis))
     measured = [_group(name, members) for name, members in groups.items()]
     return sorted(measured, key=lambda group: -group.gpu_seconds)
 
@@ -122,6 +122,6 @@ def _group(name: str, members: Sequence[tuple[Outcome, float, float]]) -> GroupM
         gpu_seconds=sum(outcome.served_seconds * outcome.job.gpus for outcome in outcomes),
         jct_mean_seconds=sum(outcome.jct_seconds for outcome in outcomes) / len(outcomes),
         wait_mean_seconds=sum(o.start_seconds - o.job.arrival_seconds for o in outcomes) / len(outcomes),
-        worst_rho=max(static for _, static, _ in members),
+        worst_rho=max(contended for _, contended, _ in members),
         worst_rho_themis=max(themis for _, _, themis in members),
     )

@@ -110,8 +110,8 @@ def _fates(run: Run) -> dict[str, Fate]:
             start_seconds=outcome.start_seconds,
             finish_seconds=outcome.finish_seconds,
             num_starts=outcome.num_starts,
-            rho=static,
+            rho=contended,
             rho_themis=themis,
         )
-        for outcome, static, themis in zip(run.outcomes, rho_static(run), rho_themis(run), strict=True)
+        for outcome, contended, themis in zip(run.outcomes, rho_static(run), rho_themis(run), strict=True)
     }

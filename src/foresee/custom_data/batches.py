@@ -94,7 +94,7 @@ class Batches:
 
     def bounded(self, header: Header) -> Header:
         """The header of a plan that reads no further ahead than these batches may wait in memory."""
-        return replace(header, parameters={**header.parameters, "read_ahead_steps": self.read_ahead_steps})
+        return replace(header, options=replace(header.options, read_ahead_steps=self.read_ahead_steps))
 
     def batch_of(self, item: Any, step: int) -> OwnBatch:
         """One item as a batch."""

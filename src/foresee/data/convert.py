@@ -88,11 +88,11 @@ class _Work:
         self.good: Mask = np.ones(raw.num_samples, bool)
         self._reasons: dict[int, str] = {}
 
-    def reject(self, bad: Mask, column: str, expected: str, decide_restart: str) -> None:
+    def reject(self, bad: Mask, column: str, expected: str, remedy: str) -> None:
         for index in np.flatnonzero(bad & self.good):
             cell = self.raw.cells[column][int(index)].as_py()
             found = "an empty cell" if cell is None or cell == "" else repr(cell)
-            self._reasons[int(index)] = f"column {column}: expected {expected}, found {found}; {decide_restart}"
+            self._reasons[int(index)] = f"column {column}: expected {expected}, found {found}; {remedy}"
         self.good &= ~bad
 
     def send(self, report: ReportBadLine, wanted: Mask) -> None:
@@ -116,23 +116,19 @@ class _Work:
             return (values >= columns.label_threshold).astype(np.float32)
         values, missing, wrong = numbers_of(_without_words(cells))
         bad = missing | wrong | ~np.isin(values, (0.0, 1.0, -1.0))
-        decide_restart = (
-            "correct the line, give --label-threshold if it is a rating, leave such lines out with --label-skip"
-        )
-        self.reject(bad, columns.label, "a label of 0 or 1", decide_restart)
+        remedy = "correct the line, give --label-threshold if it is a rating, leave such lines out with --label-skip"
+        self.reject(bad, columns.label, "a label of 0 or 1", remedy)
         other = ~bad & (values < 1) & (values != negative.of(values[~bad & wanted]))
-        self.reject(other, columns.label, f"a label of {negative} or 1, as on the lines before", decide_restart)
+        self.reject(other, columns.label, f"a label of {negative} or 1, as on the lines before", remedy)
         return np.where(values == 1, 1.0, 0.0).astype(np.float32)
 
     def dense(self, column: Dense) -> Float64:
         values, missing, wrong = numbers_of(self.raw.cells[column.name], column.missing_markers)
-        decide_restart = "correct the line, name a marker of missing values with --missing"
-        self.reject(wrong, column.name, "a finite number", decide_restart)
+        remedy = "correct the line, name a marker of missing values with --missing"
+        self.reject(wrong, column.name, "a finite number", remedy)
         if column.missing is None:
-            decide_restart = (
-                f"correct the line, say what an empty cell counts as with --dense {spelled(column, 'empty=0')}"
-            )
-            self.reject(missing, column.name, "a number", decide_restart)
+            remedy = f"correct the line, say what an empty cell counts as with --dense {spelled(column, 'empty=0')}"
+            self.reject(missing, column.name, "a number", remedy)
         return np.where(missing, column.missing or 0.0, values)
 
     def category(self, column: Categorical) -> pa.Array:
@@ -140,8 +136,8 @@ class _Work:
         if column.multi_valued:
             return self._bag(cells, column)
         if is_list(cells.type):
-            decide_restart = f"choose how lists are pooled with --categorical {spelled(column, 'mean')}"
-            self.reject(np.ones(len(cells), bool), column.name, "one value", decide_restart)
+            remedy = f"choose how lists are pooled with --categorical {spelled(column, 'mean')}"
+            self.reject(np.ones(len(cells), bool), column.name, "one value", remedy)
             return pa.array([""] * len(cells), pa.large_string())
         values = values_of(cells, column)
         if column.num_rows is not None:

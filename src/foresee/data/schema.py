@@ -149,29 +149,27 @@ class LogDescription:
 
 def parse_description(text: str, where: str) -> LogDescription:
     """The description in a `log.json`; `where` names the file in errors."""
-    decide_restart = "prepare the log again"
+    remedy = "prepare the log again"
     try:
         body = json_fields.parse(text)
     except json.JSONDecodeError as error:
-        raise DataError(f"{where}:{error.lineno}: this is not JSON ({error.msg}); {decide_restart}.") from None
+        raise DataError(f"{where}:{error.lineno}: this is not JSON ({error.msg}); {remedy}.") from None
     except ValueError as error:
-        raise DataError(f"{where}: this is not JSON as we write it ({error}); {decide_restart}.") from None
+        raise DataError(f"{where}: this is not JSON as we write it ({error}); {remedy}.") from None
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
-        raise DataError(f'{where}: expected "format": "{FORMAT_NAME}", found something else; {decide_restart}.')
+        raise DataError(f'{where}: expected "format": "{FORMAT_NAME}", found something else; {remedy}.')
     if body.get("version") != FORMAT_VERSION:
         raise DataError(
             f"{where}: format version {json_fields.shown(body.get('version'))} is not {FORMAT_VERSION}, the one this "
-            f"release reads; {decide_restart}."
+            f"release reads; {remedy}."
         )
     try:
         description = _from_body(body)
     except ValueError as error:
-        raise DataError(f"{where}: a field is missing or wrong ({error}); {decide_restart}.") from None
+        raise DataError(f"{where}: a field is missing or wrong ({error}); {remedy}.") from None
     _check(description, where)
     if body.get("digest") != description.digest:
-        raise DataError(
-            f"{where}: the digest does not match the other fields, so the file was edited; {decide_restart}."
-        )
+        raise DataError(f"{where}: the digest does not match the other fields, so the file was edited; {remedy}.")
     return description
 
 

@@ -12,7 +12,7 @@ from foresee.data.batch import BatchStream
 from foresee.engine.tables import Tables
 from foresee.errors import PlanError
 from foresee.plan import WINDOW_BYTES
-from foresee.plan.record import Header
+from foresee.plan.record import Header, PlannerOptions
 
 FETCH_AHEAD_STEPS = 8
 
@@ -40,14 +40,14 @@ def make_header(
         raise PlanError(f"a cache of {cache_rows} rows cannot hold anything; give at least one batch's distinct rows")
     return Header(
         planner=planner,
-        parameters={
-            "window_steps": window_steps,
-            "window_bytes": WINDOW_BYTES if window_bytes is None and window_steps is None else window_bytes,
-            "remember_versions": int(remember_versions),
-            "placement": placement,
-            "placement_positions": None if placement_positions is None else ",".join(map(str, placement_positions)),
-            "planned_from": planned_from,
-        },
+        options=PlannerOptions(
+            window_steps=window_steps,
+            window_bytes=WINDOW_BYTES if window_bytes is None and window_steps is None else window_bytes,
+            remember_versions=remember_versions,
+            placement=placement,
+            placement_positions=None if placement_positions is None else tuple(placement_positions),
+            planned_from=planned_from,
+        ),
         num_workers=num_workers,
         capacity_rows=cache_rows,
         num_rows=stream.num_rows,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from foresee.errors import PlanError
-from foresee.plan.record import Evict, Fetch, Header, Kind, Record, Transfers
+from foresee.plan.record import Evict, Fetch, Header, Kind, Record, Transfers, refuse_compared
 
 # Column names and Arrow types, in the order of the file. Names of two parts are a group and its field.
 SCALARS = {"step": pa.int32(), "worker": pa.int32(), "not_before": pa.int32(), "digest": pa.int64()}
@@ -47,12 +47,8 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def batch_of(record: Record) -> pa.RecordBatch:
-    """The record as a batch of one row. One that adds at the store, or sums over replicas, has no columns here."""
-    if len(record.push) or len(record.refresh) or len(record.reduce):
-        raise PlanError(
-            f"step {record.step}, worker {record.worker}: its pushes, refreshes and sums over replicas cannot be kept; "
-            "such plans are made to be compared, not trained: keep one of lookahead or another that trains"
-        )
+    """The record as a batch of one row. One that only compares has no columns here and is refused."""
+    refuse_compared(record, "kept")
     scalars = {name: int(getattr(record, name)) for name in SCALARS}
     arrays = {name: np.ascontiguousarray(_lookup(record, name)) for name in ARRAYS}
     columns = [pa.array([scalars[name]], kind) for name, kind in SCALARS.items()]

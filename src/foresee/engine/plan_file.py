@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -39,7 +39,6 @@ TAIL_MARK = b"FORESEE\n"
 UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, EOFError, ArithmeticError, MemoryError)
 """What Arrow, JSON and struct raise on bytes that are not what they expect."""
 
-Parsed = TypeVar("Parsed", Header, Counters)
 Progress = Callable[[int, int], None]
 """Called as progress(records written, records in all)."""
 
@@ -72,7 +71,7 @@ def write_plan(
 def _write(file: IO[bytes], header: Header, records: Iterable[Record], progress: Progress | None) -> Counters:
     counting = Counting()
     num_records, total = 0, header.num_steps * header.num_workers
-    with pa.ipc.new_stream(file, SCHEMA.with_metadata(_signed(HEADER, asdict(header)))) as stream:
+    with pa.ipc.new_stream(file, SCHEMA.with_metadata(_signed(HEADER, header.to_dict()))) as stream:
         for record in counting.watch(records):
             stream.write_batch(batch_of(record))
             num_records += 1
@@ -132,7 +131,7 @@ def _counters_of(path: Path, source: pa.NativeFile, header: Header) -> Counters:
         # A stream is read from its schema on, so the schema is put before its last part.
         rest = pa.BufferReader(SCHEMA.serialize().to_pybytes() + source.read())
         last = pa.ipc.open_stream(rest).read_next_batch_with_custom_metadata()
-        counters = _parsed(Counters, _verified(COUNTERS, last.custom_metadata))
+        counters = _counters(_verified(COUNTERS, last.custom_metadata))
         if counters.num_steps != header.num_steps:
             raise ValueError
         return counters
@@ -181,23 +180,20 @@ def _header_of(schema: pa.Schema) -> Header:
         )
     if not schema.equals(SCHEMA):
         raise ValueError("its columns are not those of a plan")
-    header = _parsed(Header, content)
+    header = Header.from_dict(content)
     at_least_one = (header.num_workers, header.capacity_rows, header.num_rows)
     if min(at_least_one) < 1 or min(header.first_step, header.num_steps, header.fetch_ahead_steps) < 0:
         raise ValueError("its header has impossible sizes")
     return header
 
 
-def _parsed(kind: type[Parsed], content: dict[str, Any]) -> Parsed:
-    """A frozen dataclass of numbers, texts and one dictionary of them from JSON."""
-    expected = {field.name: field.type for field in fields(kind)}
-    if content.keys() != expected.keys():
+def _counters(content: dict[str, Any]) -> Counters:
+    if content.keys() != {field.name for field in fields(Counters)}:
         raise ValueError(f"it has the fields {sorted(content)}")
     for name, value in content.items():
-        right = {"int": int, "str": str}.get(str(expected[name]), dict)
-        if not isinstance(value, right) or isinstance(value, bool):
+        if not isinstance(value, int) or isinstance(value, bool):
             raise ValueError(f"{name} is {value!r}")
-    return kind(**content)
+    return Counters(**content)
 
 
 class _OtherVersionError(PlanError):

@@ -20,7 +20,7 @@ from foresee.engine.kernels import LookupOrder, order_lookups
 from foresee.errors import PlanError, UsageError
 from foresee.plan import make_planner, planned_from
 from foresee.plan.ranked_eviction import BatchTooLargeError
-from foresee.plan.record import Accesses, Header, Record
+from foresee.plan.record import Accesses, Header, Planner, Record, refuse_compared
 from foresee.plan.row_table import checksum_of
 
 Advance = Callable[[], None]
@@ -77,16 +77,27 @@ def _records(stream: BatchStream, header: Header, batches: Iterable[Batch]) -> I
     def profile(num_steps: int) -> Iterator[Accesses]:
         return map(accesses_of, islice(stream.batches(header.first_step), num_steps))
 
-    planner = make_planner(header, profile)
-    for step, batch in enumerate(batches, start=planned_from(header)):
-        if batch.step != step:
-            raise PlanError(
-                f"the stream gives the batch of step {batch.step} where step {step} is due; give batches in step order"
-            )
-        try:
-            yield from planner.push(accesses_of(batch))
-        except BatchTooLargeError as error:
-            raise too_large(step, error.num_distinct, error.capacity_rows, stream) from None
+    def accesses() -> Iterator[Accesses]:
+        for step, batch in enumerate(batches, start=planned_from(header)):
+            if batch.step != step:
+                raise PlanError(
+                    f"the stream gives the batch of step {batch.step} where step {step} is due; give batches in step "
+                    "order"
+                )
+            yield accesses_of(batch)
+
+    try:
+        yield from driven(make_planner(header, profile), accesses())
+    except BatchTooLargeError as error:
+        raise too_large(error.step, error.num_distinct, error.capacity_rows, stream) from None
+
+
+def driven(planner: Planner, steps: Iterable[Accesses], advance: Advance | None = None) -> Iterator[Record]:
+    """The records of some steps, as they are decided: every plan is made here, to be run, counted or compared."""
+    for accesses in steps:
+        yield from planner.push(accesses)
+        if advance is not None:
+            advance()
     yield from planner.finish()
 
 
@@ -137,6 +148,7 @@ def _own(batch: Batch, record: Record) -> Batch:
 
 
 def _work(batch: Batch, record: Record, pooling: Pooling, batch_size: int, looked_ahead_steps: int = 0) -> PlannedStep:
+    refuse_compared(record, "run")
     order = order_lookups(record.inverse, len(record.unique), bag_offsets=batch.bag_offsets, mean=pooling.mean)
     return PlannedStep(batch, record, order, batch_size, looked_ahead_steps)
 

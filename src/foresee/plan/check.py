@@ -1,6 +1,6 @@
 """Proves a plan right, or says where it is wrong. Written independently of all planners, from the rules alone.
 
-In: the touches of every step and the records of a plan. Out: a `Verdict`. It plays the plan through, keeping for every
+In: the accesses of every step and the records of a plan. Out: a `Verdict`. It plays the plan through, keeping for every
 row the version that synchronous training would have and the version the store holds, and for every slot of every
 worker what is in it.
 
@@ -29,7 +29,7 @@ import numpy as np
 from foresee.errors import PlanViolation
 from foresee.plan.check_step import faults_of_fetch, faults_of_lookups, faults_of_step
 from foresee.plan.count import Counting
-from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Kind, Record, Transfers
+from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Kind, Record, Transfers, compared_parts
 
 VIOLATIONS_MAX = 20
 NEVER = -1
@@ -153,7 +153,8 @@ class _Game:
     def play(self, step: int, accesses: Accesses, records: list[Record]) -> None:
         for record in records:
             self.counting.add(record)
-            if len(record.push) or len(record.refresh):
+            push, refresh, _ = compared_parts(record)
+            if len(push) or len(refresh):
                 self.wrong(f"step {step}: worker {record.worker} adds at the store, where owners assign")
             if not all(self._known(transfers, record.worker) for transfers in (record.send, record.recv)):
                 self.wrong(f"step {step}: worker {record.worker} exchanges with itself or nobody, or no known kind")
@@ -256,18 +257,19 @@ class _Game:
         """The rows whose replicas, one at every worker, get the sum of all gradients."""
         reduced: list[list[int]] = []
         for record in records:
-            slots, deadlines = self.slots[record.worker], record.reduce.deadline.tolist()
-            held = [slots.get(slot) for slot in record.reduce.slot.tolist()]
+            reduce = compared_parts(record)[2]
+            slots, deadlines = self.slots[record.worker], reduce.deadline.tolist()
+            held = [slots.get(slot) for slot in reduce.slot.tolist()]
             reduced.append([replica.row if replica else -1 for replica in held])
             read = {slots[slot].row: slot for slot in record.unique.tolist() if slot in slots}
-            for replica, slot, deadline in zip(held, record.reduce.slot.tolist(), deadlines, strict=True):
+            for replica, slot, deadline in zip(held, reduce.slot.tolist(), deadlines, strict=True):
                 if replica is None or read.get(replica.row, slot) != slot or deadline not in (step + 1, step + 2):
                     self.wrong(f"step {step}: worker {record.worker} reduces slot {slot} for step {deadline}")
                     continue
                 if replica.version != self.true_version.get(replica.row, 0) or replica.final_after >= step:
                     self.wrong(f"step {step}, row {replica.row}: worker {record.worker} reduces an old replica of it")
                 replica.version, replica.final_after, replica.replica = step + 1, deadline - 1, True
-            if reduced[-1] != reduced[0] or not np.array_equal(deadlines, records[0].reduce.deadline):
+            if reduced[-1] != reduced[0] or not np.array_equal(deadlines, compared_parts(records[0])[2].deadline):
                 self.wrong(f"step {step}: worker {record.worker} reduces other rows than worker 0")
         return reduced[0]
 

@@ -1,10 +1,10 @@
 """Proves a plan whose workers add their own updates to the store's rows, or counts by how much it is stale.
 
-In: the touches of every step and the records of a plan such as Herald's or HET's: every worker trains its own replica,
+In: the accesses of every step and the records of a plan such as Herald's or HET's: every worker trains its own replica,
 pushes its updates when the plan says so, and several may push to one row. Out: a `Verdict`. Right for plain SGD only,
 where updates may be added in any order; `check` proves plans for every optimiser.
 
-It counts contributions. An update is a (worker, step) that touches a row. A worker's own updates reach the store in
+It counts contributions. An update is a (worker, step) that accesses a row. A worker's own updates reach the store in
 their order, all of them with each push; so what a replica or the store's row contains is a number for each worker, and
 a read is exact if and only if its numbers are those produced so far. No update is lost if at the end the store's
 numbers are those produced; none is added twice because a push takes what is pending.
@@ -20,7 +20,7 @@ import numpy as np
 from foresee.plan.check import NEVER, VIOLATIONS_MAX, Verdict, walk
 from foresee.plan.check_step import faults_of_fetch, faults_of_lookups, faults_of_step
 from foresee.plan.count import Counting
-from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Record
+from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Record, compared_parts
 
 
 def check_additive(
@@ -67,7 +67,7 @@ class _Game:
             self.wrong(fault)
         for record in records:
             self.counting.add(record)
-            if len(record.send) or len(record.recv) or len(record.reduce):
+            if len(record.send) or len(record.recv) or len(compared_parts(record)[2]):
                 self.wrong(f"step {step}: worker {record.worker} exchanges rows, but all must go through the store")
             self._fetch(step, record)
             self._refresh(step, record)
@@ -95,7 +95,7 @@ class _Game:
             slots[slot] = _Replica(row, list(self._stored(row)))
 
     def _refresh(self, step: int, record: Record) -> None:
-        slots, refresh = self.slots[record.worker], record.refresh
+        slots, refresh = self.slots[record.worker], compared_parts(record)[1]
         for row, slot, version in zip(
             refresh.row.tolist(), refresh.slot.tolist(), refresh.version.tolist(), strict=True
         ):
@@ -154,8 +154,8 @@ class _Game:
             replica.version = step + 1
 
     def _push(self, step: int, record: Record) -> None:
-        slots = self.slots[record.worker]
-        for slot, row in zip(record.push.slot.tolist(), record.push.row.tolist(), strict=True):
+        slots, push = self.slots[record.worker], compared_parts(record)[0]
+        for slot, row in zip(push.slot.tolist(), push.row.tolist(), strict=True):
             self._add(step, record.worker, slot, row)
         for slot, row in zip(record.evict.slot.tolist(), record.evict.row.tolist(), strict=True):
             self._add(step, record.worker, slot, row)

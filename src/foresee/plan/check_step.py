@@ -1,7 +1,7 @@
 """What every record must be, whatever its protocol: the part that both checkers share.
 
-In: the touches of a step, the records of all workers, and which row each slot read holds. Out: what is wrong, in words.
-A record's samples, lookups, distinct slots and digest follow from the touches alone, so they are compared, not played.
+In: the accesses of a step, the records of all workers, and which row each slot read holds. Out: what is wrong.
+A record's samples, lookups, distinct slots and digest follow from the accesses alone, so they are compared, not played.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""What a plan moves. One counter for every planner, so that their numbers can stand side by side.
+"""What a plan moves, counted alike for every policy, so that their numbers can stand side by side.
 
-On the critical path is what no worker can send while an earlier step computes: a transfer or a reduction due at the
-next step; a row that goes to the store after one step and is fetched for the next, both ways.
-
-How much each worker has to move in each step, by what it is and when it is due: what the cost model works on.
-
-In: the records of a plan, all workers of a step before the next step. Out: arrays [steps, workers, ...] of rows. Sums
-over them are the counters of `count`; this keeps the steps and the workers apart, because a step waits for its slowest
-worker and for its own fetches, not for the mean.
-Never: seconds or bytes on a wire; those depend on widths and links.
+In: the records of a plan, all workers of a step before the next step. Out: `Counters` (sums), `Volumes` (the same with
+steps and workers apart, because a step waits for its slowest worker: what the cost model works on), and `Staleness`
+where workers add their own updates at the store. On the critical path is what no worker can send while an earlier step
+computes: a transfer or a reduction due at the next step; a row that goes to the store after one step and is fetched for
+the next, both ways. Never: seconds or bytes on a wire; those depend on widths and links.
 """
 
 from __future__ import annotations
@@ -19,7 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from foresee.base.arrays import Int32, Int64
-from foresee.plan.record import Counters, Kind, Record, Transfers
+from foresee.plan.record import Counters, Kind, Record, Transfers, compared_parts
+from foresee.plan.workers.recency import widened
 
 
 class Counting:
@@ -37,6 +34,7 @@ class Counting:
 
     def add(self, record: Record) -> None:
         old = self._counters
+        push, refresh, reduce = compared_parts(record)
         in_use = self._slots_in_use(record)
         fetched_critical, written_critical = self._store.add(record)
         self._counters = replace(
@@ -49,12 +47,12 @@ class Counting:
             num_received=old.num_received + len(record.recv),
             num_received_critical=old.num_received_critical + _due_next(record, record.recv.deadline),
             peak_slots=max(old.peak_slots, in_use),
-            num_pushed=old.num_pushed + len(record.push),
-            num_refreshed=old.num_refreshed + len(record.refresh),
+            num_pushed=old.num_pushed + len(push),
+            num_refreshed=old.num_refreshed + len(refresh),
             num_fetched_critical=old.num_fetched_critical + fetched_critical,
             num_written_critical=old.num_written_critical + written_critical,
-            num_reduced=old.num_reduced + len(record.reduce),
-            num_reduced_critical=old.num_reduced_critical + _due_next(record, record.reduce.deadline),
+            num_reduced=old.num_reduced + len(reduce),
+            num_reduced_critical=old.num_reduced_critical + _due_next(record, reduce.deadline),
         )
 
     def _slots_in_use(self, record: Record) -> int:
@@ -104,13 +102,14 @@ class _StoreTraffic:
         """How many fetches of this record are critical, and how many more writes of the step before it."""
         if record.step != self._step:
             self._step, self._writes, self._new_writes, self._distinct = record.step, self._new_writes, [], None
-        self._new_writes += [some.row for some in (record.evict, record.push) if len(some)]
+        push, refresh, _ = compared_parts(record)
+        self._new_writes += [some.row for some in (record.evict, push) if len(some)]
         # A fetch that may be issued before the last step ended reads nothing that was written after it.
         if record.not_before < record.step - 1 or not self._writes:
             return 0, 0
         if self._distinct is None:
             self._distinct, self._uncounted = np.unique(np.concatenate(self._writes), return_counts=True)
-        read = np.concatenate([record.fetch.row, record.refresh.row])
+        read = np.concatenate([record.fetch.row, refresh.row])
         places = np.minimum(np.searchsorted(self._distinct, read), len(self._distinct) - 1)
         places = places[self._distinct[places] == read]
         num_writes = int(self._uncounted[places].sum())
@@ -213,8 +212,9 @@ class Measuring:
     def add(self, record: Record) -> None:
         self._first_step = record.step if self._first_step is None else self._first_step
         lookups, not_before = (len(record.inverse), len(record.unique)), record.not_before - self._first_step
-        fetched, written = (len(record.fetch), len(record.refresh)), (len(record.evict), len(record.push))
-        reduced = (_due_next(record, record.reduce.deadline), len(record.reduce))
+        push, refresh, reduce = compared_parts(record)
+        fetched, written = (len(record.fetch), len(refresh)), (len(record.evict), len(push))
+        reduced = (_due_next(record, reduce.deadline), len(reduce))
         self._rows.append((*lookups, self._missed(record), *fetched, not_before, *written, *reduced, _bytes_of(record)))
         self._transfers.append(np.stack([_by_kind(record, record.send), _by_kind(record, record.recv)]))
         self._expect(record)
@@ -239,7 +239,7 @@ class Measuring:
 
     def _missed(self, record: Record) -> int:
         arrived = self._arriving.pop((record.worker, record.step), [])
-        slots = np.concatenate([record.fetch.slot, record.refresh.slot, *arrived])
+        slots = np.concatenate([record.fetch.slot, compared_parts(record)[1].slot, *arrived])
         if not len(slots) or not len(record.unique):
             return 0
         came = np.zeros(max(int(slots.max()), int(record.unique.max())) + 1, np.bool_)
@@ -263,7 +263,84 @@ def _by_kind(record: Record, transfers: Transfers) -> Int64:
 
 def _bytes_of(record: Record) -> int:
     """Bytes of a record's arrays: what a planner sends a worker for one step, but for a few hundred bytes of frame."""
-    groups = (record.fetch, record.evict, record.recv, record.send, record.push, record.refresh, record.reduce)
+    groups = (record.fetch, record.evict, record.recv, record.send, *compared_parts(record))
     arrays = [record.samples, record.unique, record.inverse, record.apply, record.drop]
     arrays += [getattr(group, name) for group in groups for name in group.__slots__]
     return sum(array.nbytes for array in arrays)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staleness:
+    """Reads are distinct rows of a worker's samples, summed over steps."""
+
+    num_reads: int = 0
+    stale_reads: int = 0
+    missing_updates: int = 0
+
+    @property
+    def stale_share(self) -> float:
+        return self.stale_reads / self.num_reads if self.num_reads else 0.0
+
+
+def staleness_of(records: Iterable[Record], num_workers: int, capacity_rows: int) -> Staleness:
+    """Plays a plan through."""
+    reading = Reading(num_workers, capacity_rows)
+    for record in records:
+        reading.add(record)
+    return reading.staleness
+
+
+class Reading:
+    """Counts stale reads as records pass.
+
+    An update is a (worker, step) that accesses a row. A replica never contains an update that was not made, so a read
+    is exact if and only if it contains as many as were made: one number for each row and worker is enough.
+    `check_additive` proves the same update by update, and far more slowly.
+    """
+
+    def __init__(self, num_workers: int, capacity_rows: int) -> None:
+        self.staleness = Staleness()
+        self._numbers: dict[int, int] = {}
+        self._held = np.full((num_workers, capacity_rows), -1, np.int64)
+        """The number of the row in each slot."""
+        self._made, self._stored = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._seen, self._pending = np.zeros((num_workers, 0), np.int64), np.zeros((num_workers, 0), np.int64)
+        self._step = -1
+        self._after: list[Record] = []
+        """Records of the step, whose updates are made and pushed once all workers have read."""
+
+    def add(self, record: Record) -> None:
+        if record.step != self._step:
+            self._finish_step()
+            self._step = record.step
+        worker = record.worker
+        for pulled in (record.fetch, compared_parts(record)[1]):
+            rows = self._number(pulled.row)
+            self._held[worker, pulled.slot] = rows
+            self._seen[worker, rows] = self._stored[rows] + self._pending[worker, rows]
+        read = self._held[worker, record.unique]
+        missing = self._made[read] - self._seen[worker, read]
+        self.staleness = Staleness(
+            num_reads=self.staleness.num_reads + len(read),
+            stale_reads=self.staleness.stale_reads + int(np.count_nonzero(missing)),
+            missing_updates=self.staleness.missing_updates + int(missing.sum()),
+        )
+        self._after.append(record)
+
+    def _finish_step(self) -> None:
+        for record in self._after:
+            rows = self._held[record.worker, record.unique]
+            self._made[rows] += 1
+            self._seen[record.worker, rows] += 1
+            self._pending[record.worker, rows] += 1
+        for record in self._after:
+            rows = self._held[record.worker, np.concatenate([compared_parts(record)[0].slot, record.evict.slot])]
+            self._stored[rows] += self._pending[record.worker, rows]
+            self._pending[record.worker, rows] = 0
+        self._after = []
+
+    def _number(self, rows: Int64) -> Int64:
+        numbers = np.array([self._numbers.setdefault(row, len(self._numbers)) for row in rows.tolist()], np.int64)
+        self._made, self._stored = (widened(array, len(self._numbers), 0) for array in (self._made, self._stored))
+        self._seen, self._pending = (widened(array, len(self._numbers), 0) for array in (self._seen, self._pending))
+        return numbers

@@ -1,14 +1,9 @@
-"""The places of the lowest ranks, and among equals the first places.
+"""The frame of policies that keep what a ranking tells them to: a batch's missing rows take free slots, then others'.
 
-`numpy.argpartition` takes whichever equals it meets first, which differs from processor to processor; a plan must be
-the same wherever it is made.
-
-Planners that keep what a ranking tells them to: LRU, LFU, a static hot set.
-
-A batch's missing rows need slots. The frame takes free ones first, then evicts the resident rows of lowest rank that
-the batch does not touch; a policy is one function that ranks the rows just touched. Belady's yardstick uses the same
-frame with ranks from the future. The frame looks at every slot in every step and never forgets a row: it is there to
-be compared with, not to be fast.
+The frame evicts the resident rows of lowest rank that the batch does not access; a policy is one function that ranks
+the rows just accessed. Belady's bound uses the same frame with ranks from the future. Among equal ranks the first
+places go (`lowest`), because a plan must be the same wherever it is made. The frame looks at every slot in every step
+and never forgets a row: it is there to be compared with, not to be fast.
 """
 
 from __future__ import annotations
@@ -25,7 +20,10 @@ from foresee.plan.row_table import NO_SLOT, Distinct, RowTable
 
 
 def lowest(ranks: Int64, number: int) -> Int64:
-    """Ascending places of so many of the lowest ranks, of which there must be as many."""
+    """Ascending places of so many of the lowest ranks, of which there must be as many; among equals the first ones.
+
+    `numpy.argpartition` takes whichever equals it meets first, which differs from processor to processor.
+    """
     bound = np.partition(ranks, number - 1)[number - 1]
     chosen = ranks < bound
     chosen[np.flatnonzero(ranks == bound)[: number - int(np.count_nonzero(chosen))]] = True
@@ -33,7 +31,7 @@ def lowest(ranks: Int64, number: int) -> Int64:
 
 
 Rank = Callable[[int, Int32, Int64], Int64]
-"""(step, slots touched in order of first touch, their rows) -> a rank for each. The lowest is evicted first."""
+"""(step, slots accessed in order of first access, their rows) -> a rank for each. The lowest is evicted first."""
 
 
 class BatchTooLargeError(PlanError):
@@ -44,6 +42,7 @@ class BatchTooLargeError(PlanError):
             f"step {step} touches {num_distinct} distinct rows, but the cache holds {capacity_rows}; "
             f"the smallest cache that works for this step is {num_distinct} rows"
         )
+        self.step = step
         self.num_distinct = num_distinct
         self.capacity_rows = capacity_rows
 
@@ -115,39 +114,6 @@ class RankedEviction:
             evict=Evict(),
             digest=batch.checksum,
         )
-
-
-def least_recently_used(header: Header) -> RankedEviction:
-    """LRU: the row touched longest ago goes first; inside a batch, the one touched first."""
-
-    def rank(step: int, slots: Int32, rows: Int64) -> Int64:
-        return (np.int64(step) << 32) + np.arange(len(slots), dtype=np.int64)
-
-    return RankedEviction(header, rank)
-
-
-def least_frequently_used(header: Header) -> RankedEviction:
-    """LFU: the row touched in the fewest steps since it came goes first; among equals, the one touched longest ago."""
-    uses = np.zeros(header.capacity_rows, np.int64)
-    holds = np.full(header.capacity_rows, -1, np.int64)
-
-    def rank(step: int, slots: Int32, rows: Int64) -> Int64:
-        uses[slots] = np.where(holds[slots] == rows, uses[slots], 0) + 1
-        holds[slots] = rows
-        return (uses[slots] << 32) + step
-
-    return RankedEviction(header, rank)
-
-
-def static_hot_set(header: Header, profile: Iterable[Accesses]) -> RankedEviction:
-    """The rows most frequent in a profile stay; all others come and go. Frequencies never change."""
-    rows, counts = row_frequencies(profile)
-
-    def rank(step: int, slots: Int32, touched: Int64) -> Int64:
-        place = np.minimum(np.searchsorted(rows, touched), len(rows) - 1)
-        return np.where(rows[place] == touched, counts[place], 0)
-
-    return RankedEviction(header, rank)
 
 
 def row_frequencies(profile: Iterable[Accesses]) -> tuple[Int64, Int64]:

@@ -1,6 +1,6 @@
-"""What a plan is made of: touches in, records out.
+"""What a plan is made of: accesses in, records out.
 
-In: for each step the rows its samples touch (`Accesses`). Out: for each (step, worker) one `Record` that says what to
+In: for each step the rows its samples access (`Accesses`). Out: for each (step, worker) one `Record` that says what to
 fetch, gather, send, receive, apply and write back, and in which slot. A row id stands only in `fetch` and `evict`;
 everything else is slots. Nothing here knows what a row is: an embedding vector today, a partition of a graph later.
 
@@ -10,18 +10,22 @@ middle of a run, or has forgotten a row that left its window long ago, says UNKN
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from foresee.base.arrays import Int32, Int64
+from foresee.errors import PlanError
 
 FORMAT_VERSION = 1
 UNKNOWN_VERSION = -1
 NOTHING_BEFORE = -1
 """`not_before` of a fetch that has to wait for no step."""
+Value = int | str | None
+"""Of an option, in JSON."""
 
 
 def empty_int32() -> Int32:
@@ -34,10 +38,10 @@ def empty_int64() -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """The rows that the samples of one global batch touch, in order."""
+    """The rows that the samples of one global batch access, in order."""
 
     rows: Int64  # [lookups]
-    sample_offsets: Int32  # [samples + 1]: sample i touches rows[sample_offsets[i]:sample_offsets[i + 1]]
+    sample_offsets: Int32  # [samples + 1]: sample i accesses rows[sample_offsets[i]:sample_offsets[i + 1]]
 
     @property
     def num_samples(self) -> int:
@@ -133,7 +137,7 @@ class Record:
     samples: Int32
     """Positions in the global batch that this worker trains."""
     unique: Int32
-    """Slots of the distinct rows its samples touch, in order of first touch."""
+    """Slots of the distinct rows its samples access, in order of first access."""
     inverse: Int32
     """For each lookup of its samples, the position in `unique`."""
     fetch: Fetch
@@ -150,10 +154,37 @@ class Record:
     """Rows that leave after this step, in the order in which the peer lists them in `recv`. A MOVE frees its slot."""
     drop: Int32 = field(default_factory=empty_int32)
     """Slots of copies that served this step only: free after it, without a write-back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRecord(Record):
+    """A record of a protocol that is planned to be compared and that no engine runs: workers add at the store, or sum
+    over replicas. Nothing here fits a saved plan; whoever keeps or runs records refuses this type (`refuse_compared`).
+    """
+
     push: Push = field(default_factory=Push)
     refresh: Fetch = field(default_factory=Fetch)
     """Slots that hold the row already and get the store's value plus their own updates that were not pushed yet."""
     reduce: Reduce = field(default_factory=Reduce)
+
+
+_NOTHING_MORE = (Push(), Fetch(), Reduce())
+
+
+def compared_parts(record: Record) -> tuple[Push, Fetch, Reduce]:
+    """(push, refresh, reduce) for whoever counts and checks records of every protocol alike; empty of a plain one."""
+    if isinstance(record, ComparedRecord):
+        return record.push, record.refresh, record.reduce
+    return _NOTHING_MORE
+
+
+def refuse_compared(record: Record, what: str) -> None:
+    """A sentence for a record that only compares, where one is to be kept or run; `what` says which, as `kept`."""
+    if isinstance(record, ComparedRecord):
+        raise PlanError(
+            f"step {record.step}, worker {record.worker}: its pushes, refreshes and sums over replicas cannot be "
+            f"{what}; such plans are made to be compared, not trained: take lookahead or another that trains"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +218,67 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerOptions:
+    """What a planner is told beside the sizes of its header. None: as the planner thinks best."""
+
+    window_steps: int | None = None
+    """A fixed lookahead, instead of all that the cache can use."""
+    window_bytes: int | None = None
+    """What the batches of the window may take."""
+    remember_versions: bool = False
+    """Predict the version of every fetched row, however long ago it was written."""
+    placement: str | None = None
+    placement_positions: tuple[int, ...] | None = None
+    """The positions of lookups in a sample that placement looks at; None: all."""
+    planned_from: int | None = None
+    """The step at which the plan began, if it is entered at a later one and has to go on as it would have."""
+    read_ahead_steps: int | None = None
+    """Batches that may wait in memory, where they come from a source that is read only once."""
+    staleness: int = 0
+    """Updates that replicas may be late by, for protocols that allow it; these only compare."""
+
+    def to_dict(self) -> dict[str, Value]:
+        """As JSON has it in saved plans, in run folders and between processes; the last two only where they are set."""
+        positions = self.placement_positions
+        content: dict[str, Value] = {
+            "window_steps": self.window_steps,
+            "window_bytes": self.window_bytes,
+            "remember_versions": int(self.remember_versions),
+            "placement": self.placement,
+            "placement_positions": None if positions is None else ",".join(map(str, positions)),
+            "planned_from": self.planned_from,
+        }
+        more = {"read_ahead_steps": self.read_ahead_steps, "staleness": self.staleness}
+        return content | {name: value for name, value in more.items() if value}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, object]) -> PlannerOptions:
+        """Raises ValueError for anything that `to_dict` does not write; what is missing is left as it is by default."""
+        unknown = sorted(content.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise ValueError(f"there is no planner option {unknown[0][:40]!r}")
+        given = {name: _option(name, value) for name, value in content.items() if value is not None}
+        return cls(**given)
+
+
+def _option(name: str, value: object) -> Any:
+    if name == "placement" and isinstance(value, str):
+        return value
+    if name == "placement_positions" and isinstance(value, str):
+        numbers = value.split(",")
+        if all(number.isdecimal() and len(number) < 10 for number in numbers):
+            return tuple(map(int, numbers))
+    elif name not in ("placement", "placement_positions") and isinstance(value, int) and 0 <= value < 1 << 62:
+        return bool(value) if name == "remember_versions" else value
+    raise ValueError(f"the planner option {name} is {str(value)[:40]!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """What a plan is for; stands before its records."""
 
     planner: str
-    parameters: dict[str, int | float | str | None]
+    options: PlannerOptions = PlannerOptions()
     num_workers: int
     capacity_rows: int
     """Slots of each worker."""
@@ -205,14 +292,33 @@ class Header:
     """Identity of the batch stream the plan was made from."""
     format_version: int = FORMAT_VERSION
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it, the options under `parameters`."""
+        content = {field.name: getattr(self, field.name) for field in fields(self)}
+        del content["options"]
+        return {"planner": content.pop("planner"), "parameters": self.options.to_dict(), **content}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Header:
+        """Raises ValueError for fields or values that no header has."""
+        names = ["parameters" if field.name == "options" else field.name for field in fields(cls)]
+        if sorted(content) != sorted(names):
+            raise ValueError(f"it has the fields {sorted(content)}")
+        for name, value in content.items():
+            right = {"planner": str, "stream_digest": str, "parameters": dict}.get(name, int)
+            if not isinstance(value, right) or isinstance(value, bool):
+                raise ValueError(f"{name} is {value!r}")
+        rest = {name: value for name, value in content.items() if name != "parameters"}
+        return cls(options=PlannerOptions.from_dict(content["parameters"]), **rest)
+
 
 class Planner(Protocol):
-    """Touches in, records out, in step order. A record may come out later than its touches went in."""
+    """Accesses in, records out, in step order. A record may come out later than its accesses went in."""
 
     header: Header
 
     def push(self, accesses: Accesses) -> list[Record]:
-        """Takes the next step's touches; returns the records that are now decided."""
+        """Takes the next step's accesses; returns the records that are now decided."""
         ...
 
     def finish(self) -> list[Record]:

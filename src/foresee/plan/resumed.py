@@ -75,7 +75,7 @@ def _rows_between(transfers: Transfers, peer: int) -> NDArray[np.bool_]:
 
 
 class ResumedPlan:
-    """The planner of a plan that is entered at `header.first_step`. Give it the touches from where the plan began."""
+    """The planner of a plan that is entered at `header.first_step`. Give it the accesses from where the plan began."""
 
     def __init__(self, header: Header, whole: Planner) -> None:
         self.header = header

@@ -1,4 +1,4 @@
-"""What a planner remembers of a row: its slot, its latest touch, its latest write-back.
+"""What a planner remembers of a row: its slot, its latest access, its latest write-back.
 
 An open-addressing hash table with linear probing, 32 bytes an entry so that a probe costs one cache line. It holds the
 rows of the window, the rows in slots and those written back recently, and never more: its size does not depend on the
@@ -16,7 +16,7 @@ from foresee.base.arrays import Int32, Int64
 from foresee.base.prefetch import prefetch_read
 from foresee.errors import PlanError
 
-# The four words of an entry. MARK is stamp << 32 | position: the row's latest touch, as the position among the distinct
+# The four words of an entry. MARK is stamp << 32 | position: the row's latest access, a position among the distinct
 # rows of the batch with that stamp. PAST is version << 32 | 1 + step of the latest write-back.
 ROW, SLOT, MARK, PAST = 0, 1, 2, 3
 EMPTY = -1
@@ -55,7 +55,7 @@ def prefetch_entry(table: Int64, rows: Int64, position: int) -> None:
 
 @njit(nogil=True, cache=True)
 def _number(rows: Int64, num_rows: int, positions: Int32, inverse: Int32, distinct: Int64) -> tuple[int, np.int64, int]:
-    """Numbers the distinct rows in order of first touch, through a hash of positions in `distinct`, filled with NOBODY.
+    """Numbers distinct rows in order of first access, through a hash of positions in `distinct`, filled with NOBODY.
 
     Most lookups repeat a hot row. This hash is small enough for the nearest caches, so only distinct rows go on to the
     table, which is not. Returns (distinct rows, checksum of the ids, -1), or in the third place TOO_MANY if the hash is
@@ -139,7 +139,7 @@ def _release(table: Int64, rows: Int64, versions: Int32, step: int) -> None:
 
 @njit(nogil=True, cache=True)
 def _must_stay(table: Int64, entry: int, stamp_min: int, written_min: int) -> bool:
-    """A row stays if it is in a slot, or has a touch still to come, or was written back recently."""
+    """A row stays if it is in a slot, or has an access still to come, or was written back recently."""
     if table[entry, ROW] == EMPTY:
         return False
     if table[entry, SLOT] != NO_SLOT or table[entry, MARK] >> 32 >= stamp_min:
@@ -185,11 +185,11 @@ class Distinct:
     """The distinct rows of one batch."""
 
     rows: Int64
-    """In order of first touch."""
+    """In order of first access."""
     inverse: Int32
     """For each lookup, the position in `rows`."""
     marks: Int64
-    """The mark of each row's touch before this one, or NO_MARK."""
+    """The mark of each row's access before this one, or NO_MARK."""
     entries: Int64
     """Where each row lies in the table; holds until the next batch."""
     checksum: int

@@ -1,4 +1,4 @@
-"""What planners with a window know of the future: when each touched row is used next, and who leaves first.
+"""What planners with a window know of the future: when each accessed row is used next, and who leaves first.
 
 Next uses of all batches in the window stand in one ring, batch after batch. Rows in slots lie in lists: one bucket for
 each step of the window, and one list, oldest first, of those without a known use. `lookahead` says why this is cheap.
@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from foresee.base.arrays import Int32
+from foresee.plan.record import Header
 
 WINDOW_STEPS = 4096
 WINDOW_BYTES = 2 << 30
@@ -27,6 +28,14 @@ NOBODY = -1
 def bytes_in_window(num_lookups: int, num_distinct: int) -> int:
     """What one batch takes, at most: as if no other batch of the window had its rows."""
     return num_lookups * LOOKUP_BYTES + num_distinct * (NEXT_USE_BYTES + ROW_TABLE_BYTES)
+
+
+def window_bytes(header: Header) -> int | None:
+    """What the batches of the window may take; nothing bounds a window whose length was fixed, unless it is asked."""
+    options = header.options
+    if options.window_bytes is not None:
+        return options.window_bytes
+    return WINDOW_BYTES if options.window_steps is None else None
 
 
 class NextUses:

@@ -19,7 +19,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -47,8 +47,7 @@ class Beginning:
 
     @classmethod
     def of(cls, header: Header) -> Beginning:
-        begun = header.parameters.get("planned_from")
-        return cls(header.first_step, None if begun is None else int(begun))
+        return cls(header.first_step, header.options.planned_from)
 
 
 def parse_open(body: bytes) -> tuple[str, Beginning]:
@@ -88,11 +87,11 @@ def _refused() -> Iterator[None]:
 
 
 def header_to_dict(header: Header) -> dict[str, Any]:
-    return asdict(header)
+    return header.to_dict()
 
 
 def header_from_dict(content: dict[str, Any]) -> Header:
-    return Header(**{field.name: content[field.name] for field in fields(Header)})
+    return Header.from_dict(content)
 
 
 def flight_error(error: BaseException) -> flight.FlightServerError:

@@ -7,15 +7,20 @@ pages. Every number was counted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
 from foresee.report.page import Section, page, styled
 
-COLOURS = {
-    "lookahead": "#3b82c4", "belady": "#8a8f98", "lru": "#e07b39", "lfu": "#3fa66b", "static": "#a45fb8",
-    "none": "#c8515f",
-}  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a policy's line looks."""
+
+    colour: str
+    is_bound: bool = False
+    """Dotted: nobody can get below it."""
 
 
 def as_csv(capacities: Sequence[int], fetched: Mapping[str, Sequence[int]]) -> str:
@@ -26,13 +31,13 @@ def as_csv(capacities: Sequence[int], fetched: Mapping[str, Sequence[int]]) -> s
 
 
 def as_page(
-    title: str, note: str, capacities: Sequence[int], fetched: Mapping[str, Sequence[int]], *, capacity_rows: int,
-    num_steps: int,
+    title: str, note: str, capacities: Sequence[int], fetched: Mapping[str, Sequence[int]], *,
+    styles: Mapping[str, Style], capacity_rows: int, num_steps: int,
 ) -> str:  # fmt: skip
     """`capacity_rows` is the run's own cache, marked in the picture."""
     figure = go.Figure()
     for name, rows in fetched.items():
-        line = {"color": COLOURS.get(name), "dash": "dot" if name == "belady" else "solid"}
+        line = {"color": styles[name].colour, "dash": "dot" if styles[name].is_bound else "solid"}
         figure.add_scatter(
             x=list(capacities), y=[count / num_steps for count in rows], name=name, mode="lines+markers", line=line
         )

@@ -23,7 +23,7 @@ from foresee.engine.plan_file import PlanFile
 from foresee.engine.planned_step import Pooling, too_large
 from foresee.engine.tables import Tables, layout_for
 from foresee.errors import ConfigError, PlanError
-from foresee.plan import PLANNERS
+from foresee.plan import is_trainable, trainable
 from foresee.plan.record import Header
 from foresee.run import checkpoint
 from foresee.run.by_name import build, look_in, row_width
@@ -59,8 +59,8 @@ def plan_header(
 ) -> Header:
     """What is to be planned, from a step on; `planned_from`: of a plan that began there."""
     planner, workers = config.cache.planner, config.distributed.workers
-    if planner not in PLANNERS:
-        raise ConfigError(f"cache.planner: there is no planner {planner!r}; choose one of {', '.join(PLANNERS)}")
+    if not is_trainable(planner):
+        raise ConfigError(f"cache.planner: there is no planner {planner!r}; choose one of {', '.join(trainable())}")
     if config.train.batch_size < workers:
         raise ConfigError(
             f"train.batch_size: {workers} workers cannot share {config.train.batch_size} samples; "

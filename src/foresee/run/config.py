@@ -77,7 +77,7 @@ class CacheConfig(Section):
     share: float | None = Field(default=None, gt=0, le=1)
     """Rows that the cache holds, as a share of all rows of the log's tables."""
     planner: str = "lookahead"
-    """lookahead, belady, lru, lfu, static or none."""
+    """Which rows stay in the cache: any policy that `foresee plan` lists; all train to the same bytes."""
     window_steps: int | None = Field(default=None, ge=0)
     """A fixed lookahead as in the Bagpipe paper. Left out: as far as the cache can use, within `window_bytes`."""
     window_bytes: int | None = Field(default=None, ge=1)

@@ -154,8 +154,8 @@ def _wanted_steps(header: Header) -> int:
     """Steps beyond the planned one, if there were memory for all."""
     if header.planner != "lookahead":
         return 0
-    asked = header.parameters.get("window_steps")
-    return min(WINDOW_STEPS if asked is None else int(asked), header.num_steps)
+    asked = header.options.window_steps
+    return min(WINDOW_STEPS if asked is None else asked, header.num_steps)
 
 
 def _bytes_of(batch: Batch) -> int:

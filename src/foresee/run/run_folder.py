@@ -72,7 +72,7 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
-    def decide_restart(self) -> str:
+    def remedy(self) -> str:
         """What to do where a disk is full. A run without a commit is taken away, so that it cannot be resumed."""
         if any(self.checkpoints.glob("*/*")):
             return "free some space, then resume"
@@ -88,18 +88,14 @@ class RunFolder:
         try:
             Files().publish(self.path / MARK_FILE, (json.dumps(content) + "\n").encode())
         except OSError as error:
-            raise StoreError(
-                f"{self.path / MARK_FILE} cannot be written ({error.strerror}); {self.decide_restart}"
-            ) from error
+            raise StoreError(f"{self.path / MARK_FILE} cannot be written ({error.strerror}); {self.remedy}") from error
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         try:
             with open(self.metrics_file, "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
-            raise StoreError(
-                f"{self.metrics_file} cannot be written ({error.strerror}); {self.decide_restart}"
-            ) from error
+            raise StoreError(f"{self.metrics_file} cannot be written ({error.strerror}); {self.remedy}") from error
 
     def read_metrics(self) -> Iterator[dict[str, Any]]:
         """All lines that are whole: a process that was killed may have left half a line at the end."""
@@ -123,9 +119,7 @@ class RunFolder:
         try:
             Files().publish(self.metrics_file, "".join(kept).encode())
         except OSError as error:
-            raise StoreError(
-                f"{self.metrics_file} cannot be written ({error.strerror}); {self.decide_restart}"
-            ) from error
+            raise StoreError(f"{self.metrics_file} cannot be written ({error.strerror}); {self.remedy}") from error
 
 
 @contextmanager
@@ -254,7 +248,7 @@ def _identity(path: Path) -> dict[str, Any]:
 
 def plan_origin(folder: RunFolder, header: Header) -> int | None:
     """The first step of the plan that the header belongs to; None if where it begins makes no difference."""
-    if header.num_workers == 1 or header.parameters.get("placement") == "contiguous":
+    if header.num_workers == 1 or header.options.placement == "contiguous":
         return None
     settings, path = _settings(header), folder.path / PLAN_FILE
     known = _read(path.read_bytes()) if path.exists() else None
@@ -264,13 +258,13 @@ def plan_origin(folder: RunFolder, header: Header) -> int | None:
     try:
         Files().publish(path, (json.dumps(content, indent=2) + "\n").encode())
     except OSError as error:
-        raise StoreError(f"{path} cannot be written ({error.strerror}); {folder.decide_restart}") from error
+        raise StoreError(f"{path} cannot be written ({error.strerror}); {folder.remedy}") from error
     return header.first_step
 
 
 def _settings(header: Header) -> dict[str, Any]:
     """Everything a plan follows from, beside the log."""
-    parameters = {name: value for name, value in header.parameters.items() if name != "planned_from"}
+    parameters = {name: value for name, value in header.options.to_dict().items() if name != "planned_from"}
     return {
         "planner": header.planner, "parameters": parameters, "num_workers": header.num_workers,
         "capacity_rows": header.capacity_rows, "fetch_ahead_steps": header.fetch_ahead_steps,

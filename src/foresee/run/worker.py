@@ -206,7 +206,7 @@ def _enter(header: Header, folder: RunFolder) -> Header:
     dist.broadcast(begun, 0)
     if begun.item() == unknown:
         return header
-    return replace(header, parameters={**header.parameters, "planned_from": int(begun.item())})
+    return replace(header, options=replace(header.options, planned_from=int(begun.item())))
 
 
 def _opening(config: RunConfig, run: Run, place: WorkerContext) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from foresee.data.batch import Batch
-from foresee.plan.record import Accesses, Header
+from foresee.plan.record import Accesses, Header, PlannerOptions
 
 
 def accesses_of(samples: Sequence[Sequence[int]]) -> Accesses:
@@ -57,12 +58,12 @@ def header_for(
     capacity_rows: int,
     num_rows: int,
     fetch_ahead_steps: int = 1000,
-    **parameters: int | float | str | None,
+    **options: Any,
 ) -> Header:
     """The header of a one-worker plan of the trace."""
     return Header(
         planner=planner,
-        parameters={"remember_versions": 1, **parameters},
+        options=PlannerOptions(**{"remember_versions": True, **options}),
         num_workers=1,
         capacity_rows=capacity_rows,
         num_rows=num_rows,

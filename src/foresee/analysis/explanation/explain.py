@@ -26,7 +26,7 @@ from foresee.data.stream import LogStream
 from foresee.engine.plan_file import PlanFile
 from foresee.engine.planned_step import Advance
 from foresee.errors import DataError, PlanError
-from foresee.plan import WINDOW_STEPS
+from foresee.plan import find
 from foresee.plan.record import Header
 from foresee.run.build import open_log, plan_header, saved_plan, train_stream
 from foresee.run.config import RunConfig
@@ -113,10 +113,6 @@ class RowNames:
         return self._vocabularies[table]
 
 
-FORESIGHTED = ("lookahead", "belady")
-"""Planners that give up the row whose next use is farthest."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """A run's plan, ready to be played through."""
@@ -134,7 +130,7 @@ class RunPlan:
         if file is None:
             header = plan_header(config, log, stream)
             # Versions change no decision, and without them nothing says when a fetched row was last used.
-            header = replace(header, parameters={**header.parameters, "remember_versions": 1})
+            header = replace(header, options=replace(header.options, remember_versions=True))
             return cls(header, stream, RowNames(log), None)
         return cls(file.header, stream, RowNames(log), file)
 
@@ -177,7 +173,7 @@ def _follower_of(plan: RunPlan, row: int) -> RowFollower:
         first_step=header.first_step,
         num_steps=header.num_steps,
     )
-    foresighted = header.planner in FORESIGHTED
+    foresighted = find(header.planner).foresight_steps != 0
     return RowFollower(life, keeps_expired=life.window_steps is None, knows_the_future=foresighted)
 
 
@@ -207,12 +203,12 @@ def explain_step(plan: RunPlan, step: int, *, advance: Advance | None = None) ->
 
 def _fixed_window(header: Header) -> int | None:
     """Steps after which a row without a known use leaves at once; None: rows stay until their slots are needed."""
-    if header.planner == "none":
+    policy = find(header.planner)
+    if policy.keeps_nothing:
         return 0
-    if header.planner != "lookahead" or header.num_workers > 1:
+    if not policy.foresight_steps or header.num_workers > 1:
         return None
-    window = header.parameters.get("window_steps")
-    return None if window is None else int(window)
+    return header.options.window_steps
 
 
 def _window_of(header: Header) -> int | None:
@@ -220,4 +216,4 @@ def _window_of(header: Header) -> int | None:
     fixed = _fixed_window(header)
     if fixed is not None:
         return fixed - 1
-    return {"lookahead": WINDOW_STEPS, "belady": None}.get(header.planner, 0)
+    return find(header.planner).foresight_steps

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from foresee.analysis.explanation.row_life import Left, Move, RowLife, Stay
+from foresee.plan import find
 from foresee.plan.record import UNKNOWN_VERSION
 
 SHOWN_MAX = 8
@@ -63,12 +64,6 @@ def strip(life: RowLife, width: int) -> str:
 STAYS_SHOWN = 3
 """So many from the beginning, and as many from the end."""
 MOVES_SHOWN = 3
-
-RULES = {
-    "lru": "the planner is lru: the row touched longest ago leaves first, whatever comes next",
-    "lfu": "the planner is lfu: the row used in the fewest steps since it came leaves first, whatever comes next",
-    "static": "the planner is static: rows that are rare in the profile leave first, whatever comes next",
-}
 
 
 def headline(life: RowLife) -> list[str]:
@@ -150,7 +145,7 @@ def _used(life: RowLife, stay: Stay) -> str:
     if len(stay.uses) == 1:
         return f"used at step {stay.uses[0]:,} only"
     gaps = [later - earlier for earlier, later in zip(stay.uses, stay.uses[1:], strict=False)]
-    if life.planner in RULES:
+    if find(life.planner).rule is not None:
         why = "its slot was not needed in between"
     elif life.window_steps is not None:
         why = f"each next use was within the window of {counted(life.window_steps, 'step')}"
@@ -186,13 +181,14 @@ def _left(life: RowLife, left: Left) -> str:
     if left.cause == "end":
         return f"{what}, because the run ends"
     following = f"it is used next at step {left.next_use:,}" if left.next_use is not None else "no later step uses it"
-    if left.cause == "expired" and life.planner == "none":
-        return f"{what}, because the planner is none: nothing is kept; {following}"
+    policy = find(life.planner)
+    if left.cause == "expired" and policy.keeps_nothing:
+        return f"{what}, because the planner is {policy.name}: nothing is kept; {following}"
     if left.cause == "expired":
         return f"{what}, because the window ended at step {left.known_until:,} and had no use of it; {following}"
     room = f"{what}: {counted(left.num_evicted, 'row')} had to leave for rows of step {left.after + 1:,}"
-    if life.planner in RULES:
-        return f"{room}; {RULES[life.planner]}; {following}"
+    if policy.rule is not None:
+        return f"{room}; the planner is {policy.name}: {policy.rule}; {following}"
     return f"{room}; {following}{_compared(left)}"
 
 

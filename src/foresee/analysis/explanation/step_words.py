@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from foresee.analysis.explanation.explain import RowNames
 from foresee.analysis.explanation.row_words import counted, listed, share
 from foresee.analysis.explanation.step_account import Fetching, Leaving, MeasuredStep, StepAccount, WorkerAccount
+from foresee.plan import find
 
 WORTH_SAYING = 0.01
 """Of a step; a shorter wait is none."""
@@ -135,17 +136,16 @@ def _left(account: StepAccount, worker: WorkerAccount, names: RowNames) -> str:
 
 
 def _why_left(account: StepAccount, leaving: Leaving) -> str:
-    if account.planner == "none":
-        return "because the planner is none: nothing is kept"
+    policy = find(account.planner)
+    if policy.keeps_nothing:
+        return f"because the planner is {policy.name}: nothing is kept"
     again = "none of them is used again in a step known by then"
     if leaving.num_used_again:
         again = f"{leaving.num_used_again:,} of them are used again, the nearest at step {leaving.nearest_use:,}"
     if account.window_steps is not None:
         return f"because the window of {counted(account.window_steps, 'step')} has no use of them"
     needed = f"because step {account.step + 1:,} puts {counted(leaving.num_needed, 'row')} into slots"
-    rule = {"lookahead": "those used farthest away", "belady": "those used farthest away"}.get(
-        account.planner, f"those that {account.planner} ranks lowest"
-    )
+    rule = "those used farthest away" if policy.foresight_steps != 0 else f"those that {policy.name} ranks lowest"
     return f"{needed}; {rule} left: {again}"
 
 

@@ -78,8 +78,8 @@ def _header(path: Path, block: LineBlock, layout: Layout) -> tuple[LineBlock, tu
     except UnicodeDecodeError as error:
         raise DataError(f"{path}:1: {_not_utf8(first, error)}.") from None
     except csv.Error as error:
-        decide_restart = f"correct it, or check that {layout.separator!r} stands between cells"
-        raise DataError(f"{path}:1: the header cannot be cut into names ({error}); {decide_restart}.") from None
+        remedy = f"correct it, or check that {layout.separator!r} stands between cells"
+        raise DataError(f"{path}:1: the header cannot be cut into names ({error}); {remedy}.") from None
     if layout.names is not None and len(layout.names) != len(found):
         raise DataError(
             f"{path}:1: {len(layout.names)} names are given for a header of {len(found)} columns; "
@@ -179,8 +179,8 @@ def _reason(line: bytes, layout: Layout, num_columns: int) -> str | None:
     if b"\r" in line:
         return "expected no carriage return inside a line; correct the line"
     if len(cells) == 1 and num_columns > 1:
-        decide_restart = f"correct the line, check that {layout.separator!r} stands between cells"
-        return f"expected {num_columns} columns, found 1; {decide_restart}"
+        remedy = f"correct the line, check that {layout.separator!r} stands between cells"
+        return f"expected {num_columns} columns, found 1; {remedy}"
     if len(cells) != num_columns:
         return f"expected {num_columns} columns, found {len(cells)}; correct the line"
     return None

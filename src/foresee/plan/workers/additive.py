@@ -1,6 +1,6 @@
 """The frame of protocols in which workers train replicas of their own and add their updates at the store.
 
-In: the touches of each step. Out: one record for each worker and step. A worker's cache is LRU, or ranked otherwise.
+In: the accesses of each step. Out: one record for each worker and step. A worker's cache is LRU, or ranked otherwise.
 What differs between protocols is in `Rules`: who trains which sample, which replicas must be refreshed before a step,
 and whose updates are pushed after it. Exact for plain SGD only, where updates may be added in any order;
 `check_additive` is its checker.
@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from foresee.base.arrays import Int32, Int64
-from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Push, Record
+from foresee.plan.record import UNKNOWN_VERSION, Accesses, ComparedRecord, Evict, Fetch, Header, Push, Record
 from foresee.plan.workers.recency import Numbering, Rank, RecencyCaches, Share, shares_of, users_of, widened
 
 
@@ -79,12 +79,68 @@ class Rules(Protocol):
         ...
 
 
+class BoundedStaleness:
+    """HET's rules: replicas may be stale, by at most `staleness` updates each way.
+
+    A row at the store counts the updates it got, one for each lookup. A worker remembers the count it knows, and its
+    own updates since its last push.
+    """
+
+    def __init__(self, num_workers: int, staleness: int) -> None:
+        self._num_workers = num_workers
+        self._staleness = staleness
+        self._known = np.empty((num_workers, 0), np.int64)
+        self._stored = np.empty(0, np.int64)
+
+    def grow(self, num_rows: int) -> None:
+        self._known = widened(self._known, num_rows, 0)
+        self._stored = widened(self._stored, num_rows, 0)
+
+    def place(self, step: int, accesses: Accesses, numbers: Int64, replicas: Replicas) -> Int32:
+        return (np.arange(accesses.num_samples) % self._num_workers).astype(np.int32)
+
+    def to_push(self, worker: int, trained: Int64, distinct: Int64, users: Int64, replicas: Replicas) -> Int64:
+        chosen: Int64 = trained[replicas.pending[worker, trained] > self._staleness]
+        return chosen
+
+    def pushed(self, worker: int, rows: Int64, updates: Int64) -> None:
+        self._stored[rows] += updates
+        self._known[worker, rows] += updates
+
+    def outdated(self, worker: int, rows: Int64) -> Int64:
+        chosen: Int64 = rows[self._stored[rows] - self._known[worker, rows] > self._staleness]
+        return chosen
+
+    def pulled(self, worker: int, rows: Int64) -> None:
+        self._known[worker, rows] = self._stored[rows]
+
+    def trained(self, distinct: Int64, users: Int64) -> None:
+        pass
+
+
+class WriteThrough:
+    """Ordinary caches, one for each worker: push everything at once, pull whatever changed.
+
+    Bounded staleness with a bound of 0, so a replica is used only if it contains every update; samples go in equal
+    slices. Which row leaves a full cache is the ranking's.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self._num_workers = num_workers
+        bounded = BoundedStaleness(num_workers, 0)
+        self.grow, self.to_push, self.pushed = bounded.grow, bounded.to_push, bounded.pushed
+        self.outdated, self.pulled, self.trained = bounded.outdated, bounded.pulled, bounded.trained
+
+    def place(self, step: int, accesses: Accesses, numbers: Int64, replicas: Replicas) -> Int32:
+        return (np.arange(accesses.num_samples) * self._num_workers // max(1, accesses.num_samples)).astype(np.int32)
+
+
 @dataclass(slots=True)
 class _Open:
     """A step whose writes are not decided yet."""
 
     step: int
-    records: list[Record]
+    records: list[ComparedRecord]
     trained: list[Int64]
 
 
@@ -167,7 +223,7 @@ class Additive:
             for record, push, (evict, drop) in zip(self._open.records, pushes, leaving, strict=True)
         ]
 
-    def _record(self, step: int, worker: int, share: Share, missing: Int64) -> Record:
+    def _record(self, step: int, worker: int, share: Share, missing: Int64) -> ComparedRecord:
         held = share.distinct[~np.isin(share.distinct, missing)]
         outdated = self._rules.outdated(worker, held)
         self._rules.pulled(worker, missing)
@@ -175,7 +231,7 @@ class Additive:
         pulled = np.concatenate([missing, outdated])
         written_at = int(self._replicas.written_at[pulled].max(initial=-1))
         unique = self._caches.slot[worker, share.distinct]
-        return Record(
+        return ComparedRecord(
             step=step,
             worker=worker,
             samples=share.samples,

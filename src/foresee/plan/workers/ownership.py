@@ -1,7 +1,7 @@
 """The plan for many workers: a row belongs to one of them, and travels when another needs it.
 
-In: the touches of each step, read ahead as in `lookahead`. Out: one record for each worker and step. For every step the
-samples are placed first (`placement`); then each distinct row has users, and
+In: the accesses of each step, read ahead as in `lookahead`. Out: one record for each worker and step. In every step
+the samples are placed first (`placement`); then each distinct row has users, and
 
   * its owner is one of its users: the one who had it, if it is among them;
   * a new owner gets it by MOVE from the old one (value and state), or by a fetch from the store;
@@ -29,7 +29,15 @@ from foresee.errors import PlanError
 from foresee.plan.ranked_eviction import BatchTooLargeError
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Kind, Record, Transfers
 from foresee.plan.row_table import LOW, NO_SLOT, RowTable, checksum_of
-from foresee.plan.upcoming import NOBODY, WINDOW_BYTES, WINDOW_STEPS, NextUses, bytes_in_window, choose_victims
+from foresee.plan.upcoming import (
+    NOBODY,
+    WINDOW_BYTES,
+    WINDOW_STEPS,
+    NextUses,
+    bytes_in_window,
+    choose_victims,
+    window_bytes,
+)
 from foresee.plan.workers import ownership_kernels as kernels
 from foresee.plan.workers.ownership_kernels import (
     DEADLINE,
@@ -41,7 +49,7 @@ from foresee.plan.workers.ownership_kernels import (
     TARGET,
     TARGET_SLOT,
 )
-from foresee.plan.workers.placement import Placement, Scene
+from foresee.plan.workers.placement import PLACEMENTS, LocationAware, Placement, Scene
 
 NUM_WORKERS_MAX = 64
 
@@ -303,3 +311,22 @@ class Ownership:
         columns = np.empty((4, len(transfers)), np.int32)
         kernels.part(transfers, side, peer, slot, begins, columns)
         return [Transfers(*columns[:, begin:end].copy()) for begin, end in pairwise(begins.tolist())]
+
+
+def placed_ownership(header: Header, *, eager: bool) -> Ownership:
+    """As the header's options say: placement, positions that it looks at, window."""
+    options = header.options
+    name = options.placement or "location_aware"
+    if name not in PLACEMENTS:
+        raise PlanError(f"there is no placement {name!r}; choose one of {', '.join(PLACEMENTS)}")
+    place = PLACEMENTS[name]
+    if options.placement_positions is not None and name == "location_aware":
+        place = LocationAware(positions=options.placement_positions)
+    return Ownership(
+        header,
+        place,
+        window_steps=WINDOW_STEPS if options.window_steps is None else options.window_steps,
+        window_bytes=window_bytes(header),
+        eager=eager,
+        remember_versions=options.remember_versions,
+    )

@@ -57,7 +57,7 @@ def locate(table: Int64, rows: Int64, held: Int64, pasts: Int64) -> None:
 
 @njit(nogil=True, cache=True)
 def users(offsets: Int32, inverse: Int32, placed: Int32, users: Int64) -> None:
-    """Bit w of users[row]: worker w has a sample that touches the row."""
+    """Bit w of users[row]: worker w has a sample that accesses the row."""
     for sample in range(len(placed)):
         bit = np.int64(1) << placed[sample]
         for k in range(offsets[sample], offsets[sample + 1]):
@@ -194,7 +194,7 @@ def resolve(
     offsets: Int32, inverse: Int32, samples: Int32, worker: int, slots: Int32, place: Int32, rows: Int64,
     unique: Int32, local: Int32, touched: Int64,
 ) -> int:  # fmt: skip
-    """One worker's `unique` and `inverse`, in order of first touch by its own samples, and the rows of its lookups.
+    """One worker's `unique` and `inverse`, in order of first access by its own samples, and the rows of its lookups.
 
     `place` is -1 everywhere.
     """

@@ -1,21 +1,25 @@
 """Which worker trains which sample of a batch, every worker the same number.
 
-In: the distinct rows that each sample touches, who owns them, and when they were touched last. Out: a worker for each
+In: the distinct rows that each sample accesses, who owns them, and when they were accessed last. Out: a worker for each
 sample. The global batch stays the same set of samples, so what synchronous training computes stays the same.
 
     contiguous       the first n samples to worker 0, the next n to worker 1, ...
     herald           the published greedy: in file order, each sample to the worker that owns most of its rows
     location_aware   starts from that, then pairs of samples change places where that saves transfers: a move, or a copy
                      and a gradient for each further user of a row, those on the critical path counting more
+
+`rank_positions` says which positions of lookups in a sample (with one id a feature: which features) are worth the time
+that `location_aware` takes to look at them. Nothing here measures time: whoever runs the planner does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from foresee.base.arrays import Int32, Int64
 
@@ -31,7 +35,7 @@ class Scene:
     sample_offsets: Int32  # [samples + 1]
     inverse: Int32  # [lookups]: which distinct row
     owner: Int32  # [distinct]: worker, or NO_OWNER: in the store
-    last_touch: Int32  # [distinct]: step of the latest touch before this one, or -1
+    last_touch: Int32  # [distinct]: step of the latest access before this one, or -1
     next_touch: Int32  # [distinct]: step of the next one as far as is known, or -1
 
     @property
@@ -320,3 +324,43 @@ def _swap(
                 break
         if not agreed:
             _move(starts, shared, counts, users, sample, target, worker)
+
+
+def rank_positions(scenes: Iterable[Scene]) -> list[tuple[int, float]]:
+    """(position in a sample, transfers that routing can save there per step), best first.
+
+    A row that one sample touches saves its move if that sample goes to the owner. A row that few samples touch saves a
+    copy and a gradient for each but the first that go to the same worker. A row touched by more samples than a worker
+    trains needs several workers anyhow, and counts nothing. Critical transfers count as in the placement.
+    """
+    saved: NDArray[np.float64] = np.zeros(0)
+    num_scenes = 0
+    for scene in scenes:
+        here = np.bincount(_positions_of(scene), _worth(scene)[scene.inverse], minlength=len(saved)).astype(np.float64)
+        here[: len(saved)] += saved
+        saved = here
+        num_scenes += 1
+    order = np.argsort(-saved, kind="stable")
+    return [(int(position), float(saved[position]) / max(1, num_scenes)) for position in order]
+
+
+def affordable(
+    ranked: Sequence[tuple[int, float]], *, seconds_per_position: float, budget_seconds: float
+) -> tuple[int, ...]:
+    """The best positions that the budget pays for; none that saves nothing. Placement's time is linear in them."""
+    num_paid = int(budget_seconds / seconds_per_position)
+    return tuple(sorted(position for position, saved in ranked[:num_paid] if saved > 0))
+
+
+def _positions_of(scene: Scene) -> NDArray[np.int64]:
+    """The position of each lookup in its sample."""
+    return np.arange(len(scene.inverse)) - np.repeat(scene.sample_offsets[:-1], np.diff(scene.sample_offsets))
+
+
+def _worth(scene: Scene) -> NDArray[np.float64]:
+    """What each lookup of a row can save at best."""
+    counts = np.zeros((len(scene.owner), scene.num_workers), np.int32)
+    count_users(scene.sample_offsets, scene.inverse, contiguous(scene), counts, np.zeros(len(scene.owner), np.int64))
+    uses, costs = counts.sum(axis=1), row_costs(scene)
+    few = uses * scene.num_workers <= scene.num_samples
+    return np.where(few, (costs[:, FIRST] + (uses - 1) * costs[:, FURTHER]) / np.maximum(uses, 1), 0.0)

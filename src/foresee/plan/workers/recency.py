@@ -1,13 +1,10 @@
-"""What each worker's samples touch, for the planners that are there to be compared with.
+"""Shares and caches of several workers, for the planners that are there to be compared with.
 
-In: the touches of a step and a placement. Out: for each worker a `Share`. Rows are numbered in order of first touch, so
-that those planners can keep arrays over all rows of the trace: their memory grows with the trace, which our own must
-not.
-
-The caches of several workers from which the row touched longest ago leaves first (LRU), or that of lowest rank.
-
-In: the rows that a worker touches in a step, in order. Out: which of them it did not hold, and which others had to
-leave. The whole batch is looked up before anything is put in: a row never makes room for one of its own batch.
+In: the accesses of a step and a placement. Out: for each worker a `Share`, and from `RecencyCaches` which of its rows
+it did not hold and which others had to leave: the row used longest ago, or that of lowest rank. The whole batch is
+looked up before anything is put in, so a row never makes room for one of its own batch. Rows are numbered in order of
+first access, so that these planners can keep arrays over all rows of the trace: their memory grows with the trace,
+which our own must not.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ class Share:
 
     samples: Int32
     distinct: Int64
-    """Numbers of its distinct rows, in order of first touch."""
+    """Numbers of its distinct rows, in order of first access."""
     inverse: Int32
     """For each lookup, the position in `distinct`."""
     digest: int
@@ -74,7 +71,7 @@ def shares_of(accesses: Accesses, numbers: Int64, placed: Int32, num_workers: in
 
 
 def distinct_in_order(numbers: Int64) -> tuple[Int64, Int32]:
-    """The distinct ones in order of first touch, and for each lookup its position among them."""
+    """The distinct ones in order of first access, and for each lookup its position among them."""
     ascending, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     order = np.argsort(first)
     position = np.empty(len(order), np.int32)

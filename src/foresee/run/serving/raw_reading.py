@@ -162,8 +162,8 @@ def check_ids(values: pa.Array, table: RawTable, feature: Feature) -> None:
     if outside.any():
         place = int(np.argmax(outside))
         reason = f"{texts[place].as_py()!r:.60} is no id of table {feature.table!r}"
-        decide_restart = f"give a whole number from 0 to {feature.num_rows - 1}"
-        _refuse(table, _row_of(bags, place), feature.name, f"{reason}; {decide_restart}")
+        remedy = f"give a whole number from 0 to {feature.num_rows - 1}"
+        _refuse(table, _row_of(bags, place), feature.name, f"{reason}; {remedy}")
 
 
 def _row_of(bags: pa.Array | None, place: int) -> int:
@@ -282,10 +282,8 @@ _WORDS: dict[RawType | None, str] = {
 
 
 def _other_than(raw_type: RawType | None, found: str) -> str:
-    decide_restart = (
-        "give the text that the raw log would have" if raw_type in (None, "text", "other") else "give one of these"
-    )
-    return f"found {found} where the log had {_WORDS[raw_type]}; {decide_restart}"
+    remedy = "give the text that the raw log would have" if raw_type in (None, "text", "other") else "give one of these"
+    return f"found {found} where the log had {_WORDS[raw_type]}; {remedy}"
 
 
 def _check_separable(

@@ -168,13 +168,11 @@ def _crc32(content: dict[str, Any]) -> int:
 
 def check_same_layout(folder: Path, found: Layout, wanted: Layout) -> None:
     """Raises a sentence that names both values, for the first thing in which two layouts differ."""
-    decide_restart = "use the settings the tables were made with, or another folder"
+    remedy = "use the settings the tables were made with, or another folder"
     for name in ("width", "state_width", "optimizer", "seed", "init_scale"):
         ours, theirs = getattr(found, name), getattr(wanted, name)
         if ours != theirs:
-            raise StoreError(
-                f"the tables in {folder} have {name} {ours!r}, this run wants {theirs!r}; {decide_restart}"
-            )
+            raise StoreError(f"the tables in {folder} have {name} {ours!r}, this run wants {theirs!r}; {remedy}")
     if len(found.tables) != len(wanted.tables):
         raise StoreError(
             f"{folder} holds {len(found.tables)} tables, this run wants {len(wanted.tables)}; "

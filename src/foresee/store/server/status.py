@@ -160,11 +160,9 @@ def check_footprint(needed: Footprint, available: int | None = None) -> None:
     available = available_bytes() if available is None else available
     if available is not None and needed.total - needed.process > available:
         larger = needed.rows > needed.requests + needed.arriving
-        decide_restart = (
-            "keep the rows on disk (--folder), or use more servers" if larger else "lower --bytes-in-flight-max"
-        )
+        remedy = "keep the rows on disk (--folder), or use more servers" if larger else "lower --bytes-in-flight-max"
         raise ConfigError(
             f"this server needs up to {in_megabytes(needed.total - needed.process)} more memory "
             f"({in_megabytes(needed.rows)} for rows, {in_megabytes(needed.requests + needed.arriving)} for requests), "
-            f"and {in_megabytes(available)} are available; {decide_restart}"
+            f"and {in_megabytes(available)} are available; {remedy}"
         )

@@ -37,7 +37,7 @@ def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Simula
     world = World(rng, _hostility(rng), trace=trace)
     world.say(
         f"{case.num_steps} steps, {case.num_workers} workers, {case.num_servers} servers, planner {case.planner}, "
-        f"{case.header.parameters}, {world.hostility}"
+        f"{case.header.options}, {world.hostility}"
     )
     cluster = SimulatedCluster(world, case)
     try:

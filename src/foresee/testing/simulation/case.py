@@ -23,7 +23,8 @@ from foresee.engine.cache import SlotTable
 from foresee.engine.exchange.schedule import ExchangeSchedule
 from foresee.plan import make_planner, plan
 from foresee.plan.check_step import rows_of
-from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record
+from foresee.plan.policies import BUILT_IN
+from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, PlannerOptions, Record
 from foresee.plan.workers.placement import PLACEMENTS
 from foresee.store.contract import Layout, Rows, Table
 
@@ -32,7 +33,7 @@ EXACT, ORDERED = 0, 1
 WIDTH, STATE_WIDTH = 2, 1
 ORDERED_GRADIENTS = (16777216.0, 1.0, -16777216.0, 3.0, 0.5)
 """Their sums in float32 depend on the order: 2^24 + 1 is 2^24."""
-ALONE = ("none", "static", "lru", "lfu", "lookahead", "belady", "window")
+ALONE = (*(policy.name for policy in BUILT_IN if policy.alone), "window")
 TOGETHER = ("none", "lookahead", "lookahead")
 
 
@@ -126,11 +127,11 @@ def make_case(seed: int) -> Case:
     )
     header = Header(
         planner="lookahead" if planner == "window" else planner,
-        parameters={
-            "remember_versions": rng.randint(0, 1),
-            "window_steps": window,
-            "placement": rng.choice(tuple(PLACEMENTS)),
-        },
+        options=PlannerOptions(
+            remember_versions=bool(rng.randint(0, 1)),
+            window_steps=window,
+            placement=rng.choice(tuple(PLACEMENTS)),
+        ),
         num_workers=num_workers,
         capacity_rows=min(num_rows, most + rng.randint(0, 3)) if planner != "none" else num_rows,
         num_rows=num_rows,

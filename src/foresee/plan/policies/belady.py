@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from foresee.base.arrays import Int32, Int64
+from foresee.plan.policy import Policy, Profile
 from foresee.plan.ranked_eviction import RankedEviction
 from foresee.plan.record import Accesses, Header, Record
 
@@ -27,7 +28,7 @@ class Belady:
         return []
 
     def finish(self) -> list[Record]:
-        upcoming = iter(next_uses([in_order_of_first_touch(accesses.rows) for accesses in self._trace]))
+        upcoming = iter(next_uses([in_order_of_first_access(accesses.rows) for accesses in self._trace]))
 
         def rank(step: int, slots: Int32, rows: Int64) -> Int64:
             return -next(upcoming)
@@ -39,7 +40,7 @@ class Belady:
         return records + frame.finish()
 
 
-def in_order_of_first_touch(rows: Int64) -> Int64:
+def in_order_of_first_access(rows: Int64) -> Int64:
     """The distinct rows of a batch."""
     _, first = np.unique(rows, return_index=True)
     return rows[np.sort(first)]
@@ -57,3 +58,17 @@ def next_uses(distinct: list[Int64]) -> list[Int64]:
         result.append(upcoming[per_step[step]])
         upcoming[per_step[step]] = step
     return result[::-1]
+
+
+def alone(header: Header, profile: Profile) -> Belady:
+    return Belady(header)
+
+
+POLICY = Policy(
+    name="belady",
+    meaning="the bound, all future known: no policy fetches less",
+    colour="#8a8f98",
+    alone=alone,
+    is_bound=True,
+    foresight_steps=None,
+)

@@ -20,8 +20,9 @@ from dataclasses import replace
 import numpy as np
 
 from foresee.base.arrays import Int32, Int64
+from foresee.plan.policy import USERS_MAX, Policy, Profile
 from foresee.plan.ranked_eviction import BatchTooLargeError, row_frequencies
-from foresee.plan.record import Accesses, Evict, Fetch, Header, Kind, Record, Reduce, Transfers
+from foresee.plan.record import Accesses, ComparedRecord, Evict, Fetch, Header, Kind, Record, Reduce, Transfers
 from foresee.plan.workers.recency import Numbering, Share, shares_of, users_of, widened
 
 
@@ -144,9 +145,9 @@ class StaticHotSet:
             recv=_gradients(sources, mine[np.concatenate(incoming)], step),
         )
 
-    def _record(self, step: int, worker: int, share: Share, fetched: Int64, slots: Int32) -> Record:
+    def _record(self, step: int, worker: int, share: Share, fetched: Int64, slots: Int32) -> ComparedRecord:
         written_at = int(self._written_at[fetched].max(initial=-1))
-        return Record(
+        return ComparedRecord(
             step=step,
             worker=worker,
             samples=share.samples,
@@ -163,3 +164,30 @@ class StaticHotSet:
 def _gradients(peer: Int32, slot: Int32, step: int) -> Transfers:
     kind = np.full(len(peer), Kind.GRAD, np.int32)
     return Transfers(peer, slot, kind, np.full(len(peer), step + 1, np.int32))
+
+
+PROFILE_SHARE = 20
+"""A twentieth of the steps is what FAE looks at before it begins."""
+
+
+def _profile_steps(num_steps: int) -> int:
+    return max(1, num_steps // PROFILE_SHARE)
+
+
+def compared(header: Header, profile: Profile) -> StaticHotSet:
+    return StaticHotSet(header, hot_rows(profile(_profile_steps(header.num_steps)), header.capacity_rows))
+
+
+def order(header: Header, steps: Sequence[Accesses]) -> Sequence[Accesses]:
+    """Samples that access only hot rows come last."""
+    return group(steps, hot_rows(steps[: _profile_steps(len(steps))], header.capacity_rows))
+
+
+POLICY = Policy(
+    name="fae",
+    meaning="a hot set for hot batches, samples reordered",
+    colour="#d06fa0",
+    compared=compared,
+    workers_max=USERS_MAX,
+    order=order,
+)

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Int32, Int64
+from foresee.plan.policy import USERS_MAX, Policy, Profile
 from foresee.plan.ranked_eviction import BatchTooLargeError
-from foresee.plan.record import Accesses, Evict, Fetch, Header, Record, Reduce
+from foresee.plan.record import Accesses, ComparedRecord, Evict, Fetch, Header, Record, Reduce
 from foresee.plan.upcoming import WINDOW_STEPS
 from foresee.plan.workers.recency import Numbering, Share, shares_of, widened
 
@@ -38,7 +39,7 @@ class _Batch:
     distinct: Int64
     """Ascending."""
     once: Flags
-    """Which of the distinct rows only one lookup of the batch touches."""
+    """Which of the distinct rows only one lookup of the batch accesses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +145,11 @@ class Replicated:
         soon = np.isin(rows, self._window[0].distinct) if self._window else np.ones(len(rows), np.bool_)
         return Reduce(self._slot[rows], np.where(soon, step + 1, step + 2).astype(np.int32))
 
-    def _record(self, step: int, worker: int, share: Share, fates: _Fates, reduce: Reduce) -> Record:
+    def _record(self, step: int, worker: int, share: Share, fates: _Fates, reduce: Reduce) -> ComparedRecord:
         own = fates.alone & (fates.user == worker)
         fetched = fates.rows[fates.missing & (own | ~fates.alone)]
         written_at = int(self._written_at[fetched].max(initial=-1))
-        return Record(
+        return ComparedRecord(
             step=step,
             worker=worker,
             samples=share.samples,
@@ -162,11 +163,11 @@ class Replicated:
             reduce=reduce,
         )
 
-    def _write_back(self, records: list[Record], fates: _Fates, complete: Int64) -> list[Record]:
+    def _write_back(self, records: list[ComparedRecord], fates: _Fates, complete: Int64) -> list[Record]:
         """After the step its `no_sync` rows leave, and the rows whose sums have arrived meanwhile."""
         complete = complete[np.argsort(self._numbering.rows[complete])]
         part_of = np.arange(len(complete)) * len(records) // max(1, len(complete))
-        closed = []
+        closed: list[Record] = []
         for record in records:
             own = fates.alone & (fates.user == record.worker)
             replicas = fates.alone & ~own & ~fates.missing
@@ -187,3 +188,16 @@ def _a_user_of(rows: Int64, shares: list[Share]) -> Int32:
     for worker, share in enumerate(shares):
         user[np.searchsorted(rows, share.distinct)] = worker
     return user
+
+
+def compared(header: Header, profile: Profile) -> Replicated:
+    return Replicated(header)
+
+
+POLICY = Policy(
+    name="replicated",
+    meaning="every trainer caches everything, as in Bagpipe's published code",
+    colour="#7a5c3e",
+    compared=compared,
+    workers_max=USERS_MAX,
+)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from foresee.base.arrays import Int32, Int64
+from foresee.plan.policy import USERS_MAX, Policy, Profile
 from foresee.plan.record import Accesses, Header
 from foresee.plan.workers.additive import Additive, Replicas
 from foresee.plan.workers.placement import greedy
@@ -65,3 +66,18 @@ class OnDemand:
 def herald(header: Header) -> Additive:
     """Herald's planner, exact."""
     return Additive(header, OnDemand(header.num_workers))
+
+
+def compared(header: Header, profile: Profile) -> Additive:
+    return herald(header)
+
+
+POLICY = Policy(
+    name="herald",
+    meaning="samples go where their rows were trained last",
+    colour="#6b6f78",
+    compared=compared,
+    additive=True,
+    workers_min=2,
+    workers_max=USERS_MAX,
+)

@@ -1,7 +1,7 @@
 """The lookahead planner: Belady's rule inside a window of known future, in time linear in the lookups.
 
 The planner reads `window_steps` batches ahead of the step it plans. When a step needs slots, the rows whose next use is
-farthest go first, and before them the rows with no use in the window, the one touched longest ago leading. Rows stay
+farthest go first, and before them the rows with no use in the window, the one used longest ago leading. Rows stay
 until their slot is needed, and no slot waits for a row that is used later: fetches land in staging memory and take
 their slots when their step begins. So capacity is a hard bound, and all of it works for reuse.
 
@@ -12,7 +12,7 @@ row written back before that needs no memory.
 With `eager` a row leaves right after a step that has no next use of it in the window, as in Bagpipe: a fixed lookahead
 L is window_steps = L, and no cache at all is window_steps = 0.
 
-Why next uses cost nothing to keep: reading batch k, the table tells each row's touch before k. If that step is not
+Why next uses cost nothing to keep: reading batch k, the table tells each row's access before k. If that step is not
 planned yet, k is written beside it as its next use; if it is, the row lies in the list of rows without a known
 use, and moves to the bucket of k. Rows in slots lie in the bucket of their next use: planning step y drops bucket y
 whole, and victims come off the farthest bucket.
@@ -30,15 +30,25 @@ from numba import njit
 from foresee.base.arrays import Int32, Int64
 from foresee.base.prefetch import prefetch_read, prefetch_write
 from foresee.errors import PlanError
+from foresee.plan.policy import Policy, Profile
 from foresee.plan.ranked_eviction import BatchTooLargeError
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record
 from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, RowTable, find, prefetch_entry
-from foresee.plan.upcoming import NOBODY, WINDOW_BYTES, WINDOW_STEPS, NextUses, bytes_in_window, choose_victims
+from foresee.plan.upcoming import (
+    NOBODY,
+    WINDOW_BYTES,
+    WINDOW_STEPS,
+    NextUses,
+    bytes_in_window,
+    choose_victims,
+    window_bytes,
+)
+from foresee.plan.workers.ownership import Ownership, placed_ownership
 
 
 @njit(nogil=True, cache=True, inline="always")
 def _place_of(mark: int, first_use: Int64, next_use: Int32) -> np.int64:
-    """Where in the ring the next use of a touch stands."""
+    """Where in the ring the next use of an access stands."""
     return np.int64((first_use[(mark >> 32) % len(first_use)] + (mark & LOW)) & (len(next_use) - 1))
 
 
@@ -47,7 +57,7 @@ def _announce(
     table: Int64, entries: Int64, marks: Int64, step: int, planned: int, first_use: Int64, next_use: Int32,
     lists: Int32, heads: Int32,
 ) -> None:  # fmt: skip
-    """Tells every row's touch before `step` that its next use is `step`.
+    """Tells every row's access before `step` that its next use is `step`.
 
     first_use[s % len]: where the next uses of step s begin in the ring `next_use`. `lists` is [slots + 1, 2]: (next,
     previous) of each slot in its list; the last line is the head of the list of rows without a known use.
@@ -163,7 +173,7 @@ class Lookahead:
         window_bytes: fewer are known where their batches take more than this; with `eager` that is refused.
         eager: rows without a next use in the window leave at once, and a cache too small for that is refused.
         remember_versions: predict the version of every fetched row, however long ago it was written, at 32 bytes for
-            each row ever touched. Without it, rows that left the cache long ago are UNKNOWN_VERSION.
+            each row ever accessed. Without it, rows that left the cache long ago are UNKNOWN_VERSION.
         """
         self.header = header
         self.window_steps = window_steps
@@ -224,7 +234,7 @@ class Lookahead:
         """Plans the oldest batch of the window; returns the record of the step before, whose evictions it decides."""
         step, batch = self._planned, self._window.popleft()
         self._bytes_held -= bytes_in_window(len(batch.inverse), len(batch.rows))
-        # Rows in slots that this step touches are exactly those of its bucket: dropping it protects them.
+        # Rows in slots that this step accesses are exactly those of its bucket: dropping it protects them.
         self._heads[step % len(self._heads)] = NOBODY
         unique = np.empty(len(batch.rows), np.int32)
         missing = np.empty(len(batch.rows), np.int32)
@@ -287,3 +297,28 @@ class Lookahead:
             evict=Evict(),
             digest=batch.checksum,
         )
+
+
+def alone(header: Header, profile: Profile) -> Lookahead:
+    options, bound = header.options, window_bytes(header)
+    versions = options.remember_versions
+    if options.window_steps is None:
+        most = options.read_ahead_steps or WINDOW_STEPS
+        return Lookahead(header, window_steps=most, window_bytes=bound, remember_versions=versions)
+    return Lookahead(
+        header, window_steps=options.window_steps, window_bytes=bound, eager=True, remember_versions=versions
+    )
+
+
+def together(header: Header, profile: Profile) -> Ownership:
+    return placed_ownership(header, eager=False)
+
+
+POLICY = Policy(
+    name="lookahead",
+    meaning="Foresee",
+    colour="#3b82c4",
+    alone=alone,
+    together=together,
+    foresight_steps=WINDOW_STEPS,
+)
