@@ -29,11 +29,12 @@ import torch
 from foresee.data.batch import BatchStream
 from foresee.engine.cache import Cache, SlotCache
 from foresee.engine.exchange.peers import Exchange, LocalExchange
+from foresee.engine.exchange.recorded import recorded
 from foresee.engine.header import check_fits
 from foresee.engine.kernels import Threads
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
 from foresee.engine.planned_step import PlannedStep, Pooling, planned, replayed
-from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Timeline, Track
+from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, UPDATE_THREAD, Timeline, Track
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables, Trained
 from foresee.engine.torch_cache import TorchCache
@@ -77,6 +78,8 @@ class Run:
         check_fits(self.header, self.stream, self.tables)
         self.steps_done = self.header.first_step
         self.times = PipelineTimes()
+        self._exchange = self.exchange
+        """As the steps use it: recorded, if the run is."""
         self._counters, self._counted = Counters(), dict[int, Counters]()
         """What has moved so far, and will have after each step that is planned and not done."""
         self._refills: dict[int, int] = {}
@@ -102,6 +105,7 @@ class Run:
     def __iter__(self) -> Generator[Step, None, None]:
         if self._active is not None or self.steps_done != self.header.first_step:
             raise UsageError("this run was started already; make a new one for another pass over the stream")
+        self._exchange = recorded(self.exchange, self.timeline)
         self.timeline.begin(self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank)
         with (
             self.tables.used_by(self),
@@ -179,8 +183,7 @@ class Run:
                 self._wait_sent()
                 track.span("exchange", record.step)
             cache.fill(record.fetch, ready.staging)
-            self.exchange.receive_rows(record.step, cache)
-        track.span("fill", record.step)
+            self._exchange.receive_rows(record.step, cache)
         self.timeline.arrived(ready.work, cache)
         track.span("other", record.step)
         embeddings = cache.embeddings(ready.work)
@@ -188,8 +191,8 @@ class Run:
         return embeddings
 
     def _finish(self, work: PlannedStep, gradient: torch.Tensor) -> None:
-        self._update(work, gradient, TRAIN)
-        self._send_rows(work, TRAIN)
+        self._update(work, gradient)
+        self._send_rows(work)
 
     def _start(self, work: PlannedStep, gradient: torch.Tensor) -> Callable[[], None]:
         """The same as `_finish`, on a thread of its own; the returned wait ends when the rows are updated.
@@ -201,7 +204,7 @@ class Run:
             self._updates = ThreadPoolExecutor(1, UPDATE_THREAD)
         link = self.exchange.link
         link.close()
-        updated = self._updates.submit(self._update, work, gradient, UPDATE)
+        updated = self._updates.submit(self._update, work, gradient)
         sending = self._sending = self._updates.submit(self._send_rows_after, updated, work)
 
         def wait() -> None:
@@ -212,29 +215,24 @@ class Run:
 
         return wait
 
-    def _update(self, work: PlannedStep, gradient: torch.Tensor, lane_name: str) -> None:
+    def _update(self, work: PlannedStep, gradient: torch.Tensor) -> None:
         """Updates the step's rows and frees its slots; a commit or a `break` right after it includes the step."""
-        (pipeline, cache), record, track = self._of_this_loop(work), work.record, self.timeline.track(lane_name)
+        (pipeline, cache), record = self._of_this_loop(work), work.record
         with self._never_committed_after(BaseException):
-            track.span("compute" if lane_name == TRAIN else "other", record.step)
-            self.exchange.update(work, gradient, cache)
-            track.span("update", record.step)
+            self._exchange.update(work, gradient, cache)
             self.steps_done = record.step + 1
             self._counters = self._counted.pop(record.step)
             pipeline.write_back(record.step, record.evict.row, cache.take(record.evict))
-            track.span("evict", record.step)
 
-    def _send_rows(self, work: PlannedStep, lane_name: str) -> None:
+    def _send_rows(self, work: PlannedStep) -> None:
         """Rows leave for the peers that need them in the next step."""
-        (_, cache), track = self._of_this_loop(work), self.timeline.track(lane_name)
+        _, cache = self._of_this_loop(work)
         with self._never_committed_after(BaseException):
-            self.exchange.send_rows(work.record, cache)
-            track.span("exchange", work.record.step)
-        self.timeline.done(work, cache)
+            self._exchange.send_rows(work.record, cache)
 
     def _send_rows_after(self, updated: Future[None], work: PlannedStep) -> None:
         if updated.exception() is None:  # else whoever waits for the update is told
-            self._send_rows(work, UPDATE)
+            self._send_rows(work)
 
     def _wait_sent(self) -> None:
         sending, self._sending = self._sending, None

@@ -43,6 +43,10 @@ class Ready(NamedTuple):
     work: PlannedStep
     staging: Rows
 
+    @property
+    def step(self) -> int:
+        return self.work.step
+
 
 class _Write(NamedTuple):
     """Rows to assign at the store; afterwards `step` counts as applied."""
@@ -75,7 +79,7 @@ class Pipeline:
         self._gate = link or LinkScheduler()
         self._timeline = timeline
         self._store = guarded(store)
-        self._source = source
+        self._source = timeline.each("planner", source, "plan", then="ahead")
         self._helping = FetchBatching.of(header, at_once=self._store.requests_cost)
         self._planned: Channel[PlannedStep] = Channel("plan", capacity=header.fetch_ahead_steps + 2)
         self._ready: Channel[Ready] = Channel("fetch", capacity=header.fetch_ahead_steps + 2)
@@ -83,7 +87,6 @@ class Pipeline:
         self._applied = Watermark("write-backs of step", reached=header.first_step - 1)
         self._tickets_done = Watermark("write", reached=0)
         self._num_tickets = 0
-        self._first_step = header.first_step
         self._inconsistency: ConsistencyError | None = None
         self._threads = [
             Thread(target=body, name=f"foresee-{name}", daemon=True)
@@ -107,16 +110,16 @@ class Pipeline:
 
     def ready(self) -> Iterator[Ready]:
         """Steps in order, each as soon as its rows are there."""
-        arrivals, track, step = iter(self._ready), self._timeline.track(TRAIN), self._first_step
+        yield from self._timeline.each(TRAIN, self._timed_arrivals(), "wait_rows", then="other")
+
+    def _timed_arrivals(self) -> Iterator[Ready]:
+        arrivals = iter(self._ready)
         while True:
-            track.span("other", step)
             begun = time.perf_counter()
             item = next(arrivals, None)
             self.times.rows_seconds += time.perf_counter() - begun
             if item is None:
                 return
-            step = item.work.record.step
-            track.span("wait_rows", step)
             yield item
 
     def write_back(self, step: int, rows: Int64, values: Rows) -> None:
@@ -141,32 +144,25 @@ class Pipeline:
             self._inconsistency = self._inconsistency or error
 
     def _plan(self) -> None:
-        track = self._timeline.track("planner")
         try:
             for work in self._source:
-                track.span("plan", work.record.step)
                 self._planned.put(work)
                 if len(self._planned) >= PLANNED_WITH_TIME:
                     self._gate.wait_for_closed()
-                track.span("ahead", work.record.step)
             self._planned.close()
         except BaseException as error:
             self._found(error)
             self._planned.close(error)
 
     def _read(self) -> None:
-        track, row_bytes = self._timeline.track("reader"), self._store.layout.row_bytes
+        rest = self._timeline.after("reader", self._rest_while_ahead, "ahead")
+        wait = self._timeline.after("reader", self._wait_for_writes, "wait_writes")
         try:
-            for work in self._planned:
-                step = work.record.step
-                track.span("wait_plan", step)
-                self._ready.wait_until_few(self._helping.in_hand_steps)
-                track.span("ahead", step)
-                self._applied.wait_for(work.record.not_before)
-                self._gate.wait(for_early=len(self._ready) > 0)
-                track.span("wait_writes", step)
-                for ready in self._fetch(self._together(work, self._helping.steps(len(self._ready)))):
-                    track.span("fetch", ready.work.record.step, len(ready.staging) * row_bytes)
+            for work in self._timeline.each("reader", self._planned, "wait_plan"):
+                rest(work)
+                wait(work)
+                fetched = self._fetch(self._together(work, self._helping.steps(len(self._ready))))
+                for ready in self._timeline.each("reader", fetched, "fetch", num_bytes=self._bytes_of_fetch):
                     self._ready.put(ready)
             self._ready.close()
         except BaseException as error:
@@ -175,13 +171,10 @@ class Pipeline:
             self._ready.close(error)
 
     def _write(self) -> None:
-        track, row_bytes = self._timeline.track("writer"), self._store.layout.row_bytes
+        apply = self._timeline.after("writer", self._write_rows, "write_back", self._bytes_of_write)
         try:
-            for write in self._writes:
-                self._gate.wait()
-                track.span("idle", write.step)
-                self._store.write_step(write.step, write.rows, write.values)
-                track.span("write_back", write.step, len(write.rows) * row_bytes)
+            for write in self._timeline.each("writer", self._writes_in_turn(), "idle"):
+                apply(write)
                 self._applied.raise_to(write.step)
                 self._tickets_done.raise_to(write.ticket)
         except BaseException as error:
@@ -189,6 +182,27 @@ class Pipeline:
             self._writes.refuse(error)
             self._applied.fail(error)
             self._tickets_done.fail(error)
+
+    def _rest_while_ahead(self, work: PlannedStep) -> None:
+        self._ready.wait_until_few(self._helping.in_hand_steps)
+
+    def _wait_for_writes(self, work: PlannedStep) -> None:
+        self._applied.wait_for(work.record.not_before)
+        self._gate.wait(for_early=len(self._ready) > 0)
+
+    def _writes_in_turn(self) -> Iterator[_Write]:
+        for write in self._writes:
+            self._gate.wait()
+            yield write
+
+    def _write_rows(self, write: _Write) -> None:
+        self._store.write_step(write.step, write.rows, write.values)
+
+    def _bytes_of_fetch(self, ready: Ready) -> int:
+        return len(ready.staging) * self._store.layout.row_bytes
+
+    def _bytes_of_write(self, write: _Write) -> int:
+        return len(write.rows) * self._store.layout.row_bytes
 
     def _together(self, work: PlannedStep, num_steps: int) -> list[PlannedStep]:
         """The work, and what is planned after it and may be fetched now, up to so many steps."""

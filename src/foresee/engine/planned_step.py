@@ -39,6 +39,10 @@ class PlannedStep:
     looked_ahead_steps: int = 0
     """Steps after this one that the planner had read when it decided; 0 if the plan came from elsewhere."""
 
+    @property
+    def step(self) -> int:
+        return self.record.step
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooling:

@@ -15,7 +15,6 @@ RuntimeError, so the place where it was raised decides, never its words.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from foresee.engine.recording.timeline import EXCHANGE, NOT_RECORDED, TRAIN, UPDATE, UPDATE_THREAD, Timeline, Track
+from foresee.engine.recording.timeline import EXCHANGE, NOT_RECORDED, Timeline, updating_track
 from foresee.errors import PeerLostError
 
 
@@ -103,12 +102,7 @@ def timed(mesh: Mesh, timeline: Timeline) -> Mesh:
 
 def span_of(timeline: Timeline) -> Callable[[str], None]:
     """A span of the thread that calls it: the one that trains, or that of updates during backward."""
-    return lambda what: _updating_track(timeline).span(what, timeline.step)
-
-
-def _updating_track(timeline: Timeline) -> Track:
-    during_backward = threading.current_thread().name.startswith(UPDATE_THREAD)
-    return timeline.track(UPDATE if during_backward else TRAIN)
+    return lambda what: updating_track(timeline).span(what, timeline.step)
 
 
 class TimedMesh:
@@ -120,7 +114,7 @@ class TimedMesh:
 
     def start(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Finish:
         critical = lane is Lane.CRITICAL
-        line = _updating_track(self._timeline) if critical else self._timeline.track(EXCHANGE)
+        line = updating_track(self._timeline) if critical else self._timeline.track(EXCHANGE)
         step, before = self._timeline.step, "update" if critical else "idle"
         line.span(before, step)
         finish = self._mesh.start(lane, sent, sizes, expected)

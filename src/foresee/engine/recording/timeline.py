@@ -11,11 +11,12 @@ nothing that a run computes.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from foresee.engine.cache import Cache
 from foresee.engine.planned_step import PlannedStep
@@ -33,6 +34,16 @@ UPDATE = "update"
 UPDATE_THREAD = "foresee-update"
 EXCHANGE = "exchange"
 """The track of the thread that swaps rows with peers in the background."""
+
+
+class Stepped(Protocol):
+    """What belongs to a step."""
+
+    @property
+    def step(self) -> int: ...
+
+
+OfStep = TypeVar("OfStep", bound=Stepped)
 
 
 class Track(Protocol):
@@ -57,6 +68,19 @@ class Timeline(Protocol):
         """The track of the calling thread, which begins now."""
         ...
 
+    def each(
+        self, name: str, items: Iterable[OfStep], what: str, then: str | None = None,
+        num_bytes: Callable[[OfStep], int] | None = None,
+    ) -> Iterable[OfStep]:  # fmt: skip
+        """The items, with a span of a track when each comes, and one (`then`) when the next is asked for."""
+        ...
+
+    def after(
+        self, name: str, do: Callable[[OfStep], None], what: str, num_bytes: Callable[[OfStep], int] | None = None
+    ) -> Callable[[OfStep], None]:
+        """The function, with a span of a track when it returns."""
+        ...
+
     def arrived(self, work: PlannedStep, cache: Cache) -> None:
         """The rows of a step are in their slots."""
         ...
@@ -78,6 +102,16 @@ class Timeline(Protocol):
         ...
 
 
+def updates_during_backward() -> bool:
+    """Whether the calling thread is that of updates which begin during backward."""
+    return threading.current_thread().name.startswith(UPDATE_THREAD)
+
+
+def updating_track(timeline: Timeline) -> Track:
+    """The track of the calling thread: the one that trains, or that of updates during backward."""
+    return timeline.track(UPDATE if updates_during_backward() else TRAIN)
+
+
 class NoTrack:
     """A thread of a run that is not recorded."""
 
@@ -95,6 +129,17 @@ class NoTimeline:
 
     def track(self, name: str) -> Track:
         return _NO_TRACK
+
+    def each(
+        self, name: str, items: Iterable[OfStep], what: str, then: str | None = None,
+        num_bytes: Callable[[OfStep], int] | None = None,
+    ) -> Iterable[OfStep]:  # fmt: skip
+        return items
+
+    def after(
+        self, name: str, do: Callable[[OfStep], None], what: str, num_bytes: Callable[[OfStep], int] | None = None
+    ) -> Callable[[OfStep], None]:
+        return do
 
     def arrived(self, work: PlannedStep, cache: Cache) -> None:
         pass
@@ -180,6 +225,26 @@ class Recording:
     def track(self, name: str) -> RecordedTrack:
         track = self._tracks[name] = self._tracks.get(name) or RecordedTrack(name, self)
         return track
+
+    def each(
+        self, name: str, items: Iterable[OfStep], what: str, then: str | None = None,
+        num_bytes: Callable[[OfStep], int] | None = None,
+    ) -> Iterator[OfStep]:  # fmt: skip
+        track = self.track(name)
+        for item in items:
+            track.span(what, item.step, 0 if num_bytes is None else num_bytes(item))
+            yield item
+            if then is not None:
+                track.span(then, item.step)
+
+    def after(
+        self, name: str, do: Callable[[OfStep], None], what: str, num_bytes: Callable[[OfStep], int] | None = None
+    ) -> Callable[[OfStep], None]:
+        def done(item: OfStep) -> None:
+            do(item)
+            self.track(name).span(what, item.step, 0 if num_bytes is None else num_bytes(item))
+
+        return done
 
     def arrived(self, work: PlannedStep, cache: Cache) -> None:
         self.step = work.record.step
