@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from foresee.run import checkpoint
     from foresee.run.serving.exported import load_exported
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "SGD",

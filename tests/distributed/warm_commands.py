@@ -205,10 +205,9 @@ def _warm_up() -> None:
     from foresee.store.server.shard import Share, disk_shard
     from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
 
-    workers = ("workers.worker", "workers.worker_end")
-    for name in ("launcher.launch", *workers, "planner_service.process", "evaluation", "export"):
-        importlib.import_module(f"foresee.engine.{name}")
-    importlib.import_module("foresee.store.server.process")
+    run = ("run.worker", "run.ending", "run.evaluation", "run.serving.export")
+    for name in ("launch.launcher", "launch.planner_process", *run, "store.server.process"):
+        importlib.import_module(f"foresee.{name}")
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)
     model(torch.ones(1, 2)).sum().backward()

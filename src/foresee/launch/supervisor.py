@@ -14,6 +14,7 @@ planner keeps its port when it is started again, since trainers that go on know 
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import time
 from collections.abc import Callable
@@ -29,6 +30,8 @@ from foresee.run.ending import StopSignals
 from foresee.run.progress import TERMINAL_SECONDS, Display, Reading
 from foresee.run.run_folder import CONFIG_FILE
 from foresee.run.shard_folders import shard_folder
+
+_logger = logging.getLogger(__name__)
 
 MARK = '{"foresee": '
 
@@ -149,6 +152,7 @@ class Supervisor:
         asked = self._stop.received or signal.SIGTERM
         if self._stop.asked:
             self._display.say("stopping after a commit; a second Ctrl-C ends everything at once")
+        _logger.info("asking %d workers to commit and stop", len(self._workers))
         send(self._workers, signal.SIGTERM)
         deadline = time.monotonic() + FAREWELL_SECONDS
         while any(part.code is None for part in self._workers) and time.monotonic() < deadline:
@@ -178,10 +182,12 @@ class Supervisor:
         if not what.possible or self._restarts >= self._config.distributed.restarts_max:
             raise Failed(first)
         self._restarts += 1
-        self._display.say(
+        told = (
             f"{first.name} {first.how_it_ended()}; {_in_words(what)} "
             f"(restart {self._restarts} of at most {self._config.distributed.restarts_max})"
         )
+        self._display.say(told)
+        _logger.info(told)
         self._carry_out(what)
 
     def _carry_out(self, what: RestartDecision) -> None:

@@ -21,6 +21,7 @@ started again: it plans the same. Every wait has a deadline.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ from foresee.errors import ConfigError, DataError, ForeseeError, PlanError, Stor
 from foresee.plan.record import Header, Record
 from foresee.planner_service import client
 from foresee.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, is_refused_token
+
+_logger = logging.getLogger(__name__)
 
 OPEN, STATUS = "open", "status"
 QUESTION_BYTES_MAX = 1 << 16
@@ -194,6 +197,7 @@ class PlannerClient:
                 if waited > seconds or is_refused_token(error):
                     raise self._endpoint.sentence(error, "the plan", waited) from error
                 if not told:
+                    _logger.info("planner %s is away, waiting up to %.0f s", self._endpoint.address, seconds)
                     tell()
                     told = True
                 time.sleep(PAUSE_SECONDS)

@@ -7,10 +7,15 @@ pages. Never: numbers nobody counted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
-
+from foresee.base.extras import OptionalModule
 from foresee.report.page import Section, page, styled
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+else:
+    go = OptionalModule("plotly.graph_objects")
 
 COLOURS = {
     "lookahead": "#3b82c4", "belady": "#8a8f98", "lru": "#e07b39", "lfu": "#3fa66b", "static": "#a45fb8",

@@ -6,6 +6,7 @@ calls all callbacks in order and knows nothing of them.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from foresee.base import failpoints
+from foresee.base import failpoints, logs
 from foresee.base.failpoints import failpoint
 from foresee.data.click_log import ClickLog
 from foresee.engine.loop import Run
@@ -29,6 +30,8 @@ from foresee.run.metrics import Metrics
 from foresee.run.progress import Display, Meter
 from foresee.run.run_folder import RunFolder
 from foresee.store.contract import Store, TwoPhaseStore
+
+_logger = logging.getLogger(__name__)
 
 Sink = Callable[[dict[str, Any]], None]
 """Takes one line of metrics: kind, step and figures."""
@@ -51,6 +54,14 @@ class Callback(Protocol):
     """Something that looks at every step and acts on some."""
 
     def after(self, done: StepResult) -> None: ...
+
+
+class LogSteps:
+    """Log lines of this process say the step that it has done."""
+
+    def after(self, done: StepResult) -> None:
+        logs.at_step(done.steps_done)
+        _logger.debug("loss %.6f", done.loss)
 
 
 class MoveRate:
@@ -173,7 +184,9 @@ class SaveCheckpoint:
         store.settle(step)
         failpoint(failpoints.SETTLED)
         finish_commit(self._folder, step)
-        send({"kind": "commit", "step": step, "seconds": self._pace.committed(begun)}, self._sinks)
+        seconds = self._pace.committed(begun)
+        send({"kind": "commit", "step": step, "seconds": seconds}, self._sinks)
+        _logger.info("committed in %.3f s", seconds)
         self._run.span("commit")
 
 

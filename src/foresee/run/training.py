@@ -7,6 +7,7 @@ commit and ends with the same bytes as one that never stopped.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -38,6 +39,7 @@ from foresee.run.build import (
 from foresee.run.callbacks import (
     Callback,
     EvaluateValid,
+    LogSteps,
     MoveRate,
     SaveCheckpoint,
     ShowProgress,
@@ -56,6 +58,8 @@ from foresee.run.metrics import Metrics, MetricsWindow
 from foresee.run.progress import Display, Meter, make_display
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import finish_switch
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +139,7 @@ def train(
         clock = TakeTime(run)
         valid = EvaluateValid(config, run, half, log, folder, sinks, display)
         callbacks: list[Callback] = [
+            LogSteps(),
             MoveRate(half.schedule),
             clock,
             valid,
@@ -231,6 +236,7 @@ def _restore(folder: RunFolder, step: int, half: DenseHalf) -> int:
     folder.forget_metrics_after(step)
     if step:
         half.load(folder.checkpoints, step)
+        _logger.info("goes on from the commit of step %d", step)
         folder.mark(step)  # a stop may have come before the mark, or the run went back to the commit before
     return step
 

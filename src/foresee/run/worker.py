@@ -10,6 +10,7 @@ on peers end after `PEER_SECONDS`.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import uuid
@@ -22,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from foresee.base import failpoints
+from foresee.base import failpoints, logs
 from foresee.base.failpoints import failpoint
 from foresee.data.click_log import ClickLog
 from foresee.engine.exchange.contract import LocalExchange
@@ -41,7 +42,16 @@ from foresee.planner_service.client import PlannerClient
 from foresee.rpc.endpoint import Endpoint
 from foresee.run import checkpoint, run_folder
 from foresee.run.build import build_model, open_log, plan_header, row_optimizer, table_layout, train_stream
-from foresee.run.callbacks import Callback, EvaluateValid, MoveRate, ShowProgress, Sink, StepResult, WriteMetrics
+from foresee.run.callbacks import (
+    Callback,
+    EvaluateValid,
+    LogSteps,
+    MoveRate,
+    ShowProgress,
+    Sink,
+    StepResult,
+    WriteMetrics,
+)
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import Best, DenseHalf
 from foresee.run.ending import StopSignals
@@ -52,6 +62,8 @@ from foresee.run.training import check_ranking, early_words, loss_of, recording,
 from foresee.run.worker_callbacks import EvaluateTogether, SaveCheckpointTogether
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import await_servers, open_run
+
+_logger = logging.getLogger(__name__)
 
 PEER_SECONDS = 1800.0
 """How long a worker waits for another: as long as worker 0 may take to evaluate or commit for all."""
@@ -96,6 +108,7 @@ def run_worker(
         "gloo", init_method=place.rendezvous, rank=place.rank, world_size=place.num_workers,
         timeout=timedelta(seconds=PEER_SECONDS),
     )  # fmt: skip
+    _logger.info("%d workers are here", place.num_workers)
     with ExitStack() as at_exit, display, StopSignals() as stop:
         folder, sinks = RunFolder(config.run), list[Sink]()
         if place.rank == 0:
@@ -108,6 +121,8 @@ def run_worker(
         tables = _tables(config, log, place, name)
         first_step = _restore(folder, tables, half)
         failpoint(failpoints.RESTORED)
+        logs.at_step(first_step)
+        _logger.info("%s", f"goes on from the commit of step {first_step}" if first_step else "begins")
         header = _enter(plan_header(config, log, stream, first_step=first_step), folder)
         endpoint = Endpoint.parse(place.planner, place.token, place.tls_root_certificate)
         planner = PlannerClient(endpoint, run=name, worker=place.rank, header=header)
@@ -129,6 +144,7 @@ def run_worker(
         planner.close()
         tables.close()
         display.say(_closing(config, run, half.best, finished))
+        _logger.info("ends after %d steps", run.steps_done)
     dist.destroy_process_group()
     return stop.exit_code
 
@@ -221,10 +237,10 @@ def _train(
     window, samples_before = MetricsWindow(), run.header.first_step * config.train.batch_size
     keep = SaveCheckpointTogether(config, run, half, folder, sinks)
     valid = EvaluateValid(config, run, half, log, folder, sinks, display)
-    callbacks: list[Callback] = [MoveRate(half.schedule), EvaluateTogether(valid, run, half.best), keep]
+    callbacks: list[Callback] = [LogSteps(), MoveRate(half.schedule), EvaluateTogether(valid, run, half.best), keep]
     if rank == 0:
         meters = [Meter(run, window, samples_before=samples_before) for _ in range(2)]
-        callbacks[2:2] = [
+        callbacks[3:3] = [
             ShowProgress(meters[0], display),
             WriteMetrics(meters[1], run, sinks, every_steps=config.train.log_every_steps),
         ]

@@ -6,6 +6,7 @@ for everybody, and nobody trains on before it is done. The rows that it reads or
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -21,6 +22,8 @@ from foresee.run.config import RunConfig
 from foresee.run.dense_half import Best, DenseHalf
 from foresee.run.run_folder import RunFolder
 from foresee.store.remote import RemoteStore
+
+_logger = logging.getLogger(__name__)
 
 
 class EvaluateTogether:
@@ -83,6 +86,7 @@ class SaveCheckpointTogether:
         dist.barrier()
         seconds, self._announced = self._pace.committed(begun), False
         send({"kind": "commit", "step": step, "seconds": seconds}, self._sinks)
+        _logger.info("committed in %.3f s", seconds)
         self._run.span("commit")
 
     def _commit(self, step: int) -> None:

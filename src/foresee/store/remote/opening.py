@@ -17,6 +17,7 @@ or a sentence that names the servers, both values, and what to do.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
@@ -45,6 +46,8 @@ def ask_status(
     return ask_once(endpoint, protocol.STATUS, {}, time.monotonic() + timeout_seconds)
 
 
+_logger = logging.getLogger(__name__)
+
 OPEN_SECONDS = 600.0
 """A server may have to fold a commit first."""
 START_SECONDS = 120.0
@@ -65,6 +68,7 @@ def await_servers(
                     "with `foresee serve`, see that address and port are its own, then start the workers again"
                 )
             if not told:
+                _logger.info("server %s is away (%s), waiting", endpoint.address, cause)
                 say(f"waiting for server {endpoint.address}, up to {deadline - time.monotonic():.0f} s")
                 told = True
             time.sleep(PAUSE_SECONDS)
@@ -115,6 +119,7 @@ def open_run(
         message = OpenAt(run=run, incarnation=part.incarnation, epoch=part.epoch, step=step, started=started)
         content = {**asdict(message), "num_workers": num_workers}
         ask_patiently(endpoint, protocol.OPEN_AT, content, OPEN_SECONDS, f"the opening at step {step}")
+    _logger.info("%d servers opened at the commit of step %d", len(endpoints), step)
     return step
 
 
