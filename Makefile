@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types check chaos newcomer bench-env bench clean
+.PHONY: demo test test-coverage lint types check chaos newcomer bench-env bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -16,8 +16,14 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/pytest -n 3
 
+# As `make test`, and says which lines no test of this process reached. Coverage sees neither what numba compiles (left out
+# of the count) nor what only processes that tests start run.
+test-coverage: $(VENV)/.installed
+	$(BIN)/pytest -n 3 --cov --cov-report=term
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: $(VENV)/.installed
 	$(BIN)/mypy

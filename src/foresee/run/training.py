@@ -100,11 +100,22 @@ def train(
     stop_after: int | None = None,
     console: Console | None = None,
     display: Display | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Outcome:
     """Trains to the end of the last epoch, until a signal, or until `stop_after` steps of the run are done.
 
-    resume: go on from the last commit of the run folder. replace: start anew over a run that is there. display: where
-    progress goes instead of the console's own.
+    Args:
+        config: The run, as `load_run` reads it.
+        resume: Go on from the last commit of the run folder.
+        replace: Start anew over a run that is there.
+        stop_after: Stop when so many steps of the run are done, counted from its very first.
+        console: Where progress goes.
+        display: Takes progress instead of the console's own display.
+        callbacks: Called after every step, before the commit of that step: one that sets `done.last` ends the run
+            there, kept.
+
+    Returns:
+        How it ended.
     """
     console = console or Console()
     log = open_log(config)
@@ -138,7 +149,7 @@ def train(
         window, samples_before = MetricsWindow(), first_step * config.train.batch_size
         clock = TakeTime(run)
         valid = EvaluateValid(config, run, half, log, folder, sinks, display)
-        callbacks: list[Callback] = [
+        everything: list[Callback] = [
             LogSteps(),
             MoveRate(half.schedule),
             clock,
@@ -147,10 +158,11 @@ def train(
             WriteMetrics(
                 Meter(run, window, samples_before=samples_before), run, sinks, every_steps=config.train.log_every_steps
             ),
+            *callbacks,
             SaveCheckpoint(config, run, half, folder, sinks),
         ]
         if not half.best.exhausted and (stop_after is None or run.steps_done < stop_after):
-            _loop(run, model, half.optimizer, window, callbacks, stop, stop_after)
+            _loop(run, model, half.optimizer, window, everything, stop, stop_after)
         outcome = Outcome(
             steps_done=run.steps_done,
             num_steps=stream.num_steps,
