@@ -172,7 +172,7 @@ def test_a_disk_that_cannot_be_used_is_one_sentence_and_leaves_no_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     number: int,
-    decide_restart: str,
+    remedy: str,
 ) -> None:
     def refused(*arguments: Any, **options: Any) -> None:
         raise OSError(number, os.strerror(number), "somewhere/on/a/disk")
@@ -181,7 +181,7 @@ def test_a_disk_that_cannot_be_used_is_one_sentence_and_leaves_no_run(
     assert foresee("train", run_file, monkeypatch=monkeypatch) == 2
     told = capsys.readouterr().err
     assert f"foresee: somewhere/on/a/disk cannot be used ({os.strerror(number)}); " in told
-    assert decide_restart in told
+    assert remedy in told
     assert not (run_file.parent / "run").exists()
     monkeypatch.setattr("foresee.cli.report._write_run", refused)
     assert foresee("report", run_file.parent, monkeypatch=monkeypatch) == 2
