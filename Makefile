@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types check chaos newcomer bench-env bench clean
+.PHONY: demo test test-coverage lint types check chaos newcomer bench-env bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -16,8 +16,14 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/pytest -n 3
 
+# As `make test`, and says which lines no test of this process reached. Coverage sees neither what numba compiles (left out
+# of the count) nor what only processes that tests start run.
+test-coverage: $(VENV)/.installed
+	$(BIN)/pytest -n 3 --cov --cov-report=term
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
@@ -36,7 +42,7 @@ newcomer: $(VENV)/.installed
 # that torch stays as it is; what they import is named. FuxiCTR 2.3.10 would need ray, which one machine has no use for.
 .venv-bench/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . libcachesim
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,cluster]' libcachesim
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		fbgemm-gpu-cpu==1.8.0 torchmetrics==1.0.3 tensordict pyre-extensions tqdm iopath psutil
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from foresee.store.contract import Store
     from foresee.store.registry import StoreKind, register_store
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "SGD",

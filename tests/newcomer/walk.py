@@ -152,10 +152,10 @@ def _wrong(name: str, found: Sequence[Block], kept: Path, code: int) -> Iterator
 
 
 def fresh_environment(folder: Path) -> Path:
-    """A new environment with the project in it, as `pip install .` makes it."""
+    """A new environment with the project in it, as `pip install '.[report,cluster]'` makes it: pages draw."""
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     pip = [str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), str(ROOT)], check=True)
+    subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), f"{ROOT}[report,cluster]"], check=True)
     return folder
 
 

@@ -220,7 +220,18 @@ class _Read:
 
 
 def fetches_by_cache(stream: BatchStream, *, num_steps: int = STEPS) -> dict[int, float]:
-    """Rows fetched a step, by rows of the cache, over the first steps. Keeps these steps in memory meanwhile."""
+    """How many rows a step would fetch with caches of several sizes. Keeps the steps in memory meanwhile.
+
+    Args:
+        stream: `Batches`, or `log.batches(batch_size=...)`.
+        num_steps: So many steps from the first on are planned.
+
+    Returns:
+        Rows of the cache → rows fetched a step, from the smallest cache that works to one that holds everything.
+
+    Raises:
+        DataError: There is no batch.
+    """
     read = list(first_steps(stream, num_steps).batches())
     if not read:
         raise DataError("there is no batch to plan; give batches, or a log with more samples than a batch")

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from foresee.base.extras import drawable
 from foresee.base.terminal import show, terminal
 from foresee.cli import scenario
 from foresee.cli.options import bar
@@ -60,7 +61,9 @@ def compare(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the order of samples, as in a run.")] = 0,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures as CSV.")] = None,
-    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw them: one HTML file.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", callback=drawable, help="Also draw them: one HTML file.")
+    ] = None,
 ) -> None:
     """Every policy on your log, side by side, without training.
 

@@ -28,6 +28,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from foresee.base.logs import LEVEL_VARIABLE, LogLevel
 from foresee.data.column_syntax import split_names, tabbed
 
 RunFile = Annotated[
@@ -40,6 +41,10 @@ Set = Annotated[
         metavar="KEY=VALUE",
         help="Use another value than the file, such as [bold]--set cache.rows=200000[/]. May be given several times.",
     ),
+]
+Logged = Annotated[
+    LogLevel,
+    typer.Option("--log-level", envvar=LEVEL_VARIABLE, help="What processes say of themselves on the error stream."),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as `run` in its run file names it.")]
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
+from foresee.base.extras import drawable
 from foresee.base.terminal import show as show_all
 from foresee.base.terminal import terminal
 from foresee.cli.options import RunFile, Set, bar
@@ -79,6 +80,7 @@ def run(
     config, num_steps, console = load_run(run_file, overrides or ()), _number_of(steps), terminal(stderr=json)
     if curve is not None and curve.suffix not in (".html", ".csv"):
         raise typer.BadParameter(f"--curve {curve}: its name must end in .html or .csv")
+    drawable(curve)
     log = open_log(config)
     stream, layout = train_stream(config, log), table_layout(config, log)
     header = plan_header(config, log, stream)

@@ -22,6 +22,7 @@ from foresee.base.terminal import counted
 from foresee.cli.options import REQUIRED, options_of, with_parameters
 from foresee.data import FORMATS, Columns, PrepareOptions, PrepareReport, Source, prepare, terminal_progress
 from foresee.data.column_syntax import parse_categorical, parse_dense, parse_join
+from foresee.data.formats import load_installed
 from foresee.errors import DataError
 
 app = typer.Typer(
@@ -140,5 +141,6 @@ def _show(report: PrepareReport, out: Path) -> None:
         console.print(note, soft_wrap=True)
 
 
+load_installed()
 for _name, _source_type in FORMATS.items():
     app.command(_name, help=inspect.getdoc(_source_type), no_args_is_help=True)(command_of(_source_type))

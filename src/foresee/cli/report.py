@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foresee.base.extras import need
+
 if TYPE_CHECKING:
     from foresee.data.click_log import ClickLog
     from foresee.report.run_figures import Skew
@@ -45,6 +47,7 @@ def report(
       foresee report demo/run --out run.html
       foresee report policies.csv
     """
+    need("plotly")
     if source.is_file():
         target = out if out is not None else source.with_suffix(".html")
         _write_comparison(source, target)

@@ -14,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from foresee.cli.options import RunFile, Set
+from foresee.base import logs
+from foresee.cli.options import Logged, RunFile, Set
 
 FILES_SPARE = 512
 """Files beside two for each connection."""
@@ -51,6 +52,7 @@ def serve(
     connections_max: Annotated[int, typer.Option("--connections-max", min=1)] = 512,
     bytes_in_flight_max: Annotated[int, typer.Option("--bytes-in-flight-max", min=1)] = 1 << 30,
     rows_per_request_max: Annotated[int, typer.Option("--rows-per-request-max", min=1)] = 1 << 20,
+    log_level: Logged = logs.LogLevel.WARNING,
 ) -> None:
     """Serve one shard of the embedding rows, in memory or on disk, until SIGTERM or Ctrl-C.
 
@@ -71,6 +73,7 @@ def serve(
     from foresee.store.server.shard import Share, open_shard
     from foresee.store.server.status import check_footprint, footprint, in_words, warm_up
 
+    logs.configure(log_level, "server", shard)
     share_arenas()
     raise_file_limit(2 * connections_max + FILES_SPARE)
     security = read_security(tls_certificate, tls_key, token_file)
@@ -175,6 +178,7 @@ def plan_server(
         Path | None,
         typer.Option("--token-file", metavar="FILE", help="Of mode 600; or set the variable FORESEE_TOKEN."),
     ] = None,
+    log_level: Logged = logs.LogLevel.WARNING,
 ) -> None:
     """Read the log, plan for all workers, and give each its own records, until SIGTERM or Ctrl-C.
 
@@ -190,6 +194,7 @@ def plan_server(
     from foresee.run.run_file import load_run
     from foresee.store.server.process import end_process
 
+    logs.configure(log_level, "planner")
     config = load_run(run_file, overrides or ())
     security = read_security(tls_certificate, tls_key, token_file)
     check_address(host, security)

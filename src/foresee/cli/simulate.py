@@ -17,6 +17,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from foresee.base.extras import drawable
 from foresee.base.terminal import counted, show, terminal
 from foresee.cli import scenario
 from foresee.cli.options import bar
@@ -128,7 +129,9 @@ def simulate(
         int, typer.Option(min=0, help="Cores that planning is spread over; 0: the plan was made before.")
     ] = 1,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures as CSV.")] = None,
-    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw them: one HTML file.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", callback=drawable, help="Also draw them: one HTML file.")
+    ] = None,
 ) -> None:
     """What a cluster you do not have would do with your log: predicted step, bottleneck, memory.
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from foresee.cli.options import RunFile, Set
+from foresee.base import logs
+from foresee.cli.options import Logged, RunFile, Set
 from foresee.cli.watch import WatchDisplay
 from foresee.run.run_file import load_run
 
@@ -47,6 +48,7 @@ def train(
         bool,
         typer.Option("--watch", help="Show time by activity, cache and links while training, in a terminal."),
     ] = False,
+    log_level: Logged = logs.LogLevel.WARNING,
 ) -> None:
     """Train a model whose tables may be far larger than memory.
 
@@ -84,6 +86,7 @@ def train(
     config = load_run(run_file, [*(overrides or ()), *given])
     if resume and replace:
         raise typer.BadParameter("--resume goes on and --replace starts anew; give one of them")
+    logs.configure(log_level, "launcher" if config.num_servers else "trainer")
     console = Console()
     display = WatchDisplay(console, config.run) if watch and console.is_terminal else None
     if config.num_servers:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from foresee.cli.options import RunFile, Set
+from foresee.base import logs
+from foresee.cli.options import Logged, RunFile, Set
 
 
 def worker(
@@ -27,6 +28,7 @@ def worker(
     tls_root_certificate: Annotated[
         Path | None, typer.Option("--tls-root-certificate", metavar="PEM", help="Who signed the certificates.")
     ] = None,
+    log_level: Logged = logs.LogLevel.WARNING,
     rendezvous: Annotated[str, typer.Option("--rendezvous", hidden=True)] = "env://",
     launched: Annotated[bool, typer.Option("--launched", hidden=True)] = False,
 ) -> None:
@@ -71,6 +73,7 @@ def worker(
             token=read_token(token_file),
             tls_root_certificate=None if tls_root_certificate is None else tls_root_certificate.read_bytes(),
         )
+        logs.configure(log_level, "worker", place.rank)
         use: FolderUse = "ready" if launched else "resume" if resume else "replace" if replace else "begin"
         display: Display = SilentDisplay()
         if place.rank == 0:

@@ -19,6 +19,7 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress
 from rich.text import Text
 
+from foresee.base.extras import drawable
 from foresee.base.terminal import counted, show, terminal
 from foresee.cluster import tables
 from foresee.cluster.analysis import analyse as analyse_records
@@ -56,7 +57,8 @@ Servers = Annotated[
 Penalty = Annotated[float, typer.Option("--penalty", help="Share of speed lost by a gang on more servers than needed.")]
 Rows = Annotated[int, typer.Option("--rows", help="Rows of long tables; 0 shows all.")]
 PageFile = Annotated[
-    Path | None, typer.Option("--page", help="Write one HTML page with Gantt chart and distributions.")
+    Path | None,
+    typer.Option("--page", callback=drawable, help="Write one HTML page with Gantt chart and distributions."),
 ]
 JobsMax = Annotated[int | None, typer.Option("--jobs", min=1, help="Only the first so many jobs to arrive.")]
 

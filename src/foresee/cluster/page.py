@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
-
+from foresee.base.extras import OptionalModule
 from foresee.cluster.durations import in_words
 from foresee.cluster.metrics import UNFAIR_ABOVE, Metrics, measure, rho_static, rho_themis
 from foresee.cluster.simulation import Outcome, Run
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+else:
+    go = OptionalModule("plotly.graph_objects")
+offline: Any = OptionalModule("plotly.offline")
 
 PALETTE = ("#3b82c4", "#e07b39", "#3fa66b", "#a45fb8", "#c9a227", "#c8515f", "#4bb3b3", "#8a8f98")
 HOUR = 3600.0
@@ -62,7 +67,7 @@ def page(title: str, runs: Mapping[str, Run]) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
-        f"<script>{get_plotlyjs()}</script></head><body><h1>{html.escape(title)}</h1>"
+        f"<script>{offline.get_plotlyjs()}</script></head><body><h1>{html.escape(title)}</h1>"
         f"{_table({name: measure(run) for name, run in runs.items()})}{sections}"
         f"<script>{SCRIPT}</script></body></html>"
     )

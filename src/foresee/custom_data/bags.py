@@ -35,6 +35,7 @@ class EmbeddingBagConfig:
     """One table: what TorchRec's class of this name says, for who does not have TorchRec."""
 
     name: str
+    """Of the table."""
     num_embeddings: int
     """Rows."""
     embedding_dim: int
@@ -60,10 +61,16 @@ class BagFeature(NamedTuple):
 
 
 class EmbeddingBags:
-    """Tables and features of a model, in the order of their configurations. Stands where a log is asked for tables."""
+    """Tables and features of a model, in the order of their configurations. Stands where a log is asked for tables.
+
+    Args:
+        configs: `EmbeddingBagConfig`s, or objects of TorchRec's class of that name.
+
+    Raises:
+        ConfigError: There is none, two have one name, or one says what Foresee cannot do.
+    """
 
     def __init__(self, configs: Iterable[Any]) -> None:
-        """configs: `EmbeddingBagConfig`s, or objects of TorchRec's class of that name."""
         known = [_checked(config) for config in configs]
         if not known:
             raise ConfigError("no tables were given; give at least one EmbeddingBagConfig")
@@ -92,24 +99,56 @@ class EmbeddingBags:
         return tuple(feature.mean for feature in self.features)
 
     def keyed(self, embeddings: Tensor) -> KeyedEmbeddings:
-        """Embeddings [samples, features, width] by feature name, each as wide as its table. Gradients flow back."""
+        """Embeddings by feature name, each as wide as its table. Gradients flow back.
+
+        Args:
+            embeddings: [samples, features, width], as `step.embeddings` has them.
+
+        Returns:
+            Something with `[name]`, [samples, dim], and what TorchRec's KeyedTensor has.
+        """
         return KeyedEmbeddings([(feature.name, feature.dim) for feature in self.features], embeddings)
 
     def look_up(self, tables: Tables, ids: Any) -> Tensor:
-        """[samples, features, width]: pooled rows with every update so far, also inside a loop."""
+        """Pooled rows with every update so far, also inside a loop.
+
+        Args:
+            tables: Where the rows are.
+            ids: Of a batch, in any of the forms that `Batches` takes.
+
+        Returns:
+            [samples, features, width].
+        """
         tables.bring_up_to_date()
         batch = bags_of(ids, self.features, step=0).batch(None, None)
         return look_up(tables.store, batch, Pooling.of(self.mean_features))
 
     def state_dict(self, tables: Tables, prefix: str = "embedding_bags.") -> dict[str, Tensor]:
-        """All tables as PyTorch has them: `{prefix}{table}.weight`. For tables that fit into memory."""
+        """All tables as PyTorch has them. For tables that fit into memory.
+
+        Args:
+            tables: Where the rows are.
+            prefix: Before each name.
+
+        Returns:
+            `{prefix}{table}.weight` → [rows, dim].
+        """
         return {
             f"{prefix}{name}.weight": torch.from_numpy(np.ascontiguousarray(tables.values(name)[:, :dim]))
             for name, dim in self._dims.items()
         }
 
     def load_state_dict(self, tables: Tables, weights: Mapping[str, Tensor], prefix: str = "embedding_bags.") -> None:
-        """Takes the weights of a PyTorch or TorchRec model over into the tables, and commits them."""
+        """Takes the weights of a PyTorch or TorchRec model over into the tables, and commits them.
+
+        Args:
+            tables: Where the rows go.
+            weights: `{prefix}{table}.weight` → [rows, dim], for every table.
+            prefix: Before each name.
+
+        Raises:
+            ConfigError: A weight is missing or has another shape.
+        """
         for name, dim in self._dims.items():
             weight = weights.get(f"{prefix}{name}.weight")
             if weight is None:
@@ -121,7 +160,14 @@ class EmbeddingBags:
             tables.set_values(name, values)
 
     def check_tables(self, tables: Tables) -> None:
-        """Refuses tables of other rows, and an optimiser that would see the columns narrower tables do not use."""
+        """Refuses tables of other rows, and an optimiser that would see the columns narrower tables do not use.
+
+        Args:
+            tables: To be used with these bags.
+
+        Raises:
+            ConfigError: They do not fit.
+        """
         if tables.layout.tables != self.tables or tables.layout.width != self.dim:
             raise ConfigError(
                 f"these tables have {tables.layout.num_rows} rows of width {tables.layout.width}, the bags "

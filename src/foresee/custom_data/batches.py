@@ -37,7 +37,23 @@ class OwnBatch(Batch):
 
 
 class Batches:
-    """A person's batches. A `BatchStream`."""
+    """Batches that a person makes, read ahead of training: the first argument of `lookahead`.
+
+    Items are (dense, ids, labels), ids alone, or objects with dense_features, sparse_features and labels, as TorchRec's
+    batches. For other items, `ids` says where the ids of an item are.
+
+    Args:
+        bags: The tables and features that ids belong to.
+        source: Anything that can be iterated, or a function of the epoch that gives such a thing.
+        epochs: How often the source is read.
+        num_steps: Of all epochs together, where it is known and `source` cannot say it; only displays use it.
+        read_ahead_steps: How many batches the planner reads beyond the one it plans; their items wait in memory.
+        ids: The ids of an item.
+        name: Tells these batches from others, such as "2024-05-17"; without one the ids and labels of the first do.
+
+    Raises:
+        UsageError: Nothing would be trained.
+    """
 
     def __init__(
         self,
@@ -50,14 +66,6 @@ class Batches:
         ids: Callable[[Any], Any] | None = None,
         name: str | None = None,
     ) -> None:
-        """source: anything that can be iterated, or a function of the epoch that gives such a thing.
-
-        Items are (dense, ids, labels), ids alone, or objects with dense_features, sparse_features and labels, as
-        TorchRec's batches. For other items, `ids` says where the ids of an item are. num_steps: of all epochs
-        together, where it is known and `source` cannot say it; only displays use it. read_ahead_steps: how many
-        batches the planner reads beyond the one it plans; their items wait in memory. name: tells these batches from
-        others, such as "2024-05-17"; without one the ids and labels of the first few do.
-        """
         if epochs < 1:
             raise UsageError(f"epochs={epochs} trains nothing; give 1 or more")
         if read_ahead_steps < 1:
@@ -87,17 +95,43 @@ class Batches:
         return hashlib.sha256(repr(("own batches", self.bags.features, self.epochs)).encode()).hexdigest()
 
     def batches(self, first_step: int = 0, *, always: int = 0) -> Iterator[OwnBatch]:
-        """All batches from `first_step` on, and the first `always`; the others are read and left out."""
+        """All batches that are wanted; the others are read and left out.
+
+        Args:
+            first_step: From here on.
+            always: The first so many, too.
+
+        Yields:
+            Batches, each with the item it was made from.
+        """
         for step, item in enumerate(self._items()):
             if step < always or step >= first_step:
                 yield self.batch_of(item, step)
 
     def bounded(self, header: Header) -> Header:
-        """The header of a plan that reads no further ahead than these batches may wait in memory."""
+        """A plan that reads no further ahead than these batches may wait in memory.
+
+        Args:
+            header: Of any plan for these batches.
+
+        Returns:
+            The same with that bound.
+        """
         return replace(header, options=replace(header.options, read_ahead_steps=self.read_ahead_steps))
 
     def batch_of(self, item: Any, step: int) -> OwnBatch:
-        """One item as a batch."""
+        """One item as a batch.
+
+        Args:
+            item: Of the source.
+            step: At which it is trained, for sentences about it.
+
+        Returns:
+            Its rows, dense features and labels, and the item itself.
+
+        Raises:
+            DataError: The item has another form, or an id that is no row of its table.
+        """
         dense, ids, labels = (None, self._ids(item), None) if self._ids else _parts(item, step)
         found = bags_of(ids, self.bags.features, step=step).batch(dense, labels)
         return OwnBatch(found.step, found.dense, found.labels, found.rows, found.bag_offsets, found.num_features, item)

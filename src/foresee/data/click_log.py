@@ -24,7 +24,12 @@ from foresee.errors import DataError, UsageError
 
 
 class ClickLog:
-    """An opened log. Row ids are global: the offset of the table + the local id."""
+    """A prepared log, opened with `ClickLog.open`. Row ids are global: the offset of the table + the local id.
+
+    Args:
+        path: The folder.
+        description: What its `log.json` says.
+    """
 
     def __init__(self, path: Path, description: LogDescription) -> None:
         self.path = path
@@ -35,7 +40,17 @@ class ClickLog:
 
     @classmethod
     def open(cls, path: str | Path) -> ClickLog:
-        """Open a prepared log; `foresee prepare` makes one."""
+        """Opens a prepared log; `foresee prepare` makes one.
+
+        Args:
+            path: The folder that `foresee prepare` wrote.
+
+        Returns:
+            The log. Samples are read when batches are asked for.
+
+        Raises:
+            DataError: There is no log, it is of another release, or a part of it is missing or has another length.
+        """
         folder = Path(path)
         file = folder / DESCRIPTION_FILE
         try:
@@ -112,7 +127,18 @@ class ClickLog:
         return self.description.vocabularies
 
     def vocabulary(self, table: str) -> Any:
-        """A pyarrow Table (id, value, count) of a table's vocabulary; None if values were hashed or there are none."""
+        """How the raw values of one table became ids.
+
+        Args:
+            table: Its name.
+
+        Returns:
+            A pyarrow Table (id, value, count); None if values were hashed, or were ids already.
+
+        Raises:
+            UsageError: There is no such table.
+            DataError: The vocabulary's file cannot be read.
+        """
         if table not in self.vocabularies:
             raise UsageError(f"the log has no table {table!r}; it has {', '.join(self.vocabularies)}.")
         file = self.vocabularies[table].file
@@ -135,7 +161,23 @@ class ClickLog:
         drop_last: bool = True,
         shuffle_samples: int = 131_072,
     ) -> LogStream:
-        """A stream of batches. To evaluate: split="valid", shuffle=False, drop_last=False."""
+        """A stream of batches. To evaluate: split="valid", shuffle=False, drop_last=False.
+
+        Args:
+            batch_size: Samples of a batch.
+            seed: Of the order; the same seed gives the same batches.
+            epochs: How often the split is read, each time in another order.
+            split: train, valid or test.
+            shuffle: Whether samples are shuffled; if not, they come as they are stored.
+            drop_last: Whether the samples of an epoch that do not fill a batch are left out.
+            shuffle_samples: How many samples are shuffled together; they are in memory meanwhile.
+
+        Returns:
+            A `BatchStream`, which can be read from any step on.
+
+        Raises:
+            DataError: The log has no such split, or too few samples for a batch.
+        """
         options = StreamOptions(
             batch_size=batch_size,
             seed=seed,
@@ -154,13 +196,24 @@ class ClickLog:
         )
 
     def samples(self, split: str = "train") -> Iterator[Samples]:
-        """The split as it is stored, row group by row group."""
+        """The split as it is stored, row group by row group.
+
+        Args:
+            split: train, valid or test.
+
+        Yields:
+            The samples of one row group.
+        """
         row_groups = self._row_groups(split)
         for number in range(len(row_groups.sizes)):
             yield row_groups.read(np.array([number]))
 
     def check(self) -> None:
-        """Read everything and compare it with the digest. Raises DataError if a part was changed."""
+        """Reads everything and compares it with the digest.
+
+        Raises:
+            DataError: A part was changed.
+        """
         for name, split in self.description.splits.items():
             content = hashlib.blake2b(digest_size=32)
             for samples in self.samples(name):

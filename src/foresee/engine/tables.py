@@ -64,7 +64,15 @@ class GoesBack(Protocol):
 
 
 class Tables:
-    """A store and the optimiser whose state it keeps."""
+    """The rows of a model: a store, and the optimiser whose state it keeps. Use it as a context manager, or close it.
+
+    Args:
+        store: Where rows live; `in_memory` and `on_disk` make one.
+        optimizer: What updates rows, such as `RowwiseAdagrad(lr=0.05)`.
+
+    Raises:
+        ConfigError: The optimiser is none for rows.
+    """
 
     def __init__(self, store: Store, optimizer: Optimizer) -> None:
         check_row_optimizer(optimizer)
@@ -85,7 +93,21 @@ class Tables:
     def in_memory(
         cls, log: HasTables, *, dim: int, optimizer: Optimizer, seed: int = 0, init_scale: float = 0.05
     ) -> Tables:
-        """Tables in this process's memory; gone when it ends."""
+        """Tables in this process's memory; gone when it ends.
+
+        Args:
+            log: A `ClickLog` or `EmbeddingBags`: anything with `tables`, each with a name and a number of rows.
+            dim: Values of a row.
+            optimizer: What updates rows.
+            seed: Of the rows' initial values, which follow from it, the row and the column.
+            init_scale: Initial values are between minus this and this.
+
+        Returns:
+            Tables at step 0.
+
+        Raises:
+            ConfigError: A value cannot be used.
+        """
         return cls(MemoryStore(layout_for(log, dim, optimizer, seed, init_scale)), optimizer)
 
     @classmethod
@@ -99,7 +121,23 @@ class Tables:
         seed: int = 0,
         init_scale: float = 0.05,
     ) -> Tables:
-        """Tables in a folder, made if it is not there; refuses a folder of another log, width, seed or optimiser."""
+        """Tables in a folder, made if it is not there. Only rows that were written take space.
+
+        Args:
+            path: The folder.
+            log: A `ClickLog` or `EmbeddingBags`: anything with `tables`, each with a name and a number of rows.
+            dim: Values of a row.
+            optimizer: What updates rows.
+            seed: Of the rows' initial values, which follow from it, the row and the column.
+            init_scale: Initial values are between minus this and this.
+
+        Returns:
+            Tables as of their last commit.
+
+        Raises:
+            ConfigError: A value cannot be used.
+            StoreError: The folder holds tables of another log, width, seed or optimiser, or cannot be written.
+        """
         return cls(DiskStore.open_or_create(path, layout_for(log, dim, optimizer, seed, init_scale)), optimizer)
 
     @property
@@ -107,7 +145,17 @@ class Tables:
         return self.store.layout
 
     def values(self, name: str) -> NDArray[np.float32]:
-        """The values of one table, [rows, dim], with every update so far."""
+        """The values of one table with every update so far, also inside a loop.
+
+        Args:
+            name: Of the table.
+
+        Returns:
+            [rows, dim], a copy.
+
+        Raises:
+            ConfigError: There is no such table.
+        """
         self.bring_up_to_date()
         table = self._table(name)
         out = np.empty((table.num_rows, self.layout.width), np.float32)
@@ -120,9 +168,17 @@ class Tables:
         return out
 
     def set_values(self, name: str, values: NDArray[np.float32]) -> None:
-        """Gives one table other values, [rows, dim], such as those of a model trained elsewhere, and commits them.
+        """Gives one table other values, such as those of a model trained elsewhere, and commits them.
 
-        Optimiser states and versions stay. Not while a loop runs: its cache would not know.
+        Optimiser states and versions stay.
+
+        Args:
+            name: Of the table.
+            values: [rows, dim].
+
+        Raises:
+            ConfigError: There is no such table, or it has another shape.
+            UsageError: A loop runs: its cache would not know.
         """
         if self._loop is not None:
             raise UsageError(f"table {name!r} cannot be given other values inside a loop; leave the loop first")
@@ -148,7 +204,12 @@ class Tables:
         return self.store.history if isinstance(self.store, KeepsHistory) else self._history
 
     def commit(self, step: int, trained: Trained | None = None) -> None:
-        """Makes everything written so far durable as the state after `step` steps, trained on this source."""
+        """Makes everything written so far durable. A loop does so when it ends; inside one use `Run.flush` first.
+
+        Args:
+            step: This is the state after so many steps.
+            trained: What was trained on since, to be written down beside the rows.
+        """
         if trained is not None and step > self.store.committed_step:
             history = written_down(self.history, trained, self.store.committed_step)
             if history is not None and isinstance(self.store, KeepsHistory):
@@ -159,7 +220,14 @@ class Tables:
 
     @contextmanager
     def used_by(self, loop: Loop) -> Iterator[None]:
-        """While a loop runs, whoever reads these tables gets what it has learned."""
+        """While a loop runs, whoever reads these tables gets what it has learned.
+
+        Args:
+            loop: Whose cache is ahead of the store.
+
+        Raises:
+            UsageError: Another loop over these tables has not ended.
+        """
         if self._loop is not None:
             raise UsageError("these tables are in a loop that has not ended; leave that loop, or close its iterator")
         self._go_back()
@@ -192,7 +260,11 @@ class Tables:
         self._left_at, self._in_disorder = 0, False
 
     def close(self) -> None:
-        """Releases the store. The last loop has committed what it did; if that failed, raises why."""
+        """Releases the store. The last loop has committed what it did.
+
+        Raises:
+            BaseException: Why that commit failed, if it did.
+        """
         self.store.close()
         failure, self.failure = self.failure, None
         if failure is not None:

@@ -8,6 +8,7 @@ the second ends everything at once. However this ends, no process stays behind.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 import tempfile
@@ -32,6 +33,8 @@ from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import reshard, shard_folders
 from foresee.store.layouts import write_layout
 from foresee.store.registry import store_kind
+
+_logger = logging.getLogger(__name__)
 
 
 def launch(
@@ -79,6 +82,7 @@ def launch(
                 "rows are in the memory of the servers: a server that ends takes the run with it (tables.store: disk)"
             )
         supervisor = Supervisor(config, processes, Path(scratch), display, stop, stop_after)
+        _logger.info("run %s: %d servers, %d workers", config.run, config.num_servers, config.distributed.workers)
         try:
             supervisor.run()
         except Stopped:

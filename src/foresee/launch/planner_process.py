@@ -5,6 +5,7 @@ In: a run's configuration and where to listen. Out: an exit code. It keeps nothi
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -18,6 +19,8 @@ from foresee.rpc.security import Security
 from foresee.run.build import open_log, plan_header, table_layout, train_stream
 from foresee.run.config import RunConfig
 from foresee.run.memory import check_memory, in_words, planner_memory
+
+_logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2
 
@@ -52,6 +55,7 @@ def run_planner(config: RunConfig, *, host: str, port: int, security: Security, 
     # A signal that reaches one of Flight's threads first does not wake this one, so it looks by itself now and then.
     while not stop.wait(LOOK_SECONDS):
         pass
+    _logger.info("asked to stop")
     server.stop()
     print("stopped", flush=True)
     return 0

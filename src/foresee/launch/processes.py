@@ -9,6 +9,7 @@ Nothing here knows what the processes do.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -20,9 +21,12 @@ from pathlib import Path
 from typing import Protocol
 
 from foresee.base.failpoints import PART_VARIABLE
+from foresee.base.logs import LEVEL_VARIABLE, level
 from foresee.base.machine import LAUNCHER_VARIABLE
 from foresee.errors import INPUT_CODE, UNAVAILABLE_CODE
 from foresee.launch.fork_server import ForkServer
+
+_logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 15.0
 """What a process may take to end when it is asked to."""
@@ -122,13 +126,16 @@ class Processes:
         """A part of this name that has ended is replaced."""
         output = self._folder / f"{name.replace(' ', '-')}.log"
         everything = {**os.environ, **(environment or {}), LAUNCHER_VARIABLE: str(os.getpid()), PART_VARIABLE: name}
+        everything[LEVEL_VARIABLE] = level()
         part = Part(name, self._start(command, everything, output), output, endless)
         self.parts = [*(it for it in self.parts if it.name != name), part]
         self._write_down()
+        _logger.info("started %s as process %d; its output goes to %s", name, part.process.pid, output)
         return part
 
     def kill(self, parts: Sequence[Part]) -> None:
         """Ends these at once, and forgets them."""
+        _logger.info("ending %s at once", ", ".join(part.name for part in parts))
         send(parts, signal.SIGKILL)
         wait(parts, None)
         self.parts = [part for part in self.parts if part not in parts]

@@ -12,6 +12,7 @@ turns them into calls of the real display. Other output of the worker passes unc
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from foresee.run.progress import TERMINAL_SECONDS, Display, Reading
 from foresee.run.run_folder import CONFIG_FILE
 from foresee.run.shard_folders import shard_folder
 from foresee.store.registry import store_kind
+
+_logger = logging.getLogger(__name__)
 
 MARK = '{"foresee": '
 
@@ -148,6 +151,7 @@ class Supervisor:
         asked = self._stop.received or signal.SIGTERM
         if self._stop.asked:
             self._display.say("stopping after a commit; a second Ctrl-C ends everything at once")
+        _logger.info("asking %d workers to commit and stop", len(self._workers))
         send(self._workers, signal.SIGTERM)
         deadline = time.monotonic() + FAREWELL_SECONDS
         while any(part.code is None for part in self._workers) and time.monotonic() < deadline:
@@ -177,10 +181,12 @@ class Supervisor:
         if not what.possible or self._restarts >= self._config.distributed.restarts_max:
             raise Failed(first)
         self._restarts += 1
-        self._display.say(
+        told = (
             f"{first.name} {first.how_it_ended()}; {_in_words(what)} "
             f"(restart {self._restarts} of at most {self._config.distributed.restarts_max})"
         )
+        self._display.say(told)
+        _logger.info(told)
         self._carry_out(what)
 
     def _carry_out(self, what: RestartDecision) -> None:

@@ -16,6 +16,7 @@ connection is opened again, also to a restarted planner, which plans the same. E
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ from foresee.plan.record import Header, Record
 from foresee.planner_service import client
 from foresee.rpc import failures
 from foresee.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, is_refused_token
+
+_logger = logging.getLogger(__name__)
 
 OPEN, STATUS = "open", "status"
 QUESTION_BYTES_MAX = 1 << 16
@@ -179,6 +182,7 @@ class PlannerClient:
                 if waited > seconds or is_refused_token(error):
                     raise self._endpoint.sentence(error, "the plan", waited) from error
                 if not told:
+                    _logger.info("planner %s is away, waiting up to %.0f s", self._endpoint.address, seconds)
                     tell()
                     told = True
                 time.sleep(PAUSE_SECONDS)

@@ -11,9 +11,8 @@ take more than this protocol needs are ended by the `ConnectionLimiter`.
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from itertools import islice
 from threading import Condition, Lock, Thread
@@ -21,7 +20,7 @@ from typing import Any
 
 from pyarrow import flight
 
-from foresee.base import failpoints
+from foresee.base import failpoints, logs
 from foresee.base.failpoints import failpoint
 from foresee.data.batch import BatchStream
 from foresee.engine.plan_columns import SCHEMA, batch_of
@@ -34,6 +33,8 @@ from foresee.rpc.connection_limiter import ConnectionLimiter, Rules
 from foresee.rpc.failures import to_json
 from foresee.rpc.limits import ACTION_BYTES_MAX
 from foresee.rpc.security import Security, TokenCheck, check_address, location
+
+_logger = logging.getLogger(__name__)
 
 AHEAD_STEPS = 32
 """How far planning runs ahead of the farthest worker."""
@@ -81,9 +82,11 @@ class PlanSession:
         with self._changed:
             # All steps planned so far that are not older than this are kept: `_asked` only rises while a plan lasts.
             if step < self._asked - kept_steps(self.header):
+                _logger.info("worker %d asks for step %d, which is not kept: planning again", worker, step)
                 self._begin(step)
             elif step > self._asked:
                 self._asked = step
+                logs.at_step(step)
                 self._changed.notify_all()
             self._changed.wait_for(
                 lambda: step in self._kept or self._error is not None, max(0.0, deadline - time.monotonic())
@@ -230,6 +233,8 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
         if run != self._run or self._session is None:
             session = PlanSession(self._stream, self._make_header(beginning), after=self._session)
             self._run, self._session = run, session
+            logs.at_step(beginning.first_step)
+            _logger.info("planning for run %.64r from step %d on", run, beginning.first_step)
         elif (here := Beginning.of(self._session.header)) != beginning:
             raise PlanError(
                 f"run {run!r} begins at step {here.first_step} here, this worker says {beginning.first_step}; "
@@ -250,5 +255,7 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
 
 def _told(error: Exception) -> flight.FlightServerError:
     if not isinstance(error, ForeseeError):
-        traceback.print_exception(error, file=sys.stderr)
+        _logger.error("a question of a worker failed", exc_info=error)
+    else:
+        _logger.info("refused: %s", error)
     return client.flight_error(error)

@@ -11,11 +11,16 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
-
+from foresee.base.extras import OptionalModule
 from foresee.errors import InputError
 from foresee.report.page import PALETTE, PageTable, Section, styled, write_page
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+else:
+    go = OptionalModule("plotly.graph_objects")
 
 Record = Mapping[str, str | int | float | None]
 COLUMNS = (

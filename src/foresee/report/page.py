@@ -13,11 +13,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
-
+from foresee.base.extras import OptionalModule
 from foresee.errors import InputError
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+else:
+    go = OptionalModule("plotly.graph_objects")
+offline: Any = OptionalModule("plotly.offline")
 
 PALETTE = (
     "#3b82c4", "#e07b39", "#3fa66b", "#a45fb8", "#c8515f", "#4bb3b3", "#c9a227", "#8a8f98", "#6f7fd0", "#b86f8f",
@@ -117,11 +122,12 @@ def page(title: str, sections: Sequence[Section], introduction: str = "") -> str
     for section in sections:
         body.append(_section(section, f"chart-{num_charts}"))
         num_charts += isinstance(section.content, go.Figure)
+    library = offline.get_plotlyjs
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{LOADS_NOTHING}"><style>{STYLE}</style>'
-        f"{f'<script>{get_plotlyjs()}</script>' if num_charts else ''}</head><body><h1>{html.escape(title)}</h1>"
+        f"{f'<script>{library()}</script>' if num_charts else ''}</head><body><h1>{html.escape(title)}</h1>"
         f"{_paragraph(introduction)}{''.join(body)}{f'<script>{SCRIPT}</script>' if num_charts else ''}</body></html>\n"
     )
 

@@ -11,17 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from foresee.base.extras import OptionalModule
 from foresee.errors import UsageError
 from foresee.report.page import PALETTE
 from foresee.report.page import styled as styled_with_legend
 from foresee.report.run_breakdown import COLOURS, IDEAL_PARTS, LINK_COLOURS, Breakdown, LinkTraffic, breakdown
 from foresee.report.run_records import Line, Point, WorkerRecords
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+else:
+    go = OptionalModule("plotly.graph_objects")
 
 NUM_POINTS = 120
 

@@ -7,15 +7,20 @@ the sections of one HTML page. What a run did not record is said in a sentence w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
-
+from foresee.base.extras import OptionalModule
 from foresee.report import run_figures as figures
 from foresee.report.page import PageTable, Section
 from foresee.report.run_breakdown import Breakdown, breakdown, links_of, traffic_over_run
 from foresee.report.run_figures import Skew, colours_of
 from foresee.report.run_records import Point, RunRecords, WorkerRecords
 from foresee.report.run_timeline import WORKERS_MAX, timeline_figure, windows
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+else:
+    go = OptionalModule("plotly.graph_objects")
 
 NO_SERIES = (
     "This run recorded no curves of itself. Runs do unless report.series_points is 0; train it again to see this."

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
-
+from foresee.base.extras import OptionalModule
 from foresee.report.run_breakdown import COLOURS
 from foresee.report.run_figures import styled
 from foresee.report.run_records import Span, WorkerRecords
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+else:
+    go = OptionalModule("plotly.graph_objects")
 
 TRACKS = {
     "train": "training", "update": "row update", "exchange": "exchange", "reader": "fetch", "planner": "plan",

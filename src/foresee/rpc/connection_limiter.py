@@ -10,6 +10,7 @@ into a connection, and whoever keeps the rules notices nothing.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 
 from foresee.rpc.sockets import PortSockets, Socket, peer_of
+
+_logger = logging.getLogger(__name__)
 
 LOOK_SECONDS, LOOK_SECONDS_MAX = 0.02, 0.1
 LOOK_SHARE_MAX = 0.1
@@ -29,6 +32,8 @@ HONEST_SECONDS = 1.0
 """Until a client that means well has made its first call, even on a busy machine."""
 WINDOW_UPDATE_SHARE = 1 / 64
 """A client that receives sends small frames about it."""
+TELL_SECONDS = 10.0
+"""Between two lines about ended connections: strangers cannot fill a disk with lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,7 @@ class ConnectionLimiter:
         self._early: dict[str, Connection] = {}
         """Clients whose first call came through before their connection was seen."""
         self._lock = Lock()
-        self.num_cut = 0
+        self.num_cut, self._told_at = 0, float("-inf")
         self._closed = Event()
         self._thread = Thread(target=self._run, name="foresee-limiter", daemon=True)
         self._thread.start()
@@ -160,13 +165,20 @@ class ConnectionLimiter:
         now = self._clock()
         with self._lock:
             new = self._update(found, now)
-            cut = {inode for inode, it in self._connections.items() if broken_rule(it, self.rules, now) is not None}
+            broken = {i: rule for i, it in self._connections.items() if (rule := broken_rule(it, self.rules, now))}
+            cut = set(broken)
             others = {inode: it for inode, it in self._connections.items() if inode not in cut}
             cut |= too_many(others, self.rules, now)
         self._sockets.watch_for_death(new)
         if cut:
             self.num_cut += len(cut)
             self._sockets.cut(cut)
+            self._tell(next(iter(broken.values()), "too many connections or bytes"), now)
+
+    def _tell(self, why: str, now: float) -> None:
+        if now - self._told_at >= TELL_SECONDS:
+            _logger.warning("ended a connection (%s); %d were ended so far", why, self.num_cut)
+            self._told_at = now
 
     def _update(self, found: list[Socket], now: float) -> set[int]:
         """Takes the kernel's counters over; returns who is new."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
 import os
 import re
 import stat
@@ -20,6 +21,8 @@ from typing import Any
 from pyarrow import flight
 
 from foresee.errors import ConfigError
+
+_logger = logging.getLogger(__name__)
 
 TOKEN_VARIABLE = "FORESEE_TOKEN"
 TOKEN_CHARACTERS_MIN = 16
@@ -150,4 +153,5 @@ class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     def start_call(self, info: Any, headers: Mapping[str, list[str | bytes]]) -> None:
         given = next(iter(headers.get(AUTHORIZATION, [])), "")
         if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, self._expected):
+            _logger.info("refused a call: the token is missing or wrong")
             raise flight.FlightUnauthenticatedError("the token is missing or wrong")

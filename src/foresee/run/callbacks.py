@@ -6,6 +6,7 @@ calls all callbacks in order and knows nothing of them.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from foresee.base import failpoints
+from foresee.base import failpoints, logs
 from foresee.base.failpoints import failpoint
 from foresee.data.click_log import ClickLog
 from foresee.engine.loop import Run
@@ -32,6 +33,8 @@ from foresee.run.metrics import Metrics, MetricsWindow
 from foresee.run.progress import Display, Meter
 from foresee.run.run_folder import RunFolder
 from foresee.store.contract import Store, TwoPhaseStore
+
+_logger = logging.getLogger(__name__)
 
 Sink = Callable[[dict[str, Any]], None]
 """Takes one line of metrics: kind, step and figures."""
@@ -60,6 +63,14 @@ class Callback(Protocol):
     """Something that looks at every step and acts on some."""
 
     def after(self, done: StepResult) -> None: ...
+
+
+class LogSteps:
+    """Log lines of this process say the step that it has done."""
+
+    def after(self, done: StepResult) -> None:
+        logs.at_step(done.steps_done)
+        _logger.debug("loss %.6f", done.loss)
 
 
 class MoveRate:
@@ -206,7 +217,9 @@ class SaveCheckpoint:
         if self._group.rank == 0:
             self._commit(step)
         self._group.barrier()
-        send({"kind": "commit", "step": step, "seconds": self._interval.committed(begun)}, self._sinks)
+        seconds = self._interval.committed(begun)
+        send({"kind": "commit", "step": step, "seconds": seconds}, self._sinks)
+        _logger.info("committed in %.3f s", seconds)
         self._run.span("commit")
 
     def _commit(self, step: int) -> None:

@@ -56,9 +56,17 @@ def save(
 ) -> None:  # fmt: skip
     """Makes the checkpoint of a step durable: when this returns, the commit stands.
 
-    The whole state of the optimiser is kept, learning rates of its parameter groups included. others: whatever else has
-    a `state_dict` and a `load_state_dict`, by names of your choice. Weights that are not finite are refused: nobody
-    could go on from them.
+    Args:
+        folder: Where checkpoints go, each into a folder of its own.
+        step: Steps done.
+        model: Whose weights and buffers are kept.
+        optimizer: Its whole state is kept, learning rates of its parameter groups included.
+        others: Whatever else has a `state_dict` and a `load_state_dict`, by names of your choice.
+        num_shards: Of how many stores this is the dense half.
+
+    Raises:
+        InputError: Weights are not finite: nobody could go on from them.
+        StoreError: The folder cannot be written.
     """
     check_finite(step, model)
     contents = _contents(step, model, optimizer, others or {})
@@ -181,7 +189,18 @@ def load(
     folder: str | Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, *,
     others: Mapping[str, Stateful] | None = None,
 ) -> None:  # fmt: skip
-    """Brings model, optimiser, others and torch's generator back to the state after `step` steps."""
+    """Brings model, optimiser, others and torch's generator back to the state after some steps.
+
+    Args:
+        folder: Where checkpoints are.
+        step: Which one, such as `tables.store.committed_step`.
+        model: Gets weights and buffers.
+        optimizer: Gets its state, learning rates included.
+        others: As given to `save`.
+
+    Raises:
+        StoreError: There is no whole checkpoint of this step, or it is of another model or optimiser.
+    """
     folder = Path(folder)
     source = folder_of(folder, step)
     state = _read_state(source, step)

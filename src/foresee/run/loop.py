@@ -21,6 +21,7 @@ from foresee.run import checkpoint
 from foresee.run.callbacks import (
     Callback,
     FillWindow,
+    LogSteps,
     MoveRate,
     SaveCheckpoint,
     ShowProgress,
@@ -46,7 +47,7 @@ def train_run(
         return
     shown = _readings(config, run, sinks, display) if group.rank == 0 else []
     train_steps(
-        run, half.optimizer, group, [MoveRate(half.schedule), *callbacks, *shown, save],
+        run, half.optimizer, group, [LogSteps(), MoveRate(half.schedule), *callbacks, *shown, save],
         stop_asked=stop_asked, commit_due=save.due, stop_after=stop_after,
     )  # fmt: skip
 

@@ -7,7 +7,8 @@ its last commit and ends with the same bytes as one that never stopped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ from foresee.run.build import (
     table_layout,
     train_stream,
 )
-from foresee.run.callbacks import EvaluateValid, Sink, TakeTime, tensorboard_sink
+from foresee.run.callbacks import Callback, EvaluateValid, Sink, TakeTime, tensorboard_sink
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import Best, DenseHalf
 from foresee.run.ending import StopSignals
@@ -44,6 +45,8 @@ from foresee.run.progress import Display, make_display
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import finish_switch
 from foresee.store.registry import store_kind
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +87,22 @@ def train(
     stop_after: int | None = None,
     console: Console | None = None,
     display: Display | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Outcome:
     """Trains to the end of the last epoch, until a signal, or until `stop_after` steps of the run are done.
 
-    resume: go on from the last commit of the run folder. replace: start anew over a run that is there. display: where
-    progress goes instead of the console's own.
+    Args:
+        config: The run, as `load_run` reads it.
+        resume: Go on from the last commit of the run folder.
+        replace: Start anew over a run that is there.
+        stop_after: Stop when so many steps of the run are done, counted from its very first.
+        console: Where progress goes.
+        display: Takes progress instead of the console's own display.
+        callbacks: Called after every step, before the commit of that step: one that sets `done.last` ends the run
+            there, kept.
+
+    Returns:
+        How it ended.
     """
     console = console or Console()
     log = open_log(config)
@@ -122,8 +136,8 @@ def train(
         group, clock = Alone(model), TakeTime(run)
         valid = EvaluateValid(config, run, half, group, log, folder, sinks, display)
         train_run(
-            config, run, half, group, folder, sinks, display, callbacks=[clock, valid], stop_asked=lambda: stop.asked,
-            stop_after=stop_after,
+            config, run, half, group, folder, sinks, display, callbacks=[clock, valid, *callbacks],
+            stop_asked=lambda: stop.asked, stop_after=stop_after,
         )  # fmt: skip
         outcome = Outcome(
             steps_done=run.steps_done,
@@ -160,6 +174,7 @@ def _restore(folder: RunFolder, step: int, half: DenseHalf) -> int:
     folder.forget_metrics_after(step)
     if step:
         half.load(folder.checkpoints, step)
+        _logger.info("goes on from the commit of step %d", step)
         folder.mark(step)  # a stop may have come before the mark, or the run went back to the commit before
     return step
 

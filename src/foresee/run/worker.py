@@ -10,6 +10,7 @@ on peers end after `PEER_SECONDS`.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import uuid
@@ -21,7 +22,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from foresee.base import failpoints
+from foresee.base import failpoints, logs
 from foresee.base.failpoints import failpoint
 from foresee.data.click_log import ClickLog
 from foresee.engine.exchange.dense import Sums, dense_group, shared, worker_device
@@ -47,6 +48,8 @@ from foresee.run.run_folder import RunFolder, plan_origin
 from foresee.run.training import check_ranking, early_words, recording, sinks_of
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import await_servers, open_run
+
+_logger = logging.getLogger(__name__)
 
 PEER_SECONDS = 1800.0
 """How long a worker waits for another: as long as worker 0 may take to evaluate or commit for all."""
@@ -91,6 +94,7 @@ def run_worker(
             "gloo", init_method=place.rendezvous, rank=place.rank, world_size=place.num_workers,
             timeout=timedelta(seconds=PEER_SECONDS),
         )  # fmt: skip
+    _logger.info("%d workers are here", place.num_workers)
     with ExitStack() as at_exit, display, StopSignals() as stop:
         sums, folder, sinks = at_exit.enter_context(Sums()), RunFolder(config.run), list[Sink]()
         if place.rank == 0:
@@ -103,6 +107,8 @@ def run_worker(
         tables = _tables(config, log, place, name)
         first_step = _restore(folder, tables, half)
         failpoint(failpoints.RESTORED)
+        logs.at_step(first_step)
+        _logger.info("%s", f"goes on from the commit of step {first_step}" if first_step else "begins")
         header = _enter(plan_header(config, log, stream, first_step=first_step), folder)
         endpoint = Endpoint.parse(place.planner, place.token, place.tls_root_certificate)
         planner = PlannerClient(endpoint, run=name, worker=place.rank, header=header)
@@ -128,6 +134,7 @@ def run_worker(
         planner.close()
         tables.close()
         display.say(_closing(config, run, half.best))
+        _logger.info("ends after %d steps", run.steps_done)
     dist.destroy_process_group()
     return stop.exit_code
 

@@ -10,13 +10,15 @@ Never: preempt. It is optimal for one-GPU jobs only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
+from foresee.base.extras import OptionalModule
 from foresee.cluster.job import Cluster
 from foresee.cluster.simulation import Live, Order
 
+optimize: Any = OptionalModule("scipy.optimize")
 OLDEST_SHARE = 0.2
 """Part of the waiting jobs that takes part, unless there are more free GPUs than that."""
 
@@ -39,7 +41,7 @@ def _starters(waiting: Sequence[Live], num_gpus: int) -> list[Live]:
     places = -(-len(waiting) // num_gpus)
     remaining = np.array([entry.remaining_seconds for entry in waiting])
     from_end = np.repeat(np.arange(1, places + 1), num_gpus)  # column = (place, GPU)
-    jobs, columns = linear_sum_assignment(np.outer(remaining, from_end))
+    jobs, columns = optimize.linear_sum_assignment(np.outer(remaining, from_end))
     heads: dict[int, tuple[int, int]] = {}
     for job, column in zip(jobs.tolist(), columns.tolist(), strict=True):
         place, gpu = divmod(column, num_gpus)

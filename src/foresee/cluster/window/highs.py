@@ -8,14 +8,17 @@ Never: return a plan that breaks the capacity of a round; without a solution in 
 
 from __future__ import annotations
 
-import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
+from typing import Any
 
+import numpy as np
+
+from foresee.base.extras import OptionalModule
 from foresee.cluster.window.program import LOG_KNOTS, PROGRESS_KNOTS, Floats, Ints, Window
 
-_Rows = tuple[sparse.csr_matrix, float | Floats | Ints, float | Floats | Ints]
-"""Linear constraints: matrix, lower and upper limits."""
+sparse: Any = OptionalModule("scipy.sparse")
+optimize: Any = OptionalModule("scipy.optimize")
+_Rows = tuple[Any, float | Floats | Ints, float | Floats | Ints]
+"""Linear constraints: sparse matrix, lower and upper limits."""
 
 
 def solve_highs(window: Window, *, time_limit_seconds: float = 5.0, gap: float = 1e-3) -> list[list[int]] | None:
@@ -45,7 +48,7 @@ def best_rounds(window: Window, *, time_limit_seconds: float = 5.0, gap: float =
     cost = np.concatenate([np.zeros(num_runs + jobs), -window.weights / (jobs * rounds), [window.makespan_weight]])
     upper = np.concatenate([np.ones(num_runs), window.units_total - window.units_done, np.zeros(jobs), [np.inf]])
     lower = np.concatenate([np.zeros(num_runs + jobs), np.full(jobs, LOG_KNOTS[0]), [0.0]])
-    solution = _solve(cost, rows, Bounds(lower, upper), num_runs, time_limit_seconds, gap)
+    solution = _solve(cost, rows, optimize.Bounds(lower, upper), num_runs, time_limit_seconds, gap)
     return None if solution is None else solution[:num_runs].reshape(jobs, rounds).round().sum(axis=1).astype(np.int64)
 
 
@@ -55,14 +58,14 @@ def _spread(window: Window, rounds: Ints, time_limit_seconds: float, gap: float)
     cost = np.outer(weight, np.arange(window.num_rounds)).ravel()
     per_job = sparse.kron(sparse.identity(window.num_jobs), np.ones((1, window.num_rounds)))
     rows: list[_Rows] = [(_capacity(window), -np.inf, window.capacity_gpus), (per_job, rounds, rounds)]
-    solution = _solve(cost, rows, Bounds(0, 1), len(cost), time_limit_seconds, gap)
+    solution = _solve(cost, rows, optimize.Bounds(0, 1), len(cost), time_limit_seconds, gap)
     if solution is None:
         return None
     runs = solution.reshape(window.num_jobs, window.num_rounds).round().astype(bool)
     return [np.flatnonzero(runs[:, index]).tolist() for index in range(window.num_rounds)]
 
 
-def _capacity(window: Window) -> sparse.csr_matrix:
+def _capacity(window: Window) -> Any:
     return sparse.kron(window.gpus[None, :], sparse.identity(window.num_rounds))
 
 
@@ -74,13 +77,13 @@ def _log_segments() -> list[tuple[float, float]]:
 
 
 def _solve(
-    cost: Floats, rows: list[_Rows], bounds: Bounds, num_integer: int, time_limit_seconds: float, gap: float
+    cost: Floats, rows: list[_Rows], bounds: Any, num_integer: int, time_limit_seconds: float, gap: float
 ) -> Floats | None:
     integrality = np.zeros(len(cost))
     integrality[:num_integer] = 1
-    result = milp(
+    result = optimize.milp(
         cost,
-        constraints=[LinearConstraint(sparse.csr_matrix(matrix), low, high) for matrix, low, high in rows],
+        constraints=[optimize.LinearConstraint(sparse.csr_matrix(matrix), low, high) for matrix, low, high in rows],
         bounds=bounds,
         integrality=integrality,
         options={"time_limit": time_limit_seconds, "mip_rel_gap": gap},

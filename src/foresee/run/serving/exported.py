@@ -72,10 +72,18 @@ class ExportDescription:
 
 
 def load_exported(path: str | Path, *, import_model: bool = False) -> Exported:
-    """Opens a folder that `foresee export` made.
+    """Opens a folder that `foresee export` made, to score raw samples.
 
-    A model of somebody's own is Python code, which is imported only with `import_model`: an export may come from
-    anyone.
+    Args:
+        path: The folder.
+        import_model: Whether a model of somebody's own, which is Python code, is imported: an export may come from
+            anyone.
+
+    Returns:
+        The model with its tables and vocabularies.
+
+    Raises:
+        DataError: The folder holds no export, a damaged one, or one whose model is not to be imported.
     """
     folder = Path(path)
     description = _description(folder)
@@ -92,7 +100,12 @@ def load_exported(path: str | Path, *, import_model: bool = False) -> Exported:
 
 
 class Exported:
-    """A model that scores raw samples."""
+    """A model that scores raw samples, opened with `load_exported`.
+
+    Args:
+        folder: Of the export.
+        description: What its `export.json` says.
+    """
 
     def __init__(self, folder: Path, description: ExportDescription) -> None:
         self.description = description.content
@@ -114,11 +127,31 @@ class Exported:
         return tuple(dict.fromkeys(names))
 
     def score(self, samples: Any) -> Float32:  # [samples]
-        """Probabilities of a click, for raw samples in any of the forms of `raw_table`."""
+        """Probabilities of a click.
+
+        Args:
+            samples: Raw samples with the columns `columns`: dicts, a dict of columns, a DataFrame or a pyarrow Table.
+
+        Returns:
+            [samples], in their order.
+
+        Raises:
+            DataError: A column is missing, or a cell cannot be read as training read it.
+        """
         return sigmoid(self.logits(samples)).astype(np.float32)
 
     def logits(self, samples: Any) -> Float32:  # [samples]
-        """What the model says before the sigmoid."""
+        """What the model says before the sigmoid.
+
+        Args:
+            samples: As for `score`.
+
+        Returns:
+            [samples], in their order.
+
+        Raises:
+            DataError: As for `score`.
+        """
         table = raw_table(samples)
         if not table.num_rows:
             return np.empty(0, np.float32)

@@ -9,6 +9,7 @@ gives the numbers of one server.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
@@ -37,6 +38,8 @@ def ask_status(
     return ask_once(endpoint, protocol.STATUS, {}, time.monotonic() + timeout_seconds)
 
 
+_logger = logging.getLogger(__name__)
+
 OPEN_SECONDS = 600.0
 """A server may have to fold a commit first."""
 START_SECONDS = 120.0
@@ -57,6 +60,7 @@ def await_servers(
                     "with `foresee serve`, see that address and port are its own, then start the workers again"
                 )
             if not told:
+                _logger.info("server %s is away (%s), waiting", endpoint.address, cause)
                 say(f"waiting for server {endpoint.address}, up to {deadline - time.monotonic():.0f} s")
                 told = True
             time.sleep(PAUSE_SECONDS)
@@ -105,6 +109,7 @@ def open_run(
     for endpoint in endpoints:
         part = parts[endpoint.address]
         open_server(endpoint, part, run=run, step=step, started=started, num_workers=num_workers)
+    _logger.info("%d servers opened at the commit of step %d", len(endpoints), step)
     return step
 
 

@@ -6,6 +6,7 @@ the store is closed (what was not committed is given up, as the contract says), 
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -20,6 +21,8 @@ from foresee.rpc.limits import Limits
 from foresee.rpc.security import Security
 from foresee.store.server.service import EmbeddingServer
 from foresee.store.server.shard import Shard
+
+_logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 10.0
 FLUSH_SECONDS = 0.5
@@ -52,6 +55,7 @@ def run_server(
     _announce(server, shard, port_file)
     while not stop.wait(PARENT_POLL_SECONDS) and (parent is None or os.getppid() == parent):
         pass
+    _logger.info("asked to stop" if stop.is_set() else f"process {parent}, which started this server, has ended")
     finished = server.stop(STOP_SECONDS)
     if port_file is not None:
         with suppress(OSError):

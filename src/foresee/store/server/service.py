@@ -8,9 +8,8 @@ and `connection_limiter` of `rpc`.
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
-import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -19,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from foresee.base import logs
 from foresee.errors import ForeseeError, StoreError, StoreUnavailableError
 from foresee.rpc.connection_limiter import Connection, ConnectionLimiter
 from foresee.rpc.failures import BusyError, failure_header, to_json
@@ -33,6 +33,8 @@ from foresee.store.server.applied import Applied
 from foresee.store.server.rows import Guard, RowService
 from foresee.store.server.shard import Shard
 from foresee.store.server.status import Counters, memory_bytes
+
+_logger = logging.getLogger(__name__)
 
 Messages = Iterator[tuple[Any, dict[str, Any]]]
 """Batches of requests, each with its header."""
@@ -234,6 +236,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
     def _join(self, content: dict[str, Any]) -> dict[str, Any]:
         joining = requests.parse_joining(content)
         self._applied.join(joining.run, joining.worker, joining.num_workers, joining.first_step, opened=joining.opened)
+        _logger.info("worker %d of %d joined run %.64r", joining.worker, joining.num_workers, joining.run)
         return {"joined": True}
 
     def _open_at(self, content: dict[str, Any]) -> dict[str, Any]:
@@ -248,14 +251,20 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _obey(self, message: Message, num_workers: int = 1) -> dict[str, Any]:
         with self._admission.request(0):
-            return protocol.part_to_dict(self._rows.obey(message, num_workers=num_workers))
+            part = self._rows.obey(message, num_workers=num_workers)
+        logs.at_step(self._shard.committed_step)
+        _logger.info("%s of step %d carried out", type(message).__name__, message.step)
+        return protocol.part_to_dict(part)
 
     def _commit(self, content: dict[str, Any]) -> dict[str, Any]:
         step, run = requests.parse_commit(content)
         if run is not None:
             self._applied.check_run(run)
         with self._admission.request(0):
-            return {"committed_step": self._rows.commit(step)}
+            committed = self._rows.commit(step)
+        logs.at_step(committed)
+        _logger.info("committed")
+        return {"committed_step": committed}
 
     def _status(self, content: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -284,7 +293,9 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
     def _failure(self, error: BaseException) -> dict[str, Any]:
         self._counters.add(refused=1)
         if not isinstance(error, (BusyError, ForeseeError)):
-            traceback.print_exception(error, file=sys.stderr)
+            _logger.error("a request failed", exc_info=error)
+        else:
+            _logger.info("refused: %s", error)
         return failure_header(error)
 
 
