@@ -7,6 +7,7 @@ file, what it imports and the rule.
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -195,3 +196,9 @@ def test_every_layer_is_there() -> None:
     assert set(LAYERS) - {"run/config.py"} <= places
     assert len(sources()) > 60
     assert sys.version_info >= (3, 11)
+
+
+@pytest.mark.parametrize("module", ["rpc.endpoint", "rpc.limits", "planner_service.client", "store.remote"])
+def test_either_side_of_a_wire_can_be_imported_first(module: str) -> None:
+    """As `foresee plan-server` and `foresee serve` do, each in a process of its own."""
+    subprocess.run([sys.executable, "-c", f"import foresee.{module}"], check=True, timeout=60)
