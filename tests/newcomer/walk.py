@@ -43,7 +43,7 @@ INSTALLS = re.compile(r"^(\S*python3? -m )?pip install .*$", re.MULTILINE)
 """Left out: the environment has it, or --fresh made it."""
 FOREIGN = re.compile(r"torch/optim/.*Sparse invariant checks are implicitly|^  return torch.sparse_coo_tensor")
 """What torch says of a script without anything of ours, which a page shows for comparison."""
-SECONDS_MAX = 600
+SECONDS_MAX = 1200
 
 
 @dataclass(frozen=True, slots=True)
