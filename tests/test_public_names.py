@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +59,32 @@ def test_a_star_import_and_a_version() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [foresee.__version__, sorted(PUBLIC)[0]]
+
+
+API_PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text("utf-8")
+CALLS = {
+    "EmbeddingBagConfig": foresee.EmbeddingBagConfig, "Batches": foresee.Batches, "lookahead": foresee.lookahead,
+    "Tables.in_memory": foresee.Tables.in_memory, "Tables.on_disk": foresee.Tables.on_disk, "SGD": foresee.SGD,
+    "Adagrad": foresee.Adagrad, "RowwiseAdagrad": foresee.RowwiseAdagrad, "LazyAdam": foresee.LazyAdam,
+}  # fmt: skip
+
+
+def test_the_page_of_names_has_all_of_them() -> None:
+    assert [name for name in PUBLIC if f"`{name}" not in API_PAGE] == []
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_page_of_names_has_every_argument_with_its_default(name: str) -> None:
+    (shown,) = re.findall(rf"`{re.escape(name)}\(([^`]*)\)`", API_PAGE)
+    expected = [
+        parameter.name + _default(parameter) for parameter in inspect.signature(CALLS[name]).parameters.values()
+    ]
+    assert re.split(r", (?=\w+)", shown) == expected
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    """As the page writes it: nothing for a place, `=` for a keyword that has to be given."""
+    if parameter.default is inspect.Parameter.empty:
+        return "=" if parameter.kind is inspect.Parameter.KEYWORD_ONLY else ""
+    value = parameter.default
+    return "=" + (f'"{value}"' if isinstance(value, str) else repr(value))

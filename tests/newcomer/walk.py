@@ -163,6 +163,7 @@ def _wrong(name: str, found: Sequence[Block], kept: Path, code: int) -> Iterator
 
 def fresh_environment(folder: Path) -> Path:
     """A new environment with the project in it, as `pip install .` makes it."""
+    os.environ.pop("PYTHONPATH", None)  # what is installed is walked, not what lies here
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     pip = [str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), str(ROOT)], check=True)
