@@ -120,10 +120,10 @@ def test_sentences_of_the_troubleshooting_page_are_those_of_the_program() -> Non
 
 def _texts(tree: ast.AST) -> list[str]:
     """The texts of a module, with \0 where one has a value."""
-    return [
-        "".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values)
-        if isinstance(node, ast.JoinedStr)
-        else node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-    ]
+    texts = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            texts.append("".join(str(it.value) if isinstance(it, ast.Constant) else "\0" for it in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.append(node.value)
+    return texts
