@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -300,3 +301,9 @@ def test_loops_and_comparisons_are_found() -> None:
     assert store_comparisons("run/a.py", ast.parse(text)) == ["run/a.py:3 compares config.tables.store == 'disk'"]
     assert store_comparisons("a.py", ast.parse('"disk" != store')) == ["a.py:1 compares 'disk' != store"]
     assert not store_comparisons("a.py", ast.parse('store == other; kind == "disk"'))
+
+
+@pytest.mark.parametrize("module", ["rpc.endpoint", "rpc.limits", "planner_service.client", "store.remote"])
+def test_either_side_of_a_wire_can_be_imported_first(module: str) -> None:
+    """As `foresee plan-server` and `foresee serve` do, each in a process of its own."""
+    subprocess.run([sys.executable, "-c", f"import foresee.{module}"], check=True, timeout=60)

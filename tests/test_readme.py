@@ -32,6 +32,13 @@ def test_every_command_named_in_the_readme_exists() -> None:
     assert {"demo", "prepare", "plan", "train", "evaluate", "verify", "export"} <= commands
 
 
+def test_every_command_and_every_page_is_named_in_the_readme() -> None:
+    page = (ROOT / "README.md").read_text()
+    commands = page[page.index("| command | does |") : page.index("`foresee COMMAND --help`")]
+    assert [name for name in COMMANDS if not re.search(rf"`(foresee )?{name}`", commands)] == []
+    assert [path.name for path in (ROOT / "docs").glob("*.md") if f"(docs/{path.name})" not in page] == []
+
+
 def test_links_of_the_readme_lead_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
     assert targets

@@ -80,7 +80,7 @@ def test_the_best_and_a_model_beside_the_run_file(
     del sys.modules["model_beside_the_run_file"]
     assert foresee("evaluate", run, "--best", "--at", 2, "--at", 3, monkeypatch=monkeypatch) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in ("GAUC", "NDCG@2", "RECALL@3", "values of user"))
+    assert all(name in text for name in ("GAUC", "NDCG@2", "recall@3", "values of user"))
     assert foresee("export", run, "--best", "--out", run_file.parent / "out", monkeypatch=monkeypatch) == 0
     assert foresee("check", run, monkeypatch=monkeypatch) == 0
     assert "best/tables/" in capsys.readouterr().out.replace("\n", "")

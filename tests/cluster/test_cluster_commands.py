@@ -22,7 +22,9 @@ def jobs(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> str:
+    """What it printed. No command says anything on the error stream if that is no terminal."""
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(a) for a in arguments])
+    assert result.exit_code != 0 or result.stderr == ""
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == 0, result.output

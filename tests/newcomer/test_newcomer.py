@@ -1,7 +1,12 @@
-"""Every command of README and of the pages works as it is printed; and the walk sees those that do not."""
+"""Every command of README and of the first pages works as it is printed; and the walk sees those that do not.
+
+`make newcomer` walks all pages.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
 from pathlib import Path
 
@@ -11,13 +16,13 @@ import walk
 
 @pytest.mark.slow
 @pytest.mark.timeout(walk.SECONDS_MAX + 60)
-@pytest.mark.parametrize("name", walk.pages())
+@pytest.mark.parametrize("name", walk.IN_SUITE)
 def test_a_page_works_as_printed(name: str, tmp_path: Path) -> None:
     assert walk.walk(name, prefix=Path(sys.prefix), folder=tmp_path) == []
 
 
 def test_the_pages_are_found() -> None:
-    assert {"README.md", "docs/tutorial.md"} <= set(walk.pages())
+    assert {*walk.IN_SUITE, "docs/cluster.md", "docs/servers.md"} <= set(walk.pages())
 
 
 PAGE = """
@@ -52,6 +57,11 @@ words
 foresee = 1
 ```
 
+<!-- run -->
+```python
+print(1)
+```
+
     rows = foresee.lookahead()
 """
 
@@ -62,6 +72,7 @@ def test_what_is_a_command() -> None:
         "echo hidden",
         ":\nforesee demo --samples 5",
         "python a.py\npython b.py",
+        "python - <<'END_OF_SCRIPT'\nprint(1)\nEND_OF_SCRIPT",
     ]
 
 
@@ -93,3 +104,26 @@ def test_servers_and_variables_go_on_to_the_next_block_and_end_with_the_page(
     process = (tmp_path / "folder" / "pid").read_text().strip()
     stat = Path(f"/proc/{process}/stat")
     assert not stat.exists() or stat.read_text().split()[2] == "Z"
+
+
+def test_sentences_of_the_troubleshooting_page_are_those_of_the_program() -> None:
+    """Each piece of a sentence, cut where names and numbers stand, is said somewhere."""
+    page = (walk.ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    tables = [part.split("\n\n")[0] for part in page.split("| sentence | what to do |")[1:]]
+    sentences = [found for table in tables for found in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)]
+    assert len(sentences) > 30
+    said = "\0".join(text for path in (walk.ROOT / "src").rglob("*.py") for text in _texts(ast.parse(path.read_text())))
+    for sentence in sentences:
+        for piece in re.split("…", sentence):
+            assert piece in said, f"{sentence}: nothing says {piece!r}"
+
+
+def _texts(tree: ast.AST) -> list[str]:
+    """The texts of a module, with \0 where one has a value."""
+    texts = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            texts.append("".join(str(it.value) if isinstance(it, ast.Constant) else "\0" for it in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.append(node.value)
+    return texts

@@ -2,7 +2,8 @@
 
 In: pages. Out: what did not work as printed, or printed more to stderr than a sentence of ours. A page's commands are
 
-- blocks fenced as ```sh, and
+- blocks fenced as ```sh,
+- blocks fenced as ```python below `<!-- run -->`: scripts of their own, and
 - indented blocks whose first line begins with a program's name, or with `$ `; then the other lines are output.
 
 All blocks of a page run in one shell: folders, variables and servers started with & go on to the next block. In a page,
@@ -30,6 +31,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("foresee ", "python ", "python3 ", "torchrun ", "make ", "pip ", ".venv/bin/", "cat ", "export ", "curl ")
+IN_SUITE = ("README.md", "docs/tutorial.md", "docs/prepare.md", "docs/serving.md")
+"""Walked by `make test`, in two to three minutes of a core; `make newcomer` walks all pages."""
 NOT_RUN = {
     "docs/evidence.md": "benchmarks of half an hour; benchmarks/evidence.py runs them",
     "docs/testing.md": "the long tests; `make chaos` runs them",
@@ -40,7 +43,7 @@ INSTALLS = re.compile(r"^(\S*python3? -m )?pip install .*$", re.MULTILINE)
 """Left out: the environment has it, or --fresh made it."""
 FOREIGN = re.compile(r"torch/optim/.*Sparse invariant checks are implicitly|^  return torch.sparse_coo_tensor")
 """What torch says of a script without anything of ours, which a page shows for comparison."""
-SECONDS_MAX = 600
+SECONDS_MAX = 1200
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,13 @@ def pages() -> list[str]:
 
 def blocks(page: str) -> Iterator[Block]:
     """The blocks to run, in order."""
-    lines, skip, at = page.splitlines(), False, 0
+    lines, skip, script, at = page.splitlines(), False, False, 0
     while at < len(lines):
         text, begin = lines[at], at
         if text.startswith("<!-- not run:"):
             skip, at = True, _after(lines, at, "-->")
+        elif text == "<!-- run -->":
+            script, at = True, at + 1
         elif text.startswith("<!-- run first:"):
             at = _after(lines, at, "-->")
             yield Block(begin + 1, _script(lines[begin + 1 : at - 1]))
@@ -71,7 +76,11 @@ def blocks(page: str) -> Iterator[Block]:
             at = _after(lines, at + 1, "```")
             if text.strip() in ("```sh", "```bash", "```console") and not skip:
                 yield Block(begin + 1, _script(lines[begin + 1 : at - 1]))
-            skip = False
+            elif text.strip() == "```python" and script:
+                yield Block(
+                    begin + 1, "\n".join(["python - <<'END_OF_SCRIPT'", *lines[begin + 1 : at - 1], "END_OF_SCRIPT"])
+                )
+            skip = script = False
         elif text.startswith("    "):
             at = next((at + n for n, line in enumerate(lines[at:]) if line and not line.startswith("    ")), len(lines))
             some = [line[4:] for line in lines[begin:at]]
@@ -148,11 +157,13 @@ def _wrong(name: str, found: Sequence[Block], kept: Path, code: int) -> Iterator
         failed = (kept / "failed").read_text() if (kept / "failed").exists() else "a command\n"
         out = (kept / f"{last}.out").read_text("utf-8", errors="replace").splitlines()[-10:]
         how = f"took longer than {SECONDS_MAX} s" if code == -1 else f"ended with {code}"
-        yield f"{name}:{found[last].line} {how}: {failed}" + "\n".join(out)
+        said = (kept / f"{last}.err").read_text("utf-8", errors="replace").splitlines()[-10:]
+        yield f"{name}:{found[last].line} {how}: {failed}" + "\n".join([*out, *said])
 
 
 def fresh_environment(folder: Path) -> Path:
     """A new environment with the project in it, as `pip install '.[report,cluster]'` makes it: pages draw."""
+    os.environ.pop("PYTHONPATH", None)  # what is installed is walked, not what lies here
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     pip = [str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), f"{ROOT}[report,cluster]"], check=True)

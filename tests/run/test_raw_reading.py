@@ -155,6 +155,12 @@ def test_arrow_cells_that_cannot_be_right(cells: pa.Array, raw_type: RawType, wo
         read_values(raw_table({"it": cells}), feature(raw_type))
 
 
+class Series:
+    """What is used of a pandas Series."""
+
+    iloc = None
+
+
 @pytest.mark.parametrize(
     ("samples", "sentence"),
     [
@@ -165,6 +171,8 @@ def test_arrow_cells_that_cannot_be_right(cells: pa.Array, raw_type: RawType, wo
         (["1"], "row 0 is '1', not a record"),
         ("1", "str holds no samples; give a list of records"),
         (7, "int holds no samples"),
+        (Series(), r"a Series is one row or one column; give a frame, such as frame\.iloc\[\[0\]\]"),
+        (pa.chunked_array([[1]]), "ChunkedArray is no table of columns; give a list of records"),
         (pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["it", "it"]), "column 'it' stands 2 times"),
     ],
 )

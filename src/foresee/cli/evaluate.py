@@ -90,7 +90,9 @@ def _ranking_lines(metrics: Metrics) -> list[tuple[str, float | None, str]]:
         "recall": "share of a group's clicks among its first k",
     }
     found = metrics.ranking.figures() if metrics.ranking is not None else {}
-    return [(name.upper(), value, meanings[name.split("@")[0]]) for name, value in found.items()]
+    return [
+        (name.upper().replace("RECALL", "recall"), value, meanings[name.split("@")[0]]) for name, value in found.items()
+    ]
 
 
 def _groups(ranking: Ranking) -> str:

@@ -67,10 +67,16 @@ def _show(*parts: RenderableType) -> None:
     show(terminal(), *parts)
 
 
+def _bars() -> Progress:
+    """In a terminal: a file would get an empty line for each bar."""
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
+
+
 @contextmanager
 def _progress(text: str, num_jobs: int) -> Iterator[Callable[[float, int], None]]:
     """A bar of finished jobs on the error stream, gone when done."""
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with _bars() as progress:
         task = progress.add_task(text, total=num_jobs)
         yield lambda now, finished: progress.update(task, completed=finished)
 
@@ -299,7 +305,7 @@ def frontier(
     """What each slack of the guarded policy buys in makespan and costs in completion time and fairness."""
     read, cluster = _load(file, format, gpus, round_seconds, restart_seconds, server_gpus, penalty, jobs_max)
     names = [name.strip() for name in policies.split(",") if name.strip()]
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with _bars() as progress:
         task = progress.add_task("frontier", total=None)
         points = frontier_points(
             read.jobs,

@@ -257,7 +257,10 @@ def in_words(metrics: Metrics) -> str:
         ("calibration", metrics.calibration, ".3f"),
     ]
     if metrics.ranking is not None:
-        figures += [(name.upper(), value, ".4f") for name, value in metrics.ranking.figures().items()]
+        figures += [
+            (name.upper().replace("RECALL", "recall"), value, ".4f")
+            for name, value in metrics.ranking.figures().items()
+        ]
     said = [f"{name} {value:{form}}" for name, value, form in figures if value is not None]
     return "  ".join([*said, f"({metrics.num_samples:,} samples)"])
 

@@ -260,7 +260,7 @@ def _readme(description: dict[str, Any]) -> str:
         "",
         "or, in Python, with records, a dict of columns, a data frame, or Arrow:",
         "",
-        "    from foresee.run.serving.exported import load_exported",
+        "    from foresee import load_exported",
         "",
         '    model = load_exported("this folder")',
         "    model.score([{...}, {...}])        # one dict for each sample: feature name -> raw value",

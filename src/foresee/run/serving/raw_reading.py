@@ -63,11 +63,20 @@ def raw_table(data: Any) -> RawTable:
     if hasattr(data, "iloc") and hasattr(data, "columns"):
         own = dict(zip(map(str, data.columns), data.columns, strict=True))
         return RawTable(tuple(map(str, data.columns)), lambda name: _array(data[own[name]]), len(data))
+    if hasattr(data, "iloc"):  # a pandas Series: one row of a frame, or one column
+        raise DataError(f"a {type(data).__name__} is one row or one column; give a frame, such as frame.iloc[[0]]")
     if hasattr(data, "__arrow_c_stream__"):
-        return raw_table(pa.table(data))
+        return raw_table(_arrow_table(data))
     if isinstance(data, Iterable) and not isinstance(data, str | bytes):
         return _of_records(list(data))
     raise DataError(f"{type(data).__name__} holds no samples; give {FORMS}")
+
+
+def _arrow_table(data: Any) -> pa.Table:
+    try:
+        return pa.table(data)
+    except pa.ArrowException:  # a stream of single values, such as a Polars Series
+        raise DataError(f"{type(data).__name__} is no table of columns; give {FORMS}") from None
 
 
 def _of_columns(data: Mapping[Any, Any]) -> RawTable:
