@@ -100,9 +100,7 @@ class Incomplete:
 
 
 def test_what_is_no_optimiser_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        ConfigError, match=r"'incomplete' is .* which lacks elementwise, state_width, step_rows"
-    ):
+    with pytest.raises(ConfigError, match=r"'incomplete' is .* which lacks elementwise, state_width, step_rows"):
         foresee.register_optimizer(Incomplete)
     install(tmp_path, monkeypatch)
     with pytest.raises(ConfigError, match="'broken' is declared as toy_package:Nothing and cannot be imported"):

@@ -21,7 +21,7 @@ from foresee.data.batch import BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.data.tiny import tiny
 from foresee.engine.loop import Run, make_header
-from foresee.engine.optimizers import OPTIMIZERS, Optimizer
+from foresee.engine.optimizers import OPTIMIZERS, Optimizer, make_optimizer
 from foresee.engine.planned_step import Pooling, planned
 from foresee.engine.tables import Tables
 from foresee.models import MODELS
@@ -89,7 +89,7 @@ def uncached(logs: dict[int, ClickLog]) -> dict[tuple[str, str, int], Outcome]:
 
 
 def optimizer_of(name: str) -> Optimizer:
-    return OPTIMIZERS[name](lr=0.1)
+    return make_optimizer(name, {"lr": 0.1})
 
 
 def model_of(cell: Cell, log: ClickLog) -> nn.Module:
