@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import fields
 from itertools import combinations, product
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from foresee.data.click_log import ClickLog
 from foresee.data.synthetic import tiny
 from foresee.engine.header import make_header
 from foresee.engine.loop import Run
-from foresee.engine.optimizers import OPTIMIZERS, Optimizer
+from foresee.engine.optimizers import OPTIMIZERS, Optimizer, make_optimizer
 from foresee.engine.planned_step import Pooling, planned
 from foresee.engine.tables import Tables
 from foresee.models import MODELS
@@ -90,7 +90,7 @@ def uncached(logs: dict[int, ClickLog]) -> dict[tuple[str, str, int], Outcome]:
 
 
 def optimizer_of(name: str) -> Optimizer:
-    return cast("Optimizer", OPTIMIZERS[name](lr=0.1))
+    return make_optimizer(name, {"lr": 0.1})
 
 
 def model_of(cell: Cell, log: ClickLog) -> nn.Module:

@@ -14,7 +14,7 @@ import hashlib
 import inspect
 import uuid
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,12 @@ def step_of(optimizer: Optimizer) -> Step:
 
 def parameters_of(optimizer: Optimizer) -> NDArray[np.float64]:
     """Its fields in their order. The steps round them to float32 where they want to."""
-    return np.array(astuple(optimizer), np.float64)  # type: ignore[call-overload]
+    return np.array([getattr(optimizer, name) for name in _numbers(type(optimizer))], np.float64)
+
+
+@cache
+def _numbers(kind: type[Any]) -> list[str]:
+    return [field.name for field in fields(kind)]
 
 
 @cache
