@@ -134,7 +134,7 @@ GOLDEN = {
 # The two defects of Herald's published run time, brought into an exact plan.
 
 
-def pushes_of_the_current_batch_only(records: Sequence[Record]) -> list[Record]:
+def pushes_of_the_current_batch_only(records: Sequence[Any]) -> list[Record]:
     """Rows that are not in the batch just trained are left out of the push."""
     mutated = []
     for record in records:
@@ -143,7 +143,7 @@ def pushes_of_the_current_batch_only(records: Sequence[Record]) -> list[Record]:
     return mutated
 
 
-def versions_counted_without_a_push(records: Sequence[Record]) -> list[Record]:
+def versions_counted_without_a_push(records: Sequence[Any]) -> list[Record]:
     """A worker's version of a row grows with every update, pushed or not, and so a needed refresh seems needless."""
     stored: Counter[int] = Counter()
     known: Counter[tuple[int, int]] = Counter()
@@ -181,7 +181,7 @@ def test_defects_of_the_published_run_time_are_caught(mutant: object, trace: lis
     assert any("read without" in violation for violation in verdict.violations)
 
 
-def store_entries(records: Sequence[Record]) -> int:
+def store_entries(records: Sequence[Any]) -> int:
     return sum(len(record.push) + len(record.refresh) for record in records)
 
 

@@ -15,7 +15,8 @@ from foresee.testing.traces import skewed_trace
 def test_stale_reads_are_those_of_the_checker(bound: int, capacity_rows: int) -> None:
     trace = skewed_trace(seed=5, num_rows=2000, num_steps=20, num_samples=64, num_lookups=4)
     header = Header(
-        planner="het", options=PlannerOptions(staleness=bound), num_workers=8, capacity_rows=capacity_rows, num_rows=2000,
+        planner="het", options=PlannerOptions(staleness=bound), num_workers=8, capacity_rows=capacity_rows,
+        num_rows=2000,
         first_step=0, num_steps=20, fetch_ahead_steps=5, stream_digest="test",
     )  # fmt: skip
     records = list(plan(find("het").planner_to_compare(header, lambda num_steps: []), trace))

@@ -16,7 +16,7 @@ from foresee.base.arrays import Int32, Int64
 from foresee.base.prefetch import prefetch_read
 from foresee.errors import PlanError
 
-# The four words of an entry. MARK is stamp << 32 | position: the row's latest access, as the position among the distinct
+# The four words of an entry. MARK is stamp << 32 | position: the row's latest access, as its place among the distinct
 # rows of the batch with that stamp. PAST is version << 32 | 1 + step of the latest write-back.
 ROW, SLOT, MARK, PAST = 0, 1, 2, 3
 EMPTY = -1
@@ -55,7 +55,7 @@ def prefetch_entry(table: Int64, rows: Int64, position: int) -> None:
 
 @njit(nogil=True, cache=True)
 def _number(rows: Int64, num_rows: int, positions: Int32, inverse: Int32, distinct: Int64) -> tuple[int, np.int64, int]:
-    """Numbers the distinct rows in order of first access, through a hash of positions in `distinct`, filled with NOBODY.
+    """Numbers the distinct rows in order of first access, through a hash of places in `distinct`, filled with NOBODY.
 
     Most lookups repeat a hot row. This hash is small enough for the nearest caches, so only distinct rows go on to the
     table, which is not. Returns (distinct rows, checksum of the ids, -1), or in the third place TOO_MANY if the hash is

@@ -167,7 +167,7 @@ class Replicated:
         """After the step its `no_sync` rows leave, and the rows whose sums have arrived meanwhile."""
         complete = complete[np.argsort(self._numbering.rows[complete])]
         part_of = np.arange(len(complete)) * len(records) // max(1, len(complete))
-        closed = []
+        closed: list[Record] = []
         for record in records:
             own = fates.alone & (fates.user == record.worker)
             replicas = fates.alone & ~own & ~fates.missing
