@@ -86,7 +86,8 @@ class EmulatedWorkers:
         """One step of all workers."""
         self._deliver(records[0].step)
         self._fetch(records)
-        self._refresh(records)
+        if self._additive:
+            self._refresh(records)
         read = self._places(records, "unique")
         lookups = self._flat(records, [record.unique[record.inverse] for record in records])
         self._count_stale(read, lookups)

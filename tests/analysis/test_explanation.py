@@ -206,7 +206,7 @@ def test_the_strip(log_folder: Path) -> None:
     [
         ("lookahead", ("rows that stayed are used again no later", "had a known use", "because the run ends")),
         ("belady", ("rows that stayed are used again no later", "had a known use", "because the run ends")),
-        ("lru", ("the planner is lru: the row touched longest ago leaves first",)),
+        ("lru", ("the planner is lru: the row used longest ago leaves first",)),
         ("none", ("the planner is none: nothing is kept",)),
         ("window", ("because the window ended at step", "within the window of 2 steps")),
         ("four workers", ("in the background while step", "on the critical path, because", "came back to its owner")),
