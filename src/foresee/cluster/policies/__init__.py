@@ -12,7 +12,7 @@ from functools import partial
 from foresee.cluster.job import Cluster
 from foresee.cluster.policies import orders, shares
 from foresee.cluster.policies.allox import allox
-from foresee.cluster.policies.guarded import guarded
+from foresee.cluster.policies.guarded import Guarded
 from foresee.cluster.policies.shares import Shares
 from foresee.cluster.policies.shockwave import Shockwave
 from foresee.cluster.policies.themis import Themis
@@ -44,7 +44,7 @@ POLICIES: dict[str, Policy] = {
     "mst": partial(Shares, rule=shares.mst),
     "shockwave": Shockwave,
     "shockwave_highs": partial(Shockwave, solver=solve_highs),
-    "guarded": guarded,
+    "guarded": Guarded,
 }
 
 
