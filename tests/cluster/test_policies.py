@@ -1,6 +1,7 @@
 """Each policy's idea on a queue small enough to see it, and the published trace for the ones that are compared."""
 
 import math
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foresee.cluster.beliefs import believe, never_certain
-from foresee.cluster.estimators import ASSUMED_ERROR, oracle, regimes
+from foresee.cluster.estimators import ASSUMED_ERROR, oracle, reactive, regimes
 from foresee.cluster.formats.shockwave import Trace
 from foresee.cluster.job import Cluster, Job, work_of_seconds
 from foresee.cluster.metrics import measure
-from foresee.cluster.policies import POLICIES, policy_named, shares
+from foresee.cluster.policies import POLICIES, PUBLISHED, policy_named, shares
 from foresee.cluster.policies.allox import allox
 from foresee.cluster.policies.guarded import NO_LAXITY, RANKED, SHORT, Guarded, attainable_seconds
 from foresee.cluster.policies.orders import fifo, las, longest_first, srsf, srtf
@@ -22,7 +23,7 @@ from foresee.cluster.policies.shares import Shares
 from foresee.cluster.policies.shockwave import Shockwave
 from foresee.cluster.policies.themis import best_subset, kept_fractions
 from foresee.cluster.simulation import Live, simulate
-from foresee.errors import PlanError
+from foresee.errors import InputError, PlanError
 
 
 def job(id: str, seconds: float, *, gpus: int = 1, arrival: float = 0.0, weight: float = 1.0) -> Job:
@@ -220,6 +221,27 @@ def test_shockwave_is_close_to_the_stored_run(trace32: Trace) -> None:
     metrics = measure(simulate(trace32.jobs, trace32.cluster, order, estimator=regimes))
     assert metrics.makespan_seconds == pytest.approx(24_197, rel=0.03)
     assert metrics.jct_mean_seconds == pytest.approx(9_958, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "makespan", "jct"),
+    [("max_min", 33_208, 11_274), ("gandiva_fair", 32_367, 12_574), ("allox", 32_489, 9_926), ("mst", 31_909, 9_655)],
+)
+def test_other_policies_as_published_are_within_three_per_cent(
+    trace32: Trace, name: str, makespan: float, jct: float
+) -> None:
+    metrics = measure(simulate(trace32.jobs, trace32.cluster, PUBLISHED[name](trace32.cluster), estimator=reactive))
+    assert metrics.makespan_seconds == pytest.approx(makespan, rel=0.03)
+    assert metrics.jct_mean_seconds == pytest.approx(jct, rel=0.03)
+
+
+def test_without_scipy_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    monkeypatch.delitem(sys.modules, "foresee.cluster.window.highs", raising=False)
+    queue = [live("a", 100), live("b", 200)]
+    for name in ("allox", "shockwave_highs"):
+        with pytest.raises(InputError, match=r"needs scipy, .* pip install 'foresee\[cluster\]'"):
+            POLICIES[name](Cluster(gpus=2))(0.0, queue)
 
 
 def test_the_default_beats_shockwave_in_all_four_respects(trace32: Trace) -> None:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foresee.cluster.estimators import ESTIMATORS, oracle
-from foresee.cluster.job import Cluster, Job
+from foresee.cluster.job import Cluster, Job, work_of_seconds
 from foresee.cluster.metrics import makespan_bound, measure, rho_static, rho_themis
-from foresee.cluster.placement import speed_of
+from foresee.cluster.placement import Placement, choose, speed_of
 from foresee.cluster.policies import POLICIES
 from foresee.cluster.policies.guarded import STARVED_LATENESS, Guarded
 from foresee.cluster.simulation import Run, simulate
@@ -87,8 +87,6 @@ def test_more_gpus_never_worsen_the_bound(jobs: list[Job], cluster: Cluster, mor
 @given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=12), gpus=st.integers(1, 5))
 def test_one_gpu_jobs_reach_the_bound_up_to_rounds(lengths: list[int], gpus: int) -> None:
     """McNaughton: without restarts and with whole rounds, guarded ends close to the bound."""
-    from foresee.cluster.job import work_of_seconds
-
     jobs = [Job(id=str(i), gpus=1, regimes=work_of_seconds(120.0 * n)) for i, n in enumerate(lengths)]
     cluster = Cluster(gpus=gpus, restart_seconds=0.0)
     run = simulate(jobs, cluster, Guarded(cluster), estimator=oracle)
@@ -109,3 +107,40 @@ def test_placement_keeps_running_gangs_and_charges_spread_ones() -> None:
     assert speed_of(((0, 4),), cluster) == 1.0
     assert speed_of(((0, 2), (1, 2)), cluster) == 0.5
     assert speed_of(((0, 4), (1, 2)), cluster) == 1.0
+
+
+def chosen(cluster: Cluster, gangs: dict[str, int], previous: Placement, waited: float, cost: float) -> Placement:
+    return choose(
+        gangs, gangs, previous, cluster, spread_cost_seconds=lambda id: cost, waited_seconds=lambda id: waited
+    )
+
+
+def test_a_gang_waits_for_a_close_place_only_while_that_is_worth_it() -> None:
+    cluster = Cluster(gpus=8, gpus_per_server=4, locality_penalty=0.5)
+    held: Placement = {"x": ((0, 2),), "y": ((1, 2),)}
+    gangs = {"x": 2, "y": 2, "gang": 4, "p": 2, "q": 2}
+    patient = chosen(cluster, gangs, held, waited=100.0, cost=1000.0)
+    assert set(patient) == {"x", "y", "p", "q"}
+    late = chosen(cluster, gangs, held, waited=2000.0, cost=1000.0)
+    assert late["gang"] == ((0, 2), (1, 2))
+    # With nobody behind it to use the GPUs it is spread rather than kept waiting.
+    alone = chosen(cluster, {"x": 2, "y": 2, "gang": 4}, held, waited=0.0, cost=1000.0)
+    assert "gang" in alone
+
+
+def test_a_spread_gang_moves_together_when_there_is_room_and_time_to_win() -> None:
+    cluster = Cluster(gpus=8, gpus_per_server=4, locality_penalty=0.5)
+    spread: Placement = {"gang": ((0, 2), (1, 2))}
+    assert chosen(cluster, {"gang": 4}, spread, waited=0.0, cost=1000.0)["gang"] == ((0, 4),)
+    assert chosen(cluster, {"gang": 4}, spread, waited=0.0, cost=100.0)["gang"] == spread["gang"]
+
+
+def test_locality_counts_in_the_plan() -> None:
+    """Gangs of four among short jobs of two: they wait for a close place instead of running at half their speed."""
+    cluster = Cluster(gpus=8, gpus_per_server=4, locality_penalty=0.5)
+    short = [Job(id=f"s{i}", gpus=2, regimes=work_of_seconds(300.0), arrival_seconds=60.0 * i) for i in range(40)]
+    gangs = [Job(id=f"g{i}", gpus=4, regimes=work_of_seconds(6000.0), arrival_seconds=600.0 * i) for i in range(4)]
+    run = simulate([*short, *gangs], cluster, Guarded(cluster), estimator=oracle)
+    spread = sum(speed_of(r.placement[id], cluster) < 1 for r in run.rounds for id in r.ids if id.startswith("g"))
+    rounds = sum(id.startswith("g") for r in run.rounds for id in r.ids)
+    assert spread / rounds < 0.05

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+from numpy.typing import NDArray
 
 from foresee.cluster.job import Cluster
 from foresee.cluster.simulation import Live, Order
+from foresee.errors import InputError
 
 OLDEST_SHARE = 0.2
 """Part of the waiting jobs that takes part, unless there are more free GPUs than that."""
@@ -34,8 +35,33 @@ def allox(cluster: Cluster) -> Order:
     return order
 
 
+class AlloxShares:
+    """AlloX as a rule for shares, the way Shockwave's artifact compares with it.
+
+    A job the matching starts gets the share 1 / GPUs of its gang and keeps it; only one-GPU jobs, whose share is
+    whole, count as placed, so gangs take part in every matching and a placed job counts as one GPU.
+    """
+
+    def __init__(self) -> None:
+        self._shares: dict[str, float] = {}
+
+    def __call__(self, now: float, live: Sequence[Live], gpus: int) -> NDArray[np.float64]:
+        self._shares = {entry.id: self._shares.get(entry.id, 0.0) for entry in live}
+        waiting = [entry for entry in live if self._shares[entry.id] != 1.0]
+        free = gpus - (len(live) - len(waiting))
+        waiting.sort(key=lambda entry: entry.job.arrival_seconds)
+        invited = waiting[: max(int(OLDEST_SHARE * len(waiting)), free)]
+        for entry in _starters(invited, free) if invited and free else []:
+            self._shares[entry.id] = 1.0 / entry.gpus
+        return np.array(list(self._shares.values()))
+
+
 def _starters(waiting: Sequence[Live], num_gpus: int) -> list[Live]:
     """The job at the head of each GPU's queue in the cheapest matching, shortest first."""
+    try:
+        from scipy.optimize import linear_sum_assignment  # an extra: only this policy and the exact solver need it
+    except ImportError as error:
+        raise InputError("allox needs scipy, which is not installed: pip install 'foresee[cluster]'") from error
     places = -(-len(waiting) // num_gpus)
     remaining = np.array([entry.remaining_seconds for entry in waiting])
     from_end = np.repeat(np.arange(1, places + 1), num_gpus)  # column = (place, GPU)
