@@ -1,33 +1,33 @@
-"""Cluster planning against published results: `python benchmarks/cluster.py [--full]`.
+"""Cluster planning against published results and on unseen traces: `python benchmarks/cluster.py [--full]`.
 
-Replays the stored schedules, runs our Shockwave beside the reference, then the default policy against Shockwave on
-the published traces (32 and 64 GPUs, all four with --full), with wrong estimates and with Philly's arrivals (there
-with wrong estimates only with --full; two seeds of errors instead of one), and times one planning round. No parameter
-of the default policy is set anywhere in this file; Shockwave gets the parameters its authors chose for each trace.
-The last line is one JSON object with all figures.
+Replays the stored schedules, runs our Shockwave and the other policies beside the reference, the default policy against
+Shockwave on the published traces (32 and 64 GPUs, all four with --full), then on traces nobody looked at while it was
+designed (`cluster_traces.py` says which): every second one with one kind of estimates each, all of them with all five
+kinds with --full. It ends with how often prediction intervals hold and how long one planning round takes. No parameter
+of the default policy is set anywhere in these files; Shockwave gets the parameters its authors chose for each published
+trace. The last line is one JSON object with all figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from functools import partial
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from statistics import mean
 
-from foresee.cluster.estimators import Estimator, oracle, regimes, with_error
-from foresee.cluster.formats import read_jobs
+from cluster_traces import published, traces
+from cluster_unseen import ERRORS, Compared, compare, coverage
+from cluster_unseen import figures as summed_up
+from foresee.cluster.estimators import Estimator, reactive, regimes
 from foresee.cluster.formats.shockwave import Trace, read_results, read_trace
-from foresee.cluster.job import Cluster, Job
 from foresee.cluster.metrics import Metrics, measure
-from foresee.cluster.policies import DEFAULT_POLICY, POLICIES
+from foresee.cluster.policies import DEFAULT_POLICY, POLICIES, PUBLISHED
 from foresee.cluster.policies.published_profiles import PublishedProfiles
-from foresee.cluster.policies.shares import Shares, max_min
 from foresee.cluster.policies.shockwave import Shockwave
 from foresee.cluster.replay import replay
 from foresee.cluster.simulation import Order, Run, Simulator, simulate
@@ -35,14 +35,10 @@ from foresee.cluster.simulation import Order, Run, Simulator, simulate
 # (k, lambda) of each published configuration.
 AUTHORS_PARAMETERS = {32: (1e-3, 12.0), 64: (10.0, 5.0), 128: (1e-3, 15.0), 256: (1e5, 5.0)}
 RATIOS = ("makespan_ratio", "jct_ratio", "worst_rho_ratio", "unfair_difference")
-ERRORS = (0.2, 0.5)
-NUM_SEEDS = 2
-# Philly: gangs up to a server, jobs no longer than a day, arriving in these days; the cluster is sized so that it would
-# be busy 90 % of the time.
-PHILLY_DAYS = (70.0, 72.0)
-PHILLY_GPUS_MAX = 8
-PHILLY_SECONDS_MAX = 86_400.0
-PHILLY_LOAD = 0.9
+STORED_NAMES = {
+    "max_min": "max_min_fairness", "gandiva_fair": "gandiva_fair", "finish_time_fairness": "finish_time_fairness",
+    "ossp": "min_total_duration", "mst": "max_sum_throughput_perf", "allox": "allox",
+}  # fmt: skip
 
 
 def main() -> int:
@@ -56,14 +52,14 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    sizes = (32, 64, 128, 256) if full else (32, 64)
-    traces = {gpus: read_trace(data / f"shockwave_trace_{gpus}gpu.json.gz") for gpus in sizes}
+    known = published(data, (32, 64, 128, 256) if full else (32, 64))
     figures: dict[str, object] = {}
-    figures["replay"] = replay_stored(traces[32], data)
-    figures["reference"] = against_reference(traces[32], data)
-    figures |= against_shockwave(traces)
-    figures["estimate_errors"] = with_wrong_estimates(traces, NUM_SEEDS if full else 1)
-    figures["philly"] = with_philly_arrivals(data, (0.0, *ERRORS) if full else (0.0,))
+    figures["replay"] = replay_stored(known[32], data)
+    figures["reference"] = against_reference(known[32], data)
+    figures["artifact_differences"] = against_artifact(known[32], data)
+    figures |= against_shockwave(known, full)
+    figures |= on_unseen(data, full)
+    figures |= intervals(data, full)
     figures["planning_round"] = one_planning_round(data)
     print(json.dumps(figures))
     return 0
@@ -100,16 +96,10 @@ def against_reference(trace: Trace, data: Path) -> dict[str, float]:
     seconds = time.perf_counter() - start
     show("ours, as published", ours, seconds)
     show("ours, true profiles", measure(run(trace, shockwave(trace))))
-    held = measure(run(trace, Shares(trace.cluster, max_min, hold_seconds=1000.0)))
-    prompt = measure(run(trace, POLICIES["max_min"](trace.cluster)))
-    show("max_min with the 1,000 s hold", held)
-    show("max_min without", prompt)
     show("srtf", measure(run(trace, POLICIES["srtf"](trace.cluster))))
     return {
         "makespan_seconds": ours.makespan_seconds,
         "jct_seconds": ours.jct_mean_seconds,
-        "max_min_jct_held_seconds": held.jct_mean_seconds,
-        "max_min_jct_seconds": prompt.jct_mean_seconds,
         "makespan_difference": ours.makespan_seconds / reference.makespan_seconds - 1,
         "jct_difference": ours.jct_mean_seconds / reference.jct_mean_seconds - 1,
         "worst_rho": ours.worst_rho,
@@ -118,82 +108,62 @@ def against_reference(trace: Trace, data: Path) -> dict[str, float]:
     }
 
 
-def against_shockwave(traces: dict[int, Trace]) -> dict[str, object]:
-    heading(f"Default policy ({DEFAULT_POLICY}) against shockwave")
+def against_artifact(trace: Trace, data: Path) -> dict[str, dict[str, float]]:
+    heading("The other policies as the artifact ran them, against its stored runs, 32 GPUs")
+    stored = read_results(data / "shockwave_reference_32gpu.json.gz")
+    found = {}
+    for name, theirs in STORED_NAMES.items():
+        reference = measure(replay(trace.jobs, trace.cluster, stored[f"tacc_32gpus/{theirs}/simulation"].schedule))
+        ours = measure(run(trace, PUBLISHED[name](trace.cluster), reactive))
+        show(name, ours)
+        found[name] = {
+            "makespan": ours.makespan_seconds / reference.makespan_seconds - 1,
+            "jct": ours.jct_mean_seconds / reference.jct_mean_seconds - 1,
+        }
+        print(f"{'':36}" + ", ".join(f"{key} {value:+.1%}" for key, value in found[name].items()))
+    return found
+
+
+def against_shockwave(traces: dict[int, Trace], full: bool) -> dict[str, object]:
+    heading(f"Default policy ({DEFAULT_POLICY}) against shockwave on the published traces")
     rows: dict[str, dict[str, float]] = {}
-    published: list[dict[str, float]] = []
+    as_published: list[dict[str, float]] = []
     for gpus, trace in traces.items():
         default = measure(run(trace, POLICIES[DEFAULT_POLICY](trace.cluster)))
         rival = measure(run(trace, shockwave(trace)))
-        as_published = measure(run(trace, shockwave(trace, published=True)))
         show(f"{gpus} GPUs, {DEFAULT_POLICY}", default)
         show(f"{gpus} GPUs, shockwave", rival)
-        show(f"{gpus} GPUs, shockwave as published", as_published)
         rows[str(gpus)] = ratios(default, rival)
-        published.append(ratios(default, as_published))
         print(f"{'':36}" + ", ".join(f"{key} {value:.3f}" for key, value in rows[str(gpus)].items()))
-    return worst(rows.values()) | {"per_trace": rows, "against_published": worst(published)}
+        if full:
+            as_published.append(ratios(default, measure(run(trace, shockwave(trace, published=True)))))
+    found: dict[str, object] = {**worst(rows.values()), "per_trace": rows}
+    return found | ({"against_published": worst(as_published)} if as_published else {})
 
 
-def with_wrong_estimates(traces: dict[int, Trace], num_seeds: int) -> dict[str, object]:
-    heading(f"With persistent log-normal errors in every estimate (mean over {num_seeds} seeds)")
-    result: dict[str, object] = {}
-    for sigma in ERRORS:
-        rows = []
-        for gpus, trace in traces.items():
-            makers = {
-                DEFAULT_POLICY: partial(POLICIES[DEFAULT_POLICY], trace.cluster),
-                "shockwave": partial(shockwave, trace),
-            }
-            rows.append(compared(f"σ {sigma}, {gpus} GPUs", trace, makers, sigma, num_seeds))
-        result[str(sigma)] = worst(rows)
-    return result
+def on_unseen(data: Path, full: bool) -> dict[str, object]:
+    """Every unseen trace with every kind of estimates; without --full every second trace with one kind in turn."""
+    heading(f"{DEFAULT_POLICY} on unseen traces: makespan, JCT, worst ρ over shockwave's, unfair difference")
+    kinds = itertools.cycle(ERRORS)
+    runs: list[Compared] = []
+    for seed, named in enumerate(traces(data, seen=False)):
+        chosen = list(ERRORS) if full else [next(kinds)] if seed % 2 == 0 else []
+        runs.extend(compare(named, error, seed=1000 + seed) for error in chosen)
+        for compared in runs[len(runs) - len(chosen) :]:
+            mark = "" if compared.not_worse() else "  worse"
+            print(f"{compared.name:44} " + " ".join(f"{value:6.3f}" for value in compared.ratios()) + mark, flush=True)
+    found: dict[str, object] = dict(summed_up("unseen", runs))
+    print(", ".join(f"{key} {value:.3f}" for key, value in found.items()))
+    return found
 
 
-def compared(
-    title: str, trace: Trace, makers: Mapping[str, Callable[[], Order]], sigma: float, num_seeds: int
-) -> dict[str, float]:
-    """Mean figures over seeds of two policies under the same errors, shown, and their ratios."""
-    averaged = {}
-    for name, make in makers.items():
-        runs = [measure(run(trace, make(), with_error(regimes, sigma=sigma, seed=seed))) for seed in range(num_seeds)]
-        averaged[name] = average(runs)
-        show(f"{title}, {name}", averaged[name])
-    default, rival = averaged.values()
-    return ratios(default, rival)
-
-
-def with_philly_arrivals(data: Path, sigmas: Sequence[float]) -> dict[str, object]:
-    jobs = philly_jobs(data)
-    span = max(job.arrival_seconds for job in jobs)
-    gpus = round(sum(job.gpus * job.exclusive_seconds for job in jobs) / span / PHILLY_LOAD)
-    trace = Trace(cluster=Cluster(gpus=gpus), jobs=jobs)
-    heading(f"Continuous arrivals: {len(jobs)} Philly jobs over {span / 86400:.1f} days on {gpus} GPUs")
-    result: dict[str, object] = {"num_jobs": len(jobs), "gpus": gpus}
-    for sigma in sigmas:
-        estimator = with_error(oracle, sigma=sigma, seed=0)
-        default = measure(run(trace, POLICIES[DEFAULT_POLICY](trace.cluster), estimator))
-        rival = measure(run(trace, Shockwave(trace.cluster), estimator))
-        show(f"σ {sigma}, {DEFAULT_POLICY}", default)
-        show(f"σ {sigma}, shockwave", rival)
-        # With arrivals that go on for days the contention of the whole trace means nothing: Themis's counts.
-        result[str(sigma)] = ratios(default, rival) | {
-            "worst_rho_themis_ratio": default.worst_rho_themis / rival.worst_rho_themis,
-            "unfair_themis_difference": default.unfair_share_themis - rival.unfair_share_themis,
-        }
-    return result
-
-
-def philly_jobs(data: Path) -> tuple[Job, ...]:
-    first, last = (day * 86_400.0 for day in PHILLY_DAYS)
-    chosen = [
-        job
-        for job in read_jobs(data / "philly_jobs.csv.gz").jobs
-        if first <= job.arrival_seconds < last
-        and job.gpus <= PHILLY_GPUS_MAX
-        and job.exclusive_seconds <= PHILLY_SECONDS_MAX
-    ]
-    return tuple(replace(job, arrival_seconds=job.arrival_seconds - chosen[0].arrival_seconds) for job in chosen)
+def intervals(data: Path, full: bool) -> dict[str, float]:
+    heading("Prediction intervals of 80 %, asked for in the middle of replays")
+    unseen = traces(data, seen=False)
+    kinds = ("σ 0.2", "σ 0.5", "estimator")
+    share, number = coverage(unseen if full else unseen[7::6], kinds if full else kinds[1:2])
+    print(f"{share:.1%} of {number} starts and ends lie within")
+    return {"interval_coverage": share, "interval_predictions": number}
 
 
 def one_planning_round(data: Path) -> dict[str, float]:
@@ -234,12 +204,6 @@ def ratios(ours: Metrics, theirs: Metrics) -> dict[str, float]:
 def worst(rows: Iterable[dict[str, float]]) -> dict[str, float]:
     rows = list(rows)
     return {key: max(row[key] for row in rows) for key in RATIOS}
-
-
-def average(runs: Sequence[Metrics]) -> Metrics:
-    names = [field.name for field in fields(Metrics) if field.name not in ("num_starts", "num_jobs")]
-    means = {name: mean(getattr(metrics, name) for metrics in runs) for name in names}
-    return replace(runs[0], num_starts=round(mean(metrics.num_starts for metrics in runs)), **means)
 
 
 def heading(text: str) -> None:

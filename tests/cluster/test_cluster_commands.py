@@ -71,7 +71,7 @@ def test_simulate_compare_and_frontier(jobs: Path) -> None:
     compared = run("compare", jobs, "--gpus", 4)
     assert all(name in compared for name in ("fifo", "themis", "shockwave", "guarded"))
     trade = run("frontier", jobs, "--gpus", 4, "--policies", "")
-    assert "guarded, slack by error" in trade
+    assert "guarded, fairness 1 (default)" in trade
     assert " *" in trade
 
 

@@ -1,6 +1,7 @@
 """Plans, explanations, questions and exports on a queue whose answers are known."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -173,9 +174,9 @@ def test_bound_knows_gangs_that_cannot_run_side_by_side() -> None:
 
 
 def test_a_running_gang_is_not_stopped_for_a_small_job_that_can_wait() -> None:
-    queue = [job("runs", 7200, gpus=8, done=1200), job("small", 14_400)]
-    made = make_plan(queue, Cluster(gpus=8), estimator="oracle", start_seconds=4800)
-    assert made.fates["runs"].start_seconds == 4800
+    queue = [replace(job("runs", 7200, gpus=8, done=1200), started_seconds=3600.0), job("small", 14_400)]
+    made = make_plan(queue, Cluster(gpus=8), start_seconds=4800)
+    assert made.fates["runs"].start_seconds == 3600
     assert made.fates["runs"].finish_seconds == 4800 + 6000
     assert made.metrics.gap < 0.01
     assert made.fates["runs"].num_pieces == 1
@@ -189,12 +190,15 @@ def test_metrics_per_user(plan: Plan) -> None:
     assert ann.worst_rho == pytest.approx(300 / (300 * 1.5))
 
 
-def test_frontier_runs_from_shortest_to_longest_first() -> None:
-    queue = [job(str(index), 100.0 * rounds) for index, rounds in enumerate((1, 1, 2, 3, 5, 8, 13, 21))]
-    points = {p.name: p for p in frontier(queue, CLUSTER, policies=("srtf", "longest_first"))}
-    assert points["guarded, slack -inf"].metrics == points["srtf"].metrics
-    assert points["guarded, slack 1"].metrics == points["longest_first"].metrics
-    assert points["srtf"].metrics.jct_mean_seconds == min(p.metrics.jct_mean_seconds for p in points.values())
+def test_frontier_runs_from_completion_time_to_fairness() -> None:
+    queue = [job(str(i), 400.0 + 900 * (i % 5), arrival=200.0 * i, gpus=1 + i % 2) for i in range(60)]
+    points = {p.name: p for p in frontier(queue, CLUSTER, policies=("srtf", "longest_first"), fairness=(0, 1, 8))}
+    assert list(points) == [
+        "guarded, fairness 0", "guarded, fairness 1 (default)", "guarded, fairness 8", "srtf", "longest_first",
+    ]  # fmt: skip
+    quick, fair = points["guarded, fairness 0"].metrics, points["guarded, fairness 8"].metrics
+    assert quick.jct_mean_seconds < fair.jct_mean_seconds
+    assert quick.worst_rho_themis > fair.worst_rho_themis
     assert any(p.undominated for p in points.values())
     assert not all(p.undominated for p in points.values())
 

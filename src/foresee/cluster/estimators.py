@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from statistics import NormalDist, median
+from statistics import NormalDist
 
 from foresee.cluster.job import Job, Regime
 from foresee.errors import PlanError
@@ -23,8 +23,9 @@ from foresee.errors import PlanError
 LEAST_SECONDS = 1.0
 ASSUMED_ERROR = 0.05
 """Spread of log errors taken for granted until jobs have finished."""
-MEDIAN_TO_SIGMA = 1.4826
-"""Standard deviation of a normal variable / median of its absolute value."""
+KEPT_WITHIN = 0.8
+KEPT_WITHIN_SIGMAS = 1.2816
+"""The spread is read off the error that this share of jobs keeps within: so many standard deviations of a normal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +114,7 @@ class ErrorRecord:
     ASSUMED_JOBS = 10
 
     def __init__(self, assumed_spread: float) -> None:
-        self._deviations = [assumed_spread / MEDIAN_TO_SIGMA] * self.ASSUMED_JOBS
+        self._deviations = [assumed_spread * KEPT_WITHIN_SIGMAS] * self.ASSUMED_JOBS
 
     def add(self, estimated_seconds: float, true_seconds: float) -> None:
         if estimated_seconds > 0 and true_seconds > 0:
@@ -121,8 +122,12 @@ class ErrorRecord:
 
     @property
     def spread(self) -> float:
-        """Standard deviation of log(true / estimated), by the median so that a few wild jobs do not rule."""
-        return MEDIAN_TO_SIGMA * median(self._deviations)
+        """Standard deviation of log(true / estimated), by the error that four jobs in five keep within.
+
+        The median would be blind where most jobs keep one speed and are estimated exactly, and the mean is ruled by a
+        few wild ones.
+        """
+        return self._deviations[int(KEPT_WITHIN * len(self._deviations))] / KEPT_WITHIN_SIGMAS
 
 
 DEFAULT_ESTIMATOR = "regimes"
@@ -146,13 +151,13 @@ def with_error(estimator: Estimator, *, sigma: float, seed: int) -> Estimator:
 
     def estimate(job: Job, progress: Progress) -> float:
         if job.id not in factors:
-            factors[job.id] = math.exp(sigma * _normal(f"{seed}:{job.id}"))
+            factors[job.id] = math.exp(sigma * normal_of(f"{seed}:{job.id}"))
         return max(LEAST_SECONDS, factors[job.id] * estimator(job, progress))
 
     return estimate
 
 
-def _normal(key: str) -> float:
+def normal_of(key: str) -> float:
     """A standard normal number that depends on the key alone, so jobs keep their error whatever else is simulated."""
     digest = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
     return NormalDist().inv_cdf((digest + 0.5) / 2**64)

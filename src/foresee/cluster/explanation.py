@@ -18,7 +18,8 @@ NAMED_MAX = 3
 
 def explain(plan: Plan, id: str) -> str:
     fate = plan.fate(id)
-    return " ".join([_timing(fate), _waiting(plan, fate), _pieces(fate), _fairness(plan, fate), _room(plan, fate)])
+    parts = [_timing(fate), _waiting(plan, fate), _reason(plan, fate), _pieces(fate), _fairness(plan, fate)]
+    return " ".join(filter(None, [*parts, _room(plan, fate)]))
 
 
 def _timing(fate: Fate) -> str:
@@ -54,6 +55,23 @@ def _waiting(plan: Plan, fate: Fate) -> str:
         f"with less work than it, {len(ahead) - shorter} with more; {len(sooner)} of them end before it. "
         f"Most of that GPU time goes to {', '.join(named)}."
     )
+
+
+def _reason(plan: Plan, fate: Fate) -> str:
+    """Why it runs when it first does, and why others ran before, in the words of the policy that has any."""
+    if fate.is_running:
+        return ""
+    first = next((round for round in plan.run.rounds if fate.job.id in round.ids), None)
+    if first is None or not first.reasons:
+        return ""
+    held = Counter(
+        reason
+        for round in plan.run.rounds
+        if fate.job.arrival_seconds <= round.start_seconds < fate.start_seconds
+        for reason in round.reasons.values()
+    )
+    why = f"It starts because {first.reasons[fate.job.id]}."
+    return f"{why} Of those it waits for most ran because, for each, {held.most_common(1)[0][0]}." if held else why
 
 
 def _pieces(fate: Fate) -> str:

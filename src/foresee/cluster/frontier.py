@@ -1,13 +1,12 @@
 """The trade between completion time, makespan and fairness, before anyone chooses.
 
-In: jobs and a cluster. Out: one point per slack of the guarded policy, from shortest first to longest first, and one
-per policy.
+In: jobs and a cluster. Out: one point per fairness of the guarded policy, from completion time alone to lateness above
+all, and one per policy.
 Never: recommend; `undominated` only says which points nobody beats in every respect.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,10 +14,10 @@ from foresee.cluster.estimators import DEFAULT_ESTIMATOR, assumed_error, estimat
 from foresee.cluster.job import Cluster, Job
 from foresee.cluster.metrics import Metrics, measure
 from foresee.cluster.policies import policy_named
-from foresee.cluster.policies.guarded import guarded
+from foresee.cluster.policies.guarded import DEFAULT_FAIRNESS, Guarded
 from foresee.cluster.simulation import Order, simulate
 
-SLACKS = (-math.inf, 0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
+FAIRNESS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,14 +33,13 @@ def frontier(
     cluster: Cluster,
     *,
     policies: Sequence[str] = (),
-    slacks: Sequence[float] = SLACKS,
+    fairness: Sequence[float] = FAIRNESS,
     estimator: str = DEFAULT_ESTIMATOR,
     start_seconds: float = 0.0,
     on_point: Callable[[str], None] | None = None,
 ) -> list[Point]:
     jobs = tuple(jobs)
-    orders: dict[str, Order] = {"guarded, slack by error": guarded(cluster)}
-    orders |= {f"guarded, slack {slack:g}": guarded(cluster, slack) for slack in slacks}
+    orders: dict[str, Order] = {_name(value): Guarded(cluster, fairness=value) for value in fairness}
     orders |= {name: policy_named(name)(cluster) for name in policies}
     points = []
     for name, order in orders.items():
@@ -57,6 +55,10 @@ def frontier(
         )
         points.append(Point(name=name, metrics=measure(run)))
     return [Point(name=p.name, metrics=p.metrics, undominated=not _beaten(p, points)) for p in points]
+
+
+def _name(fairness: float) -> str:
+    return f"guarded, fairness {fairness:g}{' (default)' * (fairness == DEFAULT_FAIRNESS)}"
 
 
 def _beaten(point: Point, points: Sequence[Point]) -> bool:

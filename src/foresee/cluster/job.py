@@ -57,6 +57,11 @@ class Job:
         return math.fsum(regime.num_units for regime in self.regimes)
 
     @property
+    def changes_speed(self) -> bool:
+        """It has more than one mode, which its owner knows; for how long it stays in each nobody need know."""
+        return len(self.regimes) > 1
+
+    @property
     def exclusive_seconds(self) -> float:
         """Run time alone on the cluster, by the job's own description."""
         return sum(regime.seconds for regime in self.regimes)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from foresee.base.extras import OptionalModule
 from foresee.cluster.durations import in_words
 from foresee.cluster.metrics import UNFAIR_ABOVE, Metrics, measure, rho_static, rho_themis
+from foresee.cluster.plan import Plan
 from foresee.cluster.simulation import Outcome, Run
+from foresee.cluster.tables import TIMES, time_cells
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -49,7 +51,7 @@ matchMedia('(prefers-color-scheme: dark)').addEventListener('change', paint); pa
 """
 
 
-def page(title: str, runs: Mapping[str, Run]) -> str:
+def page(title: str, runs: Mapping[str, Run], plan: Plan | None = None) -> str:
     first = next(iter(runs))
     charts = [
         ("Who runs when", f"{first}. Colour is the size of the gang, grey is waiting.", _gantt(runs[first])),
@@ -68,7 +70,7 @@ def page(title: str, runs: Mapping[str, Run]) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
         f"<script>{offline.get_plotlyjs()}</script></head><body><h1>{html.escape(title)}</h1>"
-        f"{_table({name: measure(run) for name, run in runs.items()})}{sections}"
+        f"{_table({name: measure(run) for name, run in runs.items()})}{sections}{_predictions(plan)}"
         f"<script>{SCRIPT}</script></body></html>"
     )
 
@@ -101,6 +103,22 @@ def _table(rows: Mapping[str, Metrics]) -> str:
         for name, metrics in rows.items()
     )
     return f"<table><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>{body}</table>"
+
+
+def _predictions(plan: Plan | None) -> str:
+    """When each job of a plan starts and ends, and between what."""
+    if plan is None:
+        return ""
+    head = ("job", "GPUs", *TIMES)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in (f.job.id, str(f.job.gpus), *time_cells(f))) + "</tr>"
+        for f in plan.in_order()
+    )
+    return (
+        "<h2>When each job starts and ends</h2><p>Four times in five what happens lies within; run times are as wrong "
+        "as estimates have been, and jobs keep arriving as they have.</p>"
+        f"<table><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>{rows}</table>"
+    )
 
 
 def _gantt(run: Run) -> go.Figure:

@@ -8,10 +8,11 @@ Never: act on a cluster; exports.py writes the order down for the one who does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from foresee.cluster.estimators import DEFAULT_ESTIMATOR, assumed_error, estimator_named
+from foresee.cluster.intervals import Interval, predict
 from foresee.cluster.job import Cluster, Job
 from foresee.cluster.metrics import Metrics, measure, rho_static, rho_themis
 from foresee.cluster.policies import DEFAULT_POLICY, policy_named
@@ -31,6 +32,8 @@ class Fate:
     """Finish-time fairness under the contention of the whole plan; above 1 is later than an equal share would give."""
     rho_themis: float
     """The same under the contention the job meets while it lives."""
+    interval: Interval | None = None
+    """Between what it starts and ends four times in five, if that was asked for."""
 
     @property
     def num_pieces(self) -> int:
@@ -86,9 +89,17 @@ def make_plan(
     policy: str = DEFAULT_POLICY,
     estimator: str = DEFAULT_ESTIMATOR,
     start_seconds: float = 0.0,
+    intervals: bool = False,
+    error: float | None = None,
+    history: Sequence[Job] = (),
     on_round: Callable[[float, int], None] | None = None,
 ) -> Plan:
-    """Plan all jobs to their end; nothing runs before `start_seconds`."""
+    """Plan all jobs to their end; nothing runs before `start_seconds`.
+
+    With `intervals` also between what each job starts and ends: `error` is the spread of log(true / described run
+    time), `history` jobs that arrived before and of which the like will come.
+    """
+    jobs = tuple(jobs)
     run = simulate(
         jobs,
         cluster,
@@ -100,10 +111,22 @@ def make_plan(
     )
     if not run.outcomes:
         raise PlanError("there is nothing to plan: give at least one job")
-    return Plan(policy=policy, estimator=estimator, run=run, metrics=measure(run), fates=_fates(run))
+    found: dict[str, Interval] = {}
+    if intervals:
+        spread = assumed_error(estimator) if error is None else error
+        found = predict(
+            jobs,
+            cluster,
+            policy_named(policy),
+            estimator=estimator_named(estimator),
+            errors={job.id: spread for job in jobs},
+            start_seconds=start_seconds,
+            history=history,
+        )
+    return Plan(policy=policy, estimator=estimator, run=run, metrics=measure(run), fates=_fates(run, found))
 
 
-def _fates(run: Run) -> dict[str, Fate]:
+def _fates(run: Run, intervals: Mapping[str, Interval]) -> dict[str, Fate]:
     return {
         outcome.job.id: Fate(
             job=outcome.job,
@@ -112,6 +135,7 @@ def _fates(run: Run) -> dict[str, Fate]:
             num_starts=outcome.num_starts,
             rho=contended,
             rho_themis=themis,
+            interval=intervals.get(outcome.job.id),
         )
         for outcome, contended, themis in zip(run.outcomes, rho_static(run), rho_themis(run), strict=True)
     }

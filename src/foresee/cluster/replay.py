@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from foresee.cluster.durations import counted
 from foresee.cluster.estimators import reactive
 from foresee.cluster.job import Cluster, Job, check_jobs
-from foresee.cluster.simulation import Run, Simulator, fill
+from foresee.cluster.placement import fill, place
+from foresee.cluster.simulation import Run, Simulator
 from foresee.errors import PlanError
 
 
@@ -25,7 +26,7 @@ def replay(jobs: Iterable[Job], cluster: Cluster, schedule: Iterable[Sequence[st
             raise PlanError(f"round {index} of the schedule runs job {strangers[0]!r}, not live then: not its jobs?")
         if fill(ids, live, cluster.gpus) != tuple(ids):
             raise PlanError(f"round {index} of the schedule needs more than {cluster.gpus} GPUs: not its cluster?")
-        simulator.run_round(ids)
+        simulator.run_round(place({id: live[id] for id in ids}, simulator.previous, cluster))
     if simulator.advance_to_work():
         left = [entry.id for entry in simulator.live()]
         raise PlanError(

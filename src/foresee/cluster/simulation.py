@@ -8,13 +8,13 @@ Never: wall-clock time, randomness or files; the same input gives the same run, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from foresee.cluster.estimators import ASSUMED_ERROR, ErrorRecord, Estimator, Progress, reactive
 from foresee.cluster.execution import Execution, start_execution
 from foresee.cluster.job import Cluster, Job, check_jobs
-from foresee.cluster.placement import Placement, place, speed_of
+from foresee.cluster.placement import Placement, Seats, choose, speed_of
 from foresee.errors import ConsistencyError
 
 
@@ -34,10 +34,12 @@ class Live:
     """Time since arrival in which it did not run."""
     steps_per_second: float = 1.0
     """Speed as the job itself counts it; only policies that add up throughputs look at it."""
+    seats: Seats = ()
+    """Where it ran in the round before."""
     first_estimate_seconds: float = 0.0
     """Run time left as it was estimated on arrival."""
     estimate_error: float = 0.0
-    """Spread of log(true / estimated run time) over the jobs finished so far: the same for all live jobs."""
+    """Spread of log(true / estimated run time) over the jobs of its kind finished so far."""
 
     @property
     def id(self) -> str:
@@ -59,6 +61,8 @@ class Round:
     ids: tuple[str, ...]
     num_live: int
     placement: Placement = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why each of them runs, where the policy says so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,18 +107,6 @@ class Run:
         return max((outcome.finish_seconds for outcome in self.outcomes), default=0.0)
 
 
-def fill(order: Iterable[str], gpus_of: Mapping[str, int], gpus: int) -> tuple[str, ...]:
-    """Take jobs in order while they fit whole; a gang that does not fit is skipped, the next may still fit."""
-    chosen: list[str] = []
-    for id in order:
-        if gpus_of[id] <= gpus:
-            chosen.append(id)
-            gpus -= gpus_of[id]
-            if gpus == 0:
-                break
-    return tuple(chosen)
-
-
 def simulate(
     jobs: Iterable[Job],
     cluster: Cluster,
@@ -123,26 +115,40 @@ def simulate(
     estimator: Estimator = reactive,
     start_seconds: float = 0.0,
     assumed_error: float = ASSUMED_ERROR,
+    until: Set[str] | None = None,
     on_round: Callable[[float, int], None] | None = None,
 ) -> Run:
     """Run all jobs to their end; nothing runs before `start_seconds`, though jobs may have arrived by then.
 
     Jobs that are running as the plan begins (`started_seconds`) keep their GPUs to their end, whatever the order says.
     `assumed_error` is the spread of log errors policies are told of until jobs have shown theirs;
-    `on_round(now, finished)` is called once a round, for progress bars.
+    `on_round(now, finished)` is called once a round, for progress bars. With `until` it ends when those jobs have.
     """
     simulator = Simulator(check_jobs(jobs, cluster), cluster, estimator, start_seconds, assumed_error)
-    while simulator.advance_to_work():
+    while simulator.advance_to_work() and not simulator.has_finished(until):
         live = simulator.live()
         ids = order(simulator.now, live)
-        gpus_of = {entry.id: entry.gpus for entry in live}
-        if unknown := [id for id in ids if id not in gpus_of]:
-            raise ConsistencyError(f"the order at {simulator.now:g} s names job {unknown[0]!r}, which is not live")
-        keeping = [entry.id for entry in live if entry.job.started_seconds is not None]
-        simulator.run_round(fill(dict.fromkeys([*keeping, *ids]), gpus_of, cluster.gpus))
+        simulator.run_round(_placement(ids, live, simulator, cluster), reason=getattr(order, "reason", None))
         if on_round is not None:
             on_round(simulator.now, len(simulator.outcomes))
     return simulator.result()
+
+
+def _placement(order: Iterable[str], live: Sequence[Live], simulator: Simulator, cluster: Cluster) -> Placement:
+    by_id = {entry.id: entry for entry in live}
+    keeping = [entry.id for entry in live if entry.job.started_seconds is not None]
+    ids = dict.fromkeys([*keeping, *order])
+    if unknown := [id for id in ids if id not in by_id]:
+        raise ConsistencyError(f"the order at {simulator.now:g} s names job {unknown[0]!r}, which is not live")
+    slower = 1 / (1 - cluster.locality_penalty) - 1
+    return choose(
+        ids,
+        {id: by_id[id].gpus for id in ids},
+        simulator.previous,
+        cluster,
+        spread_cost_seconds=lambda id: by_id[id].remaining_seconds * slower,
+        waited_seconds=lambda id: by_id[id].waited_seconds,
+    )
 
 
 @dataclass(slots=True)
@@ -175,15 +181,16 @@ class Simulator:
         self._entries: dict[str, _Entry] = {}
         self._rounds: list[Round] = []
         # Whoever has made progress before the first round is running as it begins; where, nobody said.
-        self._previous: Placement = {job.id: () for job in jobs if job.done_seconds or job.started_seconds is not None}
+        self.previous: Placement = {job.id: () for job in jobs if job.done_seconds or job.started_seconds is not None}
         self._busy_gpu_seconds = 0.0
-        self._errors = ErrorRecord(assumed_error)
+        # Jobs that change their speed and jobs that do not are estimated differently well.
+        self._errors = {changes: ErrorRecord(assumed_error) for changes in (False, True)}
 
     def advance_to_work(self) -> bool:
         """Let arrived jobs join, jumping over idle time; False when all is done."""
         if not self._entries and self._queued and self._queued[-1].arrival_seconds > self.now:
             self.now = self._queued[-1].arrival_seconds
-            self._previous = {}
+            self.previous = {}
         while self._queued and self._queued[-1].arrival_seconds <= self.now:
             self._admit(self._queued.pop())
         return bool(self._entries)
@@ -200,8 +207,8 @@ class Simulator:
         )
 
     def live(self) -> list[Live]:
-        error = self._errors.spread
-        return [self._view(entry, error) for entry in self._entries.values()]
+        spreads = {changes: errors.spread for changes, errors in self._errors.items()}
+        return [self._view(entry, spreads[entry.job.changes_speed]) for entry in self._entries.values()]
 
     def _view(self, entry: _Entry, estimate_error: float) -> Live:
         progress = _progress(entry.execution)
@@ -211,16 +218,17 @@ class Simulator:
             served_seconds=entry.execution.served_seconds,
             units_done=progress.units_done,
             seconds_per_unit=progress.seconds_per_unit,
-            running=entry.job.id in self._previous,
+            running=entry.job.id in self.previous,
             waited_seconds=self.now - entry.job.arrival_seconds - entry.elapsed_seconds,
             steps_per_second=entry.execution.steps_per_second,
+            seats=self.previous.get(entry.job.id, ()),
             first_estimate_seconds=entry.first_estimate_seconds,
             estimate_error=estimate_error,
         )
 
-    def run_round(self, ids: Sequence[str]) -> None:
-        placement = place({id: self._entries[id].job.gpus for id in ids}, self._previous, self._cluster)
-        cost = {id: self._restart_seconds(id) for id in ids}
+    def run_round(self, placement: Placement, reason: Callable[[str], str] | None = None) -> None:
+        ids = tuple(placement)
+        cost = {id: self._restart_seconds(id, placement[id]) for id in ids}
         speed = {id: speed_of(placement[id], self._cluster) for id in ids}
         round_seconds = self._cluster.round_seconds
         finish = {id: self.now + self._entries[id].execution.offer(round_seconds, cost[id], speed[id]) for id in ids}
@@ -230,25 +238,30 @@ class Simulator:
             Round(
                 start_seconds=self.now,
                 end_seconds=end,
-                ids=tuple(ids),
+                ids=ids,
                 num_live=len(self._entries),
                 placement=placement,
+                reasons={id: reason(id) for id in ids} if reason else {},
             )
         )
         for id in ids:
+            self._entries[id].num_starts += not self._goes_on(id, placement[id])
             self._serve(self._entries[id], finish[id], cost[id], speed[id])
         for entry in self._entries.values():
             entry.execution.end_round()
-        self.now, self._previous = end, placement
+        self.now, self.previous = end, placement
 
-    def _restart_seconds(self, id: str) -> float:
+    def _restart_seconds(self, id: str, seats: Seats) -> float:
         # Nobody pays in the very first round: the published simulator has it so, and its schedules must replay.
-        return 0.0 if id in self._previous or not self._rounds else self._cluster.restart_seconds
+        return 0.0 if self._goes_on(id, seats) or not self._rounds else self._cluster.restart_seconds
+
+    def _goes_on(self, id: str, seats: Seats) -> bool:
+        """It ran in the round before, in the same place; of jobs that run as a plan begins nobody knows the place."""
+        return self.previous.get(id) in (seats, ())
 
     def _serve(self, entry: _Entry, finish: float, restart_seconds: float, speed: float) -> None:
         if entry.start_seconds is None:
             entry.start_seconds = self.now
-        entry.num_starts += entry.job.id not in self._previous
         entry.elapsed_seconds += finish - self.now
         useful = entry.execution.serve(finish - self.now, restart_seconds, speed)
         self._busy_gpu_seconds += useful * entry.job.gpus
@@ -258,7 +271,7 @@ class Simulator:
     def _finish(self, entry: _Entry, finish: float) -> None:
         del self._entries[entry.job.id]
         assert entry.start_seconds is not None
-        self._errors.add(entry.first_estimate_seconds, entry.execution.served_seconds)
+        self._errors[entry.job.changes_speed].add(entry.first_estimate_seconds, entry.execution.served_seconds)
         self.outcomes.append(
             Outcome(
                 job=entry.job,
@@ -271,6 +284,9 @@ class Simulator:
                 first_estimate_seconds=entry.first_estimate_seconds,
             )
         )
+
+    def has_finished(self, ids: Set[str] | None) -> bool:
+        return ids is not None and len(self.outcomes) >= len(ids) and ids <= {o.job.id for o in self.outcomes}
 
     def result(self) -> Run:
         by_arrival = sorted(self.outcomes, key=lambda outcome: (outcome.first_round, outcome.job.arrival_seconds))

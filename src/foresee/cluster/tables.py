@@ -23,6 +23,9 @@ METRIC_COLUMNS = (
 )  # fmt: skip
 
 
+TIMES = ("starts", "80 % within", "ends", "80 % within")
+
+
 def _table(title: str, columns: Sequence[str], *, left: int = 1) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold")
     for index, column in enumerate(columns):
@@ -61,7 +64,7 @@ def plan_table(plan: Plan, rows_max: int) -> Table:
     )
     if len(shown) < len(fates):
         title += f" (first {len(shown)} to start; --rows 0 shows all)"
-    columns = ("job", "user", "GPUs", "work", "arrives", "starts", "ends", "waits", "pieces", "ρ", "ρ (Themis)")
+    columns = ("job", "user", "GPUs", "work", "arrives", *TIMES, "waits", "pieces", "ρ", "ρ (Themis)")
     table = _table(title, columns, left=2)
     for fate in shown:
         table.add_row(*_fate_cells(fate))
@@ -70,11 +73,28 @@ def plan_table(plan: Plan, rows_max: int) -> Table:
 
 def _fate_cells(fate: Fate) -> list[str]:
     job = fate.job
-    times = (job.left_seconds, job.arrival_seconds, fate.start_seconds, fate.finish_seconds, fate.wait_seconds)
     return [
-        job.id, job.user, str(job.gpus), *map(in_words, times), str(fate.num_pieces), f"{fate.rho:.2f}",
-        f"{fate.rho_themis:.2f}",
+        job.id, job.user, str(job.gpus), in_words(job.left_seconds), in_words(job.arrival_seconds), *time_cells(fate),
+        in_words(fate.wait_seconds), str(fate.num_pieces), f"{fate.rho:.2f}", f"{fate.rho_themis:.2f}",
     ]  # fmt: skip
+
+
+def time_cells(fate: Fate) -> list[str]:
+    """Start and end as planned, each with the interval that holds four times in five (nothing where there is none)."""
+    start, end, around = in_words(fate.start_seconds), in_words(fate.finish_seconds), fate.interval
+    if around is None:
+        return [start, "", end, ""]
+    return [
+        start,
+        "" if fate.is_running else _from_to(around.start_least, around.start_most),
+        end,
+        _from_to(around.finish_least, around.finish_most),
+    ]
+
+
+def _from_to(least: float, most: float) -> str:
+    first, last = in_words(least), in_words(most)
+    return first if first == last else f"{first} – {last}"
 
 
 def shift_table(title: str, answer: Answer, rows_max: int) -> Table:

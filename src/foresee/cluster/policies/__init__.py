@@ -11,14 +11,14 @@ from functools import partial
 
 from foresee.cluster.job import Cluster
 from foresee.cluster.policies import orders, shares
-from foresee.cluster.policies.allox import allox
-from foresee.cluster.policies.guarded import guarded
+from foresee.cluster.policies.allox import AlloxShares, allox
+from foresee.cluster.policies.guarded import Guarded
 from foresee.cluster.policies.shares import Shares
 from foresee.cluster.policies.shockwave import Shockwave
 from foresee.cluster.policies.themis import Themis
 from foresee.cluster.simulation import Live, Order
-from foresee.cluster.window.highs import solve_highs
-from foresee.errors import PlanError
+from foresee.cluster.window.program import Window
+from foresee.errors import InputError, PlanError
 
 Policy = Callable[[Cluster], Order]
 
@@ -27,6 +27,16 @@ DEFAULT_POLICY = "guarded"
 
 def _plain(order: Callable[[float, Sequence[Live]], list[str]]) -> Policy:
     return lambda cluster: order
+
+
+def _solve_highs(window: Window) -> list[list[int]] | None:
+    try:
+        from foresee.cluster.window.highs import solve_highs  # scipy is an extra
+    except ImportError as error:
+        raise InputError(
+            "shockwave_highs needs scipy, which is not installed: pip install 'foresee[cluster]'"
+        ) from error
+    return solve_highs(window)
 
 
 POLICIES: dict[str, Policy] = {
@@ -43,9 +53,23 @@ POLICIES: dict[str, Policy] = {
     "gandiva_fair": partial(Shares, rule=shares.gandiva_fair),
     "mst": partial(Shares, rule=shares.mst),
     "shockwave": Shockwave,
-    "shockwave_highs": partial(Shockwave, solver=solve_highs),
-    "guarded": guarded,
+    "shockwave_highs": partial(Shockwave, solver=_solve_highs),
+    "guarded": Guarded,
 }
+
+
+HOLD_SECONDS = 1000.0
+
+PUBLISHED: dict[str, Policy] = {
+    "max_min": partial(Shares, rule=shares.max_min, hold_seconds=HOLD_SECONDS),
+    "gandiva_fair": partial(Shares, rule=shares.gandiva_fair, hold_seconds=HOLD_SECONDS),
+    "finish_time_fairness": partial(Shares, rule=shares.finish_time_fairness, hold_seconds=HOLD_SECONDS),
+    "ossp": partial(Shares, rule=shares.ossp, hold_seconds=HOLD_SECONDS),
+    "mst": partial(Shares, rule=shares.mst, hold_seconds=HOLD_SECONDS),
+    "allox": lambda cluster: Shares(cluster, AlloxShares(), hold_seconds=HOLD_SECONDS),
+}
+"""Policies the way Shockwave's artifact ran them: shares are computed at most every 1,000 s, a job that arrives in
+between does not run, and AlloX hands out shares instead of GPUs. Estimates are then `reactive`."""
 
 
 def policy_named(name: str) -> Policy:

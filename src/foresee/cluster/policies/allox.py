@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresee.base.extras import OptionalModule
 from foresee.cluster.job import Cluster
@@ -34,6 +35,27 @@ def allox(cluster: Cluster) -> Order:
         return [entry.id for entry in [*running, *first, *(e for e in waiting if id(e) not in started)]]
 
     return order
+
+
+class AlloxShares:
+    """AlloX as a rule for shares, the way Shockwave's artifact compares with it.
+
+    A job the matching starts gets the share 1 / GPUs of its gang and keeps it; only one-GPU jobs, whose share is
+    whole, count as placed, so gangs take part in every matching and a placed job counts as one GPU.
+    """
+
+    def __init__(self) -> None:
+        self._shares: dict[str, float] = {}
+
+    def __call__(self, now: float, live: Sequence[Live], gpus: int) -> NDArray[np.float64]:
+        self._shares = {entry.id: self._shares.get(entry.id, 0.0) for entry in live}
+        waiting = [entry for entry in live if self._shares[entry.id] != 1.0]
+        free = gpus - (len(live) - len(waiting))
+        waiting.sort(key=lambda entry: entry.job.arrival_seconds)
+        invited = waiting[: max(int(OLDEST_SHARE * len(waiting)), free)]
+        for entry in _starters(invited, free) if invited and free else []:
+            self._shares[entry.id] = 1.0 / entry.gpus
+        return np.array(list(self._shares.values()))
 
 
 def _starters(waiting: Sequence[Live], num_gpus: int) -> list[Live]:

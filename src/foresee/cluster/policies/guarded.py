@@ -1,11 +1,12 @@
-"""Shortest remaining time first, except for jobs that could no longer finish in time for the attainable makespan.
+"""Shortest first, by what is believed and by how late a job is; two guards for those whom that would wrong.
 
-In: live jobs with estimated run times. Out: an order.
-D = (1 − slack) · max(longest run time left, all GPU work left / GPUs) is the makespan to be reached from now; a job
-whose run time left reaches D within a round has no laxity and goes first, least laxity first. Everybody else goes
-shortest first. The slack is not chosen: one job in twenty outruns its estimate by more than exp(1.645 σ), σ the
-spread of the estimator's log errors over the jobs finished so far, so slack = 1 − exp(−1.645 σ). A slack of −∞ is
-plain SRTF, of 1 longest first.
+In: live jobs. Out: an order, and for each job the reason of its place.
+A job's rank is the least run time it likely has left, divided by its lateness (completion time if it ran from now on,
+over its run time) to the power `fairness`: at 0 only length counts, the larger the more being late does. Before that
+order go, first, jobs that are ten times late, the latest first, so nobody waits for ever; then those whose rank is
+below two rounds, because waiting costs them most and serving them little; then jobs without laxity: those that,
+by the most they likely have left, can only just still end by the attainable makespan. A running job keeps its place
+unless others are clearly ahead of it, so restarts are bounded by what they win.
 Never: hold back a job that fits.
 """
 
@@ -13,47 +14,90 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from foresee.cluster.beliefs import Belief, believe, never_certain
 from foresee.cluster.bounds import Work, end_bound
 from foresee.cluster.job import Cluster
-from foresee.cluster.simulation import Live, Order
+from foresee.cluster.placement import speed_of
+from foresee.cluster.simulation import Live
 
-QUANTILE_95 = 1.645
+DEFAULT_FAIRNESS = 1.0
+HELD_BACK = 0.03
+"""Part of the attainable makespan kept for restarts and for gangs that do not fit side by side."""
+SHORT_ROUNDS = 2.0
+STARVED_LATENESS = 10.0
+"""From here on the latest goes first, whatever its length: gangs would else wait for a gap that never opens."""
+RANK_TO_YIELD = 0.8
+"""A running job gives way to one whose rank is less than this part of its own."""
 RESTARTS_TO_YIELD = 10.0
-"""A running job keeps its place against others without laxity until they are this many restarts more urgent: two jobs
-that both cannot wait would otherwise take turns every round, and a restart should cost a tenth of what it buys."""
+"""... and, without laxity, to one that is this many restarts more urgent: two jobs that both cannot wait would
+otherwise take turns every round, and a restart should cost a tenth of what it buys."""
+
+ENDING = "it ends within the round"
+STARVED = "it has waited ten times its run time"
+SHORT = "it likely ends within two rounds, or is so late that it counts as one that does"
+NO_LAXITY = "it could not wait and still end by the attainable makespan"
+RANKED = "it is the shortest for how late it is"
 
 
-def slack_from_error(sigma: float) -> float:
-    """Share of the attainable makespan kept in hand so that 95 % of jobs finish in it despite their estimates."""
-    return 1.0 - math.exp(-QUANTILE_95 * sigma)
+@dataclass
+class Guarded:
+    cluster: Cluster
+    fairness: float = DEFAULT_FAIRNESS
+    """Between completion time (0) and fairness (the larger)."""
+    guard_makespan: bool = True
+    _reasons: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, now: float, live: Sequence[Live]) -> list[str]:
+        beliefs = [self._belief(entry) for entry in live]
+        attainable = attainable_seconds(live, beliefs, self.cluster.gpus)
+        goal = (1.0 - HELD_BACK) * attainable if self.guard_makespan else math.inf
+        placed = [
+            (*self._place(now, entry, belief, goal), entry.id) for entry, belief in zip(live, beliefs, strict=True)
+        ]
+        self._reasons = {id: reason for _, _, reason, id in placed}
+        return [id for _, _, _, id in sorted(placed, key=lambda place: place[:2])]
+
+    def reason(self, id: str) -> str:
+        """Why the job had the place it had in the last order."""
+        return self._reasons[id]
+
+    def _belief(self, entry: Live) -> Belief:
+        belief = never_certain(believe(entry))
+        return Belief(belief.seconds / speed_of(entry.seats, self.cluster), belief.spread)
+
+    def _place(self, now: float, entry: Live, belief: Belief, goal: float) -> tuple[int, float, str]:
+        """(class, rank within it, reason), the smallest first."""
+        cluster = self.cluster
+        if entry.running and cluster.restart_seconds and belief.seconds <= cluster.round_seconds:
+            return 0, -math.inf, ENDING  # stopping it would win less than a round and cost a restart
+        lateness = self._lateness(now, entry, belief)
+        if lateness > STARVED_LATENESS:
+            return 0, -lateness, STARVED
+        rank = self._rank(entry, belief, lateness)
+        if rank <= SHORT_ROUNDS * cluster.round_seconds:
+            return 0, rank, SHORT
+        laxity = goal - belief.likely_most - RESTARTS_TO_YIELD * cluster.restart_seconds * entry.running
+        if laxity <= cluster.round_seconds:
+            return 1, laxity, NO_LAXITY
+        return 2, rank, RANKED
+
+    def _lateness(self, now: float, entry: Live, belief: Belief) -> float:
+        left = belief.likely_least
+        return entry.job.weight * (now - entry.job.arrival_seconds + left) / (entry.served_seconds + left)
+
+    def _rank(self, entry: Live, belief: Belief, lateness: float) -> float:
+        keeps = RANK_TO_YIELD if entry.running and self.cluster.restart_seconds else 1.0
+        return float(keeps * belief.likely_least / lateness**self.fairness)
 
 
-def guarded(cluster: Cluster, slack: float | None = None) -> Order:
-    """`slack` None follows the estimator's error; a number fixes it."""
+def attainable_seconds(live: Sequence[Live], beliefs: Sequence[Belief], gpus: int) -> float:
+    """From now: no plan for these jobs ends sooner, by what is believed.
 
-    def order(now: float, live: Sequence[Live]) -> list[str]:
-        used = slack_from_error(live[0].estimate_error) if slack is None else slack
-        goal = attainable_seconds(live, cluster.gpus) * (1.0 - used) if used > -math.inf else math.inf
-        return [entry.id for entry in sorted(live, key=lambda entry: _urgency(entry, goal, cluster))]
-
-    return order
-
-
-def attainable_seconds(live: Sequence[Live], gpus: int) -> float:
-    """From now: no plan for these jobs ends sooner, by the estimates."""
-    return end_bound([Work(0.0, entry.gpus, entry.remaining_seconds) for entry in live], gpus)
-
-
-def laxity_seconds(entry: Live, goal_seconds: float) -> float:
-    """How long the job can wait and still finish at the goal."""
-    return goal_seconds - entry.remaining_seconds
-
-
-def _urgency(entry: Live, goal_seconds: float, cluster: Cluster) -> tuple[bool, float]:
-    ends_now = entry.running and entry.remaining_seconds <= cluster.round_seconds
-    if ends_now and cluster.restart_seconds and goal_seconds < math.inf:
-        return False, -math.inf  # stopping it would win less than a round and cost a restart
-    laxity = laxity_seconds(entry, goal_seconds) - RESTARTS_TO_YIELD * cluster.restart_seconds * entry.running
-    has_laxity = laxity > cluster.round_seconds
-    return has_laxity, entry.remaining_seconds if has_laxity else laxity
+    The longest of many uncertain run times is most likely one that is believed too long, so a single job counts with
+    the least it likely has; over all the work together such errors even out.
+    """
+    least = [Work(0.0, entry.gpus, belief.likely_least) for entry, belief in zip(live, beliefs, strict=True)]
+    area = sum(entry.gpus * belief.seconds for entry, belief in zip(live, beliefs, strict=True)) / gpus
+    return max(end_bound(least, gpus), area)
