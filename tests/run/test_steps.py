@@ -23,7 +23,7 @@ def trained(log: ClickLog, planner: str) -> list[bytes]:
     run = foresee.steps(log, tables, batch_size=16, cache_rows=200, planner=planner)
     assert run.header.planner == planner
     for step in run:
-        (step.embeddings**2).sum().backward()
+        (step.embeddings**2).sum().backward()  # type: ignore[no-untyped-call]
         step.update()
     rows = Rows.empty(log.num_rows, tables.layout)
     tables.store.read(np.arange(log.num_rows), rows)
@@ -43,7 +43,7 @@ def test_the_former_name_of_a_span_still_counts(log: ClickLog, tmp_path: Path) -
     tables = foresee.Tables.in_memory(log, dim=4, optimizer=foresee.SGD(lr=0.1))
     run = foresee.steps(log, tables, batch_size=16, cache_rows=200, record=tmp_path)
     for step in run:
-        (step.embeddings**2).sum().backward()
+        (step.embeddings**2).sum().backward()  # type: ignore[no-untyped-call]
         with pytest.warns(DeprecationWarning, match="step.lap is now called step.span"):
             step.lap("former words of a step")
         step.update()
