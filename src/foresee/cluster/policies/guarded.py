@@ -89,7 +89,7 @@ class Guarded:
 
     def _rank(self, entry: Live, belief: Belief, lateness: float) -> float:
         keeps = RANK_TO_YIELD if entry.running and self.cluster.restart_seconds else 1.0
-        return keeps * belief.likely_least / lateness**self.fairness
+        return float(keeps * belief.likely_least / lateness**self.fairness)
 
 
 def attainable_seconds(live: Sequence[Live], beliefs: Sequence[Belief], gpus: int) -> float:
