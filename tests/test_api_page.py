@@ -52,7 +52,7 @@ def callables() -> Iterator[tuple[str, Callable[..., Any], str]]:
             ):
                 function = getattr(kind, method)
                 yield f"{name}.{method}", function, inspect.getdoc(function) or ""
-    for name in set(foresee.__all__) - TOLD_IN_PROSE:
+    for name in sorted(set(foresee.__all__) - TOLD_IN_PROSE):
         if inspect.isfunction(function := getattr(foresee, name)):
             yield name, function, inspect.getdoc(function) or ""
     for function in (foresee.checkpoint.save, foresee.checkpoint.load):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from foresee.data.tiny import tiny
+from foresee.data.synthetic import tiny
 from training_runs import everything, small_run, train_quietly
 
 import foresee

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foresee.data.tiny import tiny
+from foresee.data.synthetic import tiny
 from training_runs import everything, small_run, train_quietly
 
 import foresee
