@@ -29,8 +29,7 @@ import numpy as np
 from foresee.errors import ForeseeError
 from foresee.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, Watchdog, ask_once
 from foresee.rpc.failures import BusyError
-from foresee.store.contract import Layout, Rows, Table
-from foresee.store.layouts import write_layout
+from foresee.store.contract import Layout, Rows, Table, write_layout
 from foresee.store.remote import RemoteStore, protocol
 from foresee.store.remote.link import Exchange, open_exchange
 from foresee.store.remote.opening import ask_status

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from cluster_traces import Named
-from foresee.cluster.beliefs import Belief, believe
 from foresee.cluster.estimators import Estimator, oracle, regimes, with_error
 from foresee.cluster.formats.shockwave import Trace
-from foresee.cluster.intervals import predict
 from foresee.cluster.job import Job, work_of_seconds
 from foresee.cluster.metrics import Metrics, measure
+from foresee.cluster.plan import predict
 from foresee.cluster.policies import DEFAULT_POLICY, POLICIES
+from foresee.cluster.policies.guarded import Belief, believe
 from foresee.cluster.simulation import Live, simulate
 
 ERRORS: dict[str, Callable[[int], Estimator]] = {

@@ -36,8 +36,7 @@ from foresee.data import ClickLog, synthetic
 from foresee.engine.step import Step
 from foresee.run.build import build_model, open_log, open_tables, plan_header, train_stream
 from foresee.run.build import make_run as make_steps
-from foresee.run.callbacks import SaveCheckpoint
-from foresee.run.checkpoint_interval import COST_SHARE, SECONDS_MIN
+from foresee.run.callbacks import COST_SHARE, SECONDS_MIN, SaveCheckpoint
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import DenseHalf
 from foresee.run.group import Alone

@@ -30,8 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Int64
-from foresee.store.contract import Layout, Rows, Store, Table
-from foresee.store.layouts import write_layout
+from foresee.store.contract import Layout, Rows, Store, Table, write_layout
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
 

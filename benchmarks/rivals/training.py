@@ -20,7 +20,7 @@ from foresee.data import Batch
 from foresee.engine.tables import layout_for
 from foresee.models import DLRM, DeepFM
 from foresee.run.metrics import MetricsAccumulator
-from foresee.store.initial import initial_values
+from foresee.store.kernels import initial_values
 from rivals.case import Case
 
 

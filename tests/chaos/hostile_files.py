@@ -35,9 +35,8 @@ from foresee.run.run_file import load_run, make_run
 from foresee.run.serving.export import export
 from foresee.run.serving.exported import load_exported
 from foresee.run.training import train
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Layout, Rows, Table, read_layout, write_layout
 from foresee.store.disk import DiskStore, open_table
-from foresee.store.layouts import read_layout, write_layout
 from foresee.store.server.shard import Share, disk_shard
 
 Target = Callable[[Rng], None]

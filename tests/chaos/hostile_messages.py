@@ -22,8 +22,7 @@ from foresee.errors import StoreError
 from foresee.plan.record import Header
 from foresee.planner_service import client as planner_protocol
 from foresee.rpc import failures
-from foresee.store.contract import Layout, Rows, Table
-from foresee.store.layouts import layout_to_dict
+from foresee.store.contract import Layout, Rows, Table, layout_to_dict
 from foresee.store.remote import protocol
 from foresee.store.remote.opening import check_agreement
 from foresee.store.server import requests

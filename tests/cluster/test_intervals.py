@@ -8,12 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from foresee.cluster.commands import app
-from foresee.cluster.explanation import explain
 from foresee.cluster.generator import STUDIES, generate
-from foresee.cluster.intervals import COVERAGE
 from foresee.cluster.job import Cluster, Job, work_of_seconds
-from foresee.cluster.plan import make_plan
+from foresee.cluster.plan import COVERAGE, make_plan
 from foresee.cluster.policies.guarded import NO_LAXITY, RANKED, SHORT
+from foresee.cluster.questions import explain
 from foresee.errors import PlanError
 
 CLUSTER = Cluster(gpus=2)

@@ -7,15 +7,12 @@ import pytest
 import yaml
 
 from foresee.cluster.analysis import analyse
-from foresee.cluster.durations import in_words
-from foresee.cluster.explanation import explain
 from foresee.cluster.exports import export
 from foresee.cluster.formats import JobRecord
-from foresee.cluster.frontier import frontier
-from foresee.cluster.job import Cluster, Job, Regime, work_of_seconds
+from foresee.cluster.job import Cluster, Job, Regime, in_words, work_of_seconds
 from foresee.cluster.metrics import makespan_bound, measure_by
 from foresee.cluster.plan import Plan, make_plan
-from foresee.cluster.questions import admit, what_if
+from foresee.cluster.questions import admit, explain, frontier, what_if
 from foresee.errors import PlanError
 
 CLUSTER = Cluster(gpus=2, round_seconds=100.0, restart_seconds=0.0)

@@ -9,14 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foresee.cluster.beliefs import believe, never_certain
 from foresee.cluster.estimators import ASSUMED_ERROR, oracle, reactive, regimes
 from foresee.cluster.formats.shockwave import Trace
 from foresee.cluster.job import Cluster, Job, work_of_seconds
 from foresee.cluster.metrics import measure
 from foresee.cluster.policies import POLICIES, PUBLISHED, policy_named, shares
 from foresee.cluster.policies.allox import allox
-from foresee.cluster.policies.guarded import NO_LAXITY, RANKED, SHORT, Guarded, attainable_seconds
+from foresee.cluster.policies.guarded import (
+    NO_LAXITY,
+    RANKED,
+    SHORT,
+    Guarded,
+    attainable_seconds,
+    believe,
+    never_certain,
+)
 from foresee.cluster.policies.orders import fifo, las, longest_first, srsf, srtf
 from foresee.cluster.policies.published_profiles import PublishedProfiles
 from foresee.cluster.policies.shares import Shares

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from foresee.cluster.explanation import explain
 from foresee.cluster.exports import export
 from foresee.cluster.formats import JobFile, read_jobs
 from foresee.cluster.job import Cluster
 from foresee.cluster.plan import make_plan
+from foresee.cluster.questions import explain
 from foresee.errors import DataError, PlanError
 
 HEADER = "JobID|User|Partition|State|Submit|Start|Elapsed|Timelimit|NNodes|ReqTRES\n"

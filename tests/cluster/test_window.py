@@ -10,7 +10,7 @@ from foresee.cluster.formats.shockwave import Trace
 from foresee.cluster.policies.shockwave import Shockwave
 from foresee.cluster.simulation import simulate
 from foresee.cluster.window import greedy, highs
-from foresee.cluster.window.program import Window
+from foresee.cluster.window.highs import Window
 
 
 @st.composite

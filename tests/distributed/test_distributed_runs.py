@@ -17,7 +17,7 @@ from warm_commands import Command, Commands, wait_until
 from foresee.run.build import open_log, table_layout
 from foresee.run.run_file import load_run
 from foresee.run.run_folder import open_run
-from foresee.store.layouts import write_layout
+from foresee.store.contract import write_layout
 
 NUM_STEPS = 25
 

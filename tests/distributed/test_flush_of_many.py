@@ -17,7 +17,7 @@ from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import Tables, layout_for
 from foresee.store.contract import Rows
 from foresee.store.memory import MemoryStore
-from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
+from foresee.testing.delays import Meeting, SharedStore, ThreadMesh
 
 NUM_WORKERS = 3
 

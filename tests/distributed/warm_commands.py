@@ -209,7 +209,7 @@ def _warm_up() -> None:
     from foresee.store.memory import MemoryStore
     from foresee.store.remote.shards import scatter, split
     from foresee.store.server.shard import Share, disk_shard
-    from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
+    from foresee.testing.delays import Meeting, SharedStore, ThreadMesh
 
     parts = ("launch.launcher", "launch.planner_process", "run.worker", "run.ending", "store.server.process")
     for name in (*parts, "run.evaluation", "run.serving.export"):

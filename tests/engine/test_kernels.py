@@ -29,7 +29,7 @@ from foresee.engine.kernels import (
     update_rows,
     zeroed_rows,
 )
-from foresee.engine.kernels import threads as threads_module
+from foresee.engine.kernels import check as threads_module
 from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
 from foresee.errors import UsageError
 from foresee.store.contract import Rows

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from foresee.data.synthetic import tiny
 from training_runs import everything, small_run, train_quietly
 
 import foresee
+from foresee.data.synthetic import tiny
 from foresee.engine import optimizers, torch_kernels
 from foresee.engine.kernels import order_lookups, update_rows
 from foresee.engine.kernels.steps import step_of

@@ -22,7 +22,7 @@ from foresee.engine.tables import Tables, layout_for
 from foresee.engine.torch_cache import TorchCache
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.memory import MemoryStore
-from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
+from foresee.testing.delays import Meeting, SharedStore, ThreadMesh
 
 WIDTH = 5
 BATCH_SIZE = 24

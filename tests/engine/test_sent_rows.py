@@ -25,7 +25,7 @@ from foresee.engine.tables import Tables, layout_for
 from foresee.errors import StoreError
 from foresee.store.contract import Rows
 from foresee.store.memory import MemoryStore
-from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
+from foresee.testing.delays import Meeting, SharedStore, ThreadMesh
 
 NUM_WORKERS = 2
 A_MOMENT, LONG = 0.1, 20.0

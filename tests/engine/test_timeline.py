@@ -28,7 +28,7 @@ from foresee.engine.tables import Tables
 from foresee.run.config import ReportConfig
 from foresee.run.steps import lookahead
 from foresee.store.memory import MemoryStore
-from foresee.testing.thread_mesh import Meeting, SharedStore, ThreadMesh
+from foresee.testing.delays import Meeting, SharedStore, ThreadMesh
 from whole_run import Dots, train, train_step
 
 

@@ -19,8 +19,7 @@ from foresee.errors import ConfigError, ForeseeError
 from foresee.planner_service.server import PlannerServer
 from foresee.rpc.endpoint import Endpoint
 from foresee.rpc.security import Security, check_address, location, read_token
-from foresee.store.contract import Layout, Rows, Table
-from foresee.store.layouts import write_layout
+from foresee.store.contract import Layout, Rows, Table, write_layout
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import ask_status
 from foresee.store.server import EmbeddingServer, Share, memory_shard

@@ -26,7 +26,7 @@ WAITS_WITH_A_REASON = {
     "run/evaluation.py": "the result of a sum, no wait",
     "analysis/explanation/following.py": "transfers of two steps, as the plan has them",
     "launch/fork_server.py": "a process whose input was closed, or that was killed",
-    "engine/kernels/threads.py": "the work of one kernel, which computes and never waits",
+    "engine/kernels/check.py": "the work of one kernel, which computes and never waits",
     "engine/loop.py": "the start of the pipeline, which opens nothing that waits without a deadline",
     "run/progress.py": "the result of a sum, no wait",
     "run/metrics.py": "the result of a sum, no wait",
@@ -34,7 +34,7 @@ WAITS_WITH_A_REASON = {
     "engine/exchange/peers.py": "a collective, which has torch's timeout",
     "engine/pipeline.py": "woken by threads that use a store whose every wait has a deadline, and by whoever closes",
     "planner_service/server.py": "woken by workers; whoever asks has a deadline, and close ends the thread",
-    "engine/exchange/step_sync.py": "a collective, which has torch's timeout",
+    "engine/exchange/dense.py": "a collective, which has torch's timeout",
     "engine/planned_step.py": "as many batches as the window has",
     "plan/lookahead.py": "as many batches as the window has",
     "plan/workers/ownership.py": "as many batches as the window has",
@@ -46,7 +46,7 @@ WAITS_WITH_A_REASON = {
     "testing/simulation/trainer.py": "one thread, simulated: nobody waits, and steps in hand are bounded by the plan",
     "testing/commit_suites.py": "a thread of a test, which has a timeout of its own",
     "testing/store_suite.py": "a thread of a test, which has a timeout of its own",
-    "testing/thread_mesh.py": "threads of a test, which has a timeout of its own",
+    "testing/delays.py": "threads of a test, which has a timeout of its own",
 }
 """Files that wait without a number, and why each of them ends: others must have one."""
 

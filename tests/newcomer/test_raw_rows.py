@@ -25,9 +25,8 @@ from command_line import foresee
 from foresee.data.columns import Categorical, Columns, Dense
 from foresee.data.formats.csv import Csv
 from foresee.data.formats.parquet import Parquet
-from foresee.data.options import PrepareOptions
 from foresee.data.prepare import prepare
-from foresee.data.source import Source
+from foresee.data.source import PrepareOptions, Source
 from foresee.run.metrics import measure
 from foresee.run.serving.exported import Exported, load_exported
 

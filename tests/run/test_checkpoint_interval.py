@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foresee.run.checkpoint_interval import COST_SHARE, SECONDS_MIN, CheckpointInterval
+from foresee.run.callbacks import COST_SHARE, SECONDS_MIN, CheckpointInterval
 
 
 class Clock:

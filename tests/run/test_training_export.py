@@ -17,8 +17,8 @@ from training_runs import small_run, train_quietly
 from foresee.data import ClickLog, tiny
 from foresee.data.columns import Categorical, Columns, Dense
 from foresee.data.formats.csv import Csv
-from foresee.data.options import PrepareOptions
 from foresee.data.prepare import prepare
+from foresee.data.source import PrepareOptions
 from foresee.engine.planned_step import Pooling
 from foresee.errors import ConfigError, DataError, StoreError
 from foresee.run.config import RunConfig

@@ -19,8 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from foresee.store.contract import Layout
-from foresee.store.layouts import layout_from_dict, layout_to_dict
+from foresee.store.contract import Layout, layout_from_dict, layout_to_dict
 from foresee.store.remote import RemoteStore
 
 WAIT_SECONDS = 30.0

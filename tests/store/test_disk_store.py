@@ -15,7 +15,7 @@ from hypothesis import settings
 from foresee.errors import StoreError
 from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.disk import DiskStore, open_table
-from foresee.store.initial import initial_values
+from foresee.store.kernels import initial_values
 from foresee.testing import TwoPhaseStoreSuite
 from foresee.testing.fake_disk import FakeDisk
 from foresee.testing.store_suite import (

@@ -13,8 +13,8 @@ from foresee.errors import StoreError
 from foresee.store.contract import GuardedStore, Layout, Store, Table, guarded
 from foresee.store.memory import MemoryStore
 from foresee.testing import GuardedStoreSuite, TwoPhaseStoreSuite
+from foresee.testing.delays import SharedStore
 from foresee.testing.store_suite import StoreSuite, assert_same, ids, initial_rows, read_rows, store_machine
-from foresee.testing.thread_mesh import SharedStore
 
 
 class TestMemoryStore(StoreSuite):

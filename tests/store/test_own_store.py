@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foresee.data.synthetic import tiny
 from training_runs import everything, small_run, train_quietly
 
 import foresee
+from foresee.data.synthetic import tiny
 from foresee.errors import ConfigError
 from foresee.run.serving.export import export
 from foresee.store.contract import Layout, Rows, Store

@@ -26,8 +26,7 @@ from foresee.cli.serve import serve, status
 from foresee.errors import ConfigError, ForeseeError, StoreError, StoreUnavailableError, UnavailableError
 from foresee.rpc.endpoint import Endpoint
 from foresee.rpc.security import Security, check_address, read_token
-from foresee.store.contract import Rows, Table
-from foresee.store.layouts import read_layout, write_layout
+from foresee.store.contract import Rows, Table, read_layout, write_layout
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import ask_status
 from foresee.testing.store_suite import SUITE_LAYOUT, assert_same, ids, initial_rows, random_rows, read_rows

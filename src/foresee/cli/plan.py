@@ -260,7 +260,7 @@ def _keep(out: Path, stream: BatchStream, header: Header, console: Console) -> N
 def _draw(path: Path, log: str, stream: BatchStream, header: Header, console: Console) -> None:
     from foresee.analysis import planning
     from foresee.plan import find
-    from foresee.report.fetch_curve import Style, as_csv, as_page
+    from foresee.report.comparison import Style, as_page, curve_csv
 
     with bar(console, "counting rows", stream.num_steps) as advance:
         demand = planning.demand_of(stream.batches(), advance)
@@ -272,7 +272,7 @@ def _draw(path: Path, log: str, stream: BatchStream, header: Header, console: Co
         "from the smallest that holds the largest batch to one that holds everything."
     )
     if path.suffix == ".csv":
-        text = as_csv(capacities, fetched)
+        text = curve_csv(capacities, fetched)
     else:
         own, num_steps = header.capacity_rows, stream.num_steps
         title = f"Fetches over cache size: {log}"

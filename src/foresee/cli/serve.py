@@ -67,7 +67,7 @@ def serve(
     from foresee.errors import ConfigError
     from foresee.rpc.limits import Limits
     from foresee.rpc.security import check_address, read_security
-    from foresee.store.layouts import read_layout
+    from foresee.store.contract import read_layout
     from foresee.store.registry import DISK, MEMORY, STORES
     from foresee.store.server.process import end_process, run_server
     from foresee.store.server.shard import Share, open_shard
@@ -119,7 +119,7 @@ def layout(
     """
     from foresee.run.build import open_log, table_layout
     from foresee.run.run_file import load_run
-    from foresee.store.layouts import write_layout
+    from foresee.store.contract import write_layout
 
     config = load_run(run_file, overrides or ())
     tables = table_layout(config, open_log(config))

@@ -4,13 +4,12 @@ The same idea as the rest of Foresee one level up: the future is mostly known, s
 report the gap. Pure apart from the readers of `formats` and the commands; imports nothing of the rest but the errors.
 """
 
-from foresee.cluster.explanation import explain
 from foresee.cluster.exports import export
 from foresee.cluster.formats import read_jobs
 from foresee.cluster.job import Cluster, Job, Regime
 from foresee.cluster.metrics import Metrics, measure
 from foresee.cluster.plan import Plan, make_plan
-from foresee.cluster.questions import admit, what_if
+from foresee.cluster.questions import admit, explain, what_if
 from foresee.cluster.simulation import Run, simulate
 
 __all__ = [

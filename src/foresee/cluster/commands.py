@@ -24,15 +24,14 @@ from foresee.base.terminal import counted, show, terminal
 from foresee.cluster import tables
 from foresee.cluster.analysis import analyse as analyse_records
 from foresee.cluster.estimators import DEFAULT_ESTIMATOR, assumed_error, estimator_named, with_error
-from foresee.cluster.explanation import explain
 from foresee.cluster.exports import export
 from foresee.cluster.formats import READERS, JobFile, read_jobs
-from foresee.cluster.frontier import frontier as frontier_points
 from foresee.cluster.job import Cluster, Job
 from foresee.cluster.metrics import measure, measure_by
 from foresee.cluster.plan import Plan, make_plan
 from foresee.cluster.policies import DEFAULT_POLICY, POLICIES, policy_named
-from foresee.cluster.questions import Answer, admit, what_if
+from foresee.cluster.questions import Answer, admit, explain, what_if
+from foresee.cluster.questions import frontier as frontier_points
 from foresee.cluster.simulation import Run
 from foresee.cluster.simulation import simulate as simulate_jobs
 from foresee.errors import InputError

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable
 
-from foresee.cluster.durations import counted
+from foresee.base.terminal import counted
 from foresee.cluster.plan import Fate, Plan
 from foresee.errors import PlanError
 

@@ -4,6 +4,8 @@ In: what a person or a trace says about a job (GPUs, work, arrival, weight, user
 Out: frozen records that every other file of this folder passes around.
 Work is a list of regimes: so many units (epochs, or plain seconds) at so many seconds each on the job's own GPUs.
 Never: clocks, files, or any opinion about who should run.
+
+Seconds in words: `45 s`, `12 min`, `3 h 05 min`, `2 d 04 h`.
 """
 
 from __future__ import annotations
@@ -163,3 +165,18 @@ def _fault(job: Job, cluster: Cluster) -> str:
 
 def _positive(seconds: Sequence[float]) -> bool:
     return bool(seconds) and all(math.isfinite(value) and value > 0 for value in seconds)
+
+
+def in_words(seconds: float) -> str:
+    if seconds < 0:
+        return f"-{in_words(-seconds)}"
+    if seconds < 119.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02d} min"
+    days, hours = divmod(round(seconds / 3600), 24)
+    return f"{days} d {hours:02d} h"

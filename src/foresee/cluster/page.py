@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foresee.base.extras import OptionalModule
-from foresee.cluster.durations import in_words
+from foresee.cluster.job import in_words
 from foresee.cluster.metrics import UNFAIR_ABOVE, Metrics, measure, rho_static, rho_themis
 from foresee.cluster.plan import Plan
 from foresee.cluster.simulation import Outcome, Run

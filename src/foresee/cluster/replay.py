@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from foresee.cluster.durations import counted
+from foresee.base.terminal import counted
 from foresee.cluster.estimators import reactive
 from foresee.cluster.job import Cluster, Job, check_jobs
 from foresee.cluster.placement import fill, place

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 
+from foresee.base.terminal import counted
 from foresee.cluster.analysis import Analysis, Slice
-from foresee.cluster.durations import counted, in_words
-from foresee.cluster.frontier import Point
+from foresee.cluster.job import in_words
 from foresee.cluster.metrics import GroupMetrics, Metrics
 from foresee.cluster.plan import Fate, Plan
-from foresee.cluster.questions import Answer, Shift
+from foresee.cluster.questions import Answer, Point, Shift
 
 METRIC_COLUMNS = (
     "makespan", "gap", "mean JCT", "p99 JCT", "worst ρ", "unfair", "worst ρ (Themis)", "unfair (Themis)", "used",

@@ -5,10 +5,9 @@ from foresee.data.click_log import ClickLog
 from foresee.data.columns import Categorical, Columns, Dense
 from foresee.data.formats import FORMATS, Avazu, Criteo, Csv, Libfm, MovieLens, Parquet
 from foresee.data.formats.delimited import Join, Layout
-from foresee.data.options import PrepareOptions, ReportProgress, terminal_progress
 from foresee.data.prepare import PrepareReport, prepare
 from foresee.data.schema import DenseFeature, Feature, Table, Vocabulary
-from foresee.data.source import Source
+from foresee.data.source import PrepareOptions, ReportProgress, Source, terminal_progress
 from foresee.data.stream import LogStream
 from foresee.data.synthetic import criteo_table_sizes, synthetic, synthetic_rows, tiny
 

@@ -22,11 +22,10 @@ from foresee.data.cells import merged_type, raw_type_of
 from foresee.data.click_log import ClickLog
 from foresee.data.columns import Categorical
 from foresee.data.convert import Chunk, NegativeLabel, convert
-from foresee.data.options import PrepareOptions, ReportProgress
 from foresee.data.order import SPLIT_NAMES, Codes, TimeHistogram, split_at_random, split_by_order, split_by_time
 from foresee.data.samples import Ids, Samples, fill_empty, select
 from foresee.data.schema import Feature, RawType, Table
-from foresee.data.source import BAD_LINES_FILE, BadLines, Source, SplitMode, check_files
+from foresee.data.source import BAD_LINES_FILE, BadLines, PrepareOptions, ReportProgress, Source, SplitMode, check_files
 from foresee.data.vocabulary import Counter, DenseStatistics, Encoder, GivenIds, HashVocabulary, transform
 from foresee.data.writer import LogWriter, check_target, new_folder
 from foresee.errors import DataError

@@ -28,8 +28,7 @@ import torch
 
 from foresee.data.batch import BatchStream
 from foresee.engine.cache import Cache, SlotCache
-from foresee.engine.exchange.peers import Exchange, LocalExchange
-from foresee.engine.exchange.recorded import recorded
+from foresee.engine.exchange.peers import Exchange, LocalExchange, recorded
 from foresee.engine.header import check_fits
 from foresee.engine.kernels import Threads
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready

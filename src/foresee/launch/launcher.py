@@ -31,7 +31,7 @@ from foresee.run.memory import check_memory, in_words, launched_memory, window_i
 from foresee.run.progress import Display, make_display
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import reshard, shard_folders
-from foresee.store.layouts import write_layout
+from foresee.store.contract import write_layout
 from foresee.store.registry import store_kind
 
 _logger = logging.getLogger(__name__)

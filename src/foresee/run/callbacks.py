@@ -2,6 +2,12 @@
 
 In: `StepResult`, after every step. Out: lines on the display, lines in metrics.jsonl, checkpoints and commits. The loop
 calls all callbacks in order and knows nothing of them.
+
+How often a run commits: as often as its cost allows, or as a person says.
+
+In: a clock, how long each commit held up training, and perhaps a number of seconds. Out: whether it is time. Without a
+number the next commit waits until the last one's cost is `COST_SHARE` of the time since, so that commits cost that
+share of training, however large the tables are; and at least `SECONDS_MIN`, so that small runs are not all commits.
 """
 
 from __future__ import annotations
@@ -22,11 +28,9 @@ from foresee.data.click_log import ClickLog
 from foresee.engine.loop import Run
 from foresee.errors import ConfigError, UsageError
 from foresee.run import checkpoint
-from foresee.run.best_folder import BestFolder
 from foresee.run.by_name import Schedule
-from foresee.run.checkpoint_interval import CheckpointInterval
 from foresee.run.config import RunConfig
-from foresee.run.dense_half import DenseHalf
+from foresee.run.dense_half import BestFolder, DenseHalf
 from foresee.run.evaluation import evaluate
 from foresee.run.group import Group
 from foresee.run.metrics import Metrics, MetricsWindow
@@ -314,3 +318,32 @@ class TakeTime:
     def waited_seconds(self) -> float:
         """Of `seconds`, waiting for rows."""
         return self._run.times.rows_seconds - self._first[1] if self._first is not None else 0.0
+
+
+COST_SHARE = 0.015
+"""Of the time between two commits. What a commit still does in the background afterwards costs about as much again."""
+SECONDS_MIN = 20.0
+
+
+class CheckpointInterval:
+    """Asked after every step; told of every commit."""
+
+    def __init__(self, every_seconds: float | None, clock: Callable[[], float]) -> None:
+        self._every_seconds, self._clock = every_seconds, clock
+        self._last, self._cost_seconds = clock(), 0.0
+
+    @property
+    def interval_seconds(self) -> float:
+        """From the end of the last commit to the next one."""
+        if self._every_seconds is not None:
+            return self._every_seconds
+        return max(SECONDS_MIN, self._cost_seconds / COST_SHARE)
+
+    def due(self) -> bool:
+        return self._clock() - self._last >= self.interval_seconds
+
+    def committed(self, begun: float) -> float:
+        """A commit that began at this time is done; returns what it took."""
+        self._last = self._clock()
+        self._cost_seconds = self._last - begun
+        return self._cost_seconds

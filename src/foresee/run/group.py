@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from foresee.engine.exchange.step_sync import Agreed, StepSync
+from foresee.engine.exchange.dense import Agreed, StepSync
 from foresee.engine.step import Step
 
 SEED_STEP = 1_000_003

@@ -1,4 +1,11 @@
-"""`foresee.steps`: a log or batches of one's own, and tables, made into steps whose rows are there.
+"""What tables were trained on, so that other batches are never taken for the ones that were trained already.
+
+In: the tables' last commit, what was written down with it, and the source that somebody wants to train now. Out: where
+in that source training goes on, and a stream numbered by the tables' steps. A log is told by its digest, batch size and
+seed, batches of one's own by their name or by the ids and labels of the first few: these are read in any case, so
+nothing is read twice. Another source is refused before its first step; `first_step` says that it is meant.
+
+`foresee.steps`: a log or batches of one's own, and tables, made into steps whose rows are there.
 
 In: what to train on, the tables, the size of the cache and a planner. Out: a `Run` that goes on after the tables' last
 commit. What cannot be is refused here, before the first step: other batches than the tables were trained on, a cache
@@ -7,20 +14,124 @@ without a row, a log without a batch size.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
-from foresee.custom_data.batches import Batches
-from foresee.data.batch import BatchStream
+from foresee.custom_data.batches import STEPS_MAX, Batches
+from foresee.data.batch import Batch, BatchStream
 from foresee.data.click_log import ClickLog
+from foresee.data.stream import LogStream
 from foresee.engine.header import make_header
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
 from foresee.engine.recording.timeline import NOT_RECORDED, Recording
-from foresee.engine.tables import Tables
-from foresee.errors import UsageError
-from foresee.run.sources import enter
+from foresee.engine.tables import BATCHES, LOG, NAME, Tables, Trained, newest, parse
+from foresee.errors import DataError, UsageError
+
+MARKS = 8
+"""So many of the first batches tell a source without a name."""
+
+
+@dataclass
+class SourceStream:
+    """The batches of a source from where training of the tables goes on, numbered by the tables' steps."""
+
+    stream: BatchStream
+    since: int
+    first_batch: int
+    kind: str
+    before: Trained | None
+    """The source of the tables' last commit, if this has to be the same."""
+    marks: list[str] = field(default_factory=list)
+
+    @property
+    def num_rows(self) -> int:
+        return self.stream.num_rows
+
+    @property
+    def digest(self) -> str:
+        return self.stream.digest
+
+    @property
+    def num_steps(self) -> int:
+        return min(STEPS_MAX, self.stream.num_steps + self._shift)
+
+    def batches(self, first_step: int = 0) -> Iterator[Batch]:
+        """All batches from a step of the tables on."""
+        first, shift = first_step - self._shift, self._shift
+        if not isinstance(self.stream, Batches):
+            yield from (replace(batch, step=batch.step + shift) for batch in self.stream.batches(first))
+            return
+        for batch in self.stream.batches(first, always=0 if self.kind == NAME else MARKS):
+            if len(self.marks) == batch.step < MARKS and self.kind == BATCHES:
+                self._mark(batch)
+            if batch.step >= first:
+                yield replace(batch, step=batch.step + shift)
+        if self.before is not None and len(self.marks) < len(self.before.marks):
+            raise another(self.before, f"they are {len(self.marks)}")
+
+    def trained(self, step: int) -> Trained:
+        """What to write down with the commit of a step."""
+        num_marks = step - self._shift if self.kind == BATCHES else 1
+        marks = tuple(self.marks[:num_marks])
+        return Trained(since=self.since, first_batch=self.first_batch, kind=self.kind, marks=marks)
+
+    @property
+    def _shift(self) -> int:
+        return self.since - self.first_batch
+
+    def _mark(self, batch: Batch) -> None:
+        self.marks.append(mark_of(batch))
+        if self.before is not None and self.before.shows_another(self.kind, self.marks):
+            raise another(self.before, f"batch {batch.step} has other ids or labels")
+
+
+def mark_of(batch: Batch) -> str:
+    """A digest of the ids and labels of a batch."""
+    digest = hashlib.sha256(batch.rows.tobytes())
+    digest.update(b"" if batch.bag_offsets is None else batch.bag_offsets.tobytes())
+    digest.update(batch.labels.tobytes())
+    return digest.hexdigest()[:32]
+
+
+def enter(stream: BatchStream, first_step: int | None, committed_step: int, history: bytes | None) -> SourceStream:
+    """The stream from where tables with this commit and this history go on with it."""
+    kind, marks = _identity(stream)
+    if first_step is not None:
+        if first_step < 0:
+            raise UsageError(f"first_step={first_step} is before the first batch; give 0 to train all of them")
+        return SourceStream(stream, committed_step, first_step, kind, None, marks)
+    before = newest(parse(history), committed_step)
+    if before is None:  # nothing is trained yet, or by a version that did not write it down
+        return SourceStream(stream, 0, 0, kind, None, marks)
+    if before.shows_another(kind, marks):
+        raise another(before, f"they are {_words(kind, marks)}")
+    return SourceStream(stream, before.since, before.first_batch, kind, before, marks)
+
+
+def _identity(stream: BatchStream) -> tuple[str, list[str]]:
+    if isinstance(stream, LogStream):
+        return LOG, [stream.order_digest]
+    name = stream.name if isinstance(stream, Batches) else None
+    return (BATCHES, []) if name is None else (NAME, [name])
+
+
+def another(before: Trained, why: str) -> DataError:
+    return DataError(
+        f"these batches are not the ones that the tables were trained on since step {before.since}, which are "
+        f"{_words(before.kind, before.marks)}: {why}; give first_step=0 to lookahead to train all of them on these "
+        "tables, or the same batches as before to go on with those"
+    )
+
+
+def _words(kind: str, marks: Sequence[str]) -> str:
+    if kind == LOG:
+        return f"of a log (log, batch size and seed give {marks[0][:12]})"
+    return f"named {marks[0]!r}" if kind == NAME else "batches without a name"
 
 
 def steps(

@@ -16,8 +16,17 @@ from foresee.base.arrays import Float32, Int64, zeroed_rows
 from foresee.errors import StoreError, UsageError
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Layout, Rows, check_request, open_part, prepare_part, settle_part
-from foresee.store.initial import initial_key, initial_unit
-from foresee.store.kernels import Bits, assign_in_base, clear_bits, gather, locate_in_base, read_only, set_bits
+from foresee.store.kernels import (
+    Bits,
+    assign_in_base,
+    clear_bits,
+    gather,
+    initial_key,
+    initial_unit,
+    locate_in_base,
+    read_only,
+    set_bits,
+)
 
 
 class MemoryStore:

@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from foresee.base.arrays import Int64
 from foresee.errors import StoreError, UsageError
 from foresee.store.contract import Layout, Rows, Store, Table
-from foresee.store.initial import initial_values
+from foresee.store.kernels import initial_values
 
 MakeStore = Callable[[Path, Layout], Store]
 Reopen = Callable[[Store, Path, Layout], Store]

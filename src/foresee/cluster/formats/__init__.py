@@ -20,7 +20,7 @@ from foresee.cluster.formats.philly import read_philly
 from foresee.cluster.formats.record import JobFile, JobRecord, read_text
 from foresee.cluster.formats.sacct import read_sacct
 from foresee.cluster.formats.shockwave import read_trace
-from foresee.cluster.formats.table import read_csv, read_json_jobs
+from foresee.cluster.formats.text import read_csv, read_json_jobs
 from foresee.errors import DataError
 
 __all__ = ["READERS", "JobFile", "JobRecord", "format_of", "read_jobs"]

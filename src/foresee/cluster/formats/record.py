@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from foresee.cluster.durations import counted
+from foresee.base.terminal import counted
 from foresee.cluster.job import Cluster, Job
 from foresee.errors import DataError
 

@@ -17,7 +17,7 @@ from foresee.cluster.policies.shares import Shares
 from foresee.cluster.policies.shockwave import Shockwave
 from foresee.cluster.policies.themis import Themis
 from foresee.cluster.simulation import Live, Order
-from foresee.cluster.window.program import Window
+from foresee.cluster.window.highs import Window
 from foresee.errors import InputError, PlanError
 
 Policy = Callable[[Cluster], Order]

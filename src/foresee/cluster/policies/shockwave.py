@@ -20,7 +20,7 @@ import numpy as np
 from foresee.cluster.job import Cluster
 from foresee.cluster.simulation import Live
 from foresee.cluster.window.greedy import solve_greedy
-from foresee.cluster.window.program import Floats, Window
+from foresee.cluster.window.highs import Floats, Window
 
 Solver = Callable[[Window], list[list[int]] | None]
 

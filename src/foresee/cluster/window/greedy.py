@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foresee.cluster.window.program import Ints, Window
+from foresee.cluster.window.highs import Ints, Window
 
 # Longer remaining times that are tried beyond the smallest that fits, as multiples of a round.
 LONGER_ROUNDS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)

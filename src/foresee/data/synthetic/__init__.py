@@ -17,10 +17,10 @@ import numpy as np
 
 from foresee.base.arrays import Int64
 from foresee.data.click_log import ClickLog
-from foresee.data.options import ReportProgress
 from foresee.data.order import hash_counters, key_of
 from foresee.data.samples import Ids, Samples, offsets_of
 from foresee.data.schema import DenseFeature, Feature, Table, Vocabulary
+from foresee.data.source import ReportProgress
 from foresee.data.synthetic.planted import PlantedModel, ScoreHistogram, plant
 from foresee.data.synthetic.population import Population
 from foresee.data.writer import LogWriter, new_folder

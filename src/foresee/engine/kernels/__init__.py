@@ -14,9 +14,9 @@ of threads are. `torch_kernels` offers the same operations for tensors on any de
 """
 
 from foresee.base.arrays import zeroed_rows
+from foresee.engine.kernels.check import ONE_THREAD, Threads
 from foresee.engine.kernels.order import LookupOrder, order_lookups
 from foresee.engine.kernels.rows import gather, gather_bags, put_rows, take_rows
-from foresee.engine.kernels.threads import ONE_THREAD, Threads
 from foresee.engine.kernels.update import apply_rows, sum_gradients, update_rows
 
 __all__ = [

@@ -15,8 +15,7 @@ from numba import njit
 
 from foresee.base.arrays import Bool, Float32, Int32
 from foresee.base.prefetch import prefetch_row, prefetch_row_for_writing
-from foresee.engine.kernels.check import check_bags, check_matrix, check_rows, check_slots
-from foresee.engine.kernels.threads import ONE_THREAD, Threads
+from foresee.engine.kernels.check import ONE_THREAD, Threads, check_bags, check_matrix, check_rows, check_slots
 from foresee.engine.kernels.vector import add_row, copy_row
 from foresee.store.contract import Rows
 

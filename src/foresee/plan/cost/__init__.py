@@ -10,7 +10,7 @@
 Never: measurements of this machine; every speed is an argument.
 """
 
-from foresee.plan.cost.exchanges import transfer_bytes
+from foresee.plan.cost.exchanges import RowBytes, Speeds, transfer_bytes
 from foresee.plan.cost.playing import (
     BEHIND,
     COMPUTE,
@@ -29,7 +29,6 @@ from foresee.plan.cost.playing import (
     Prediction,
     predict,
 )
-from foresee.plan.cost.speeds import RowBytes, Speeds
 
 __all__ = [
     "BEHIND",

@@ -33,8 +33,16 @@ import numpy as np
 
 from foresee.base.arrays import Float64
 from foresee.plan.cost import exchanges
-from foresee.plan.cost.exchanges import GRADIENTS, LATER, ROWS, Exchanges, dense_link_seconds, dense_seconds
-from foresee.plan.cost.speeds import RowBytes, Speeds
+from foresee.plan.cost.exchanges import (
+    GRADIENTS,
+    LATER,
+    ROWS,
+    Exchanges,
+    RowBytes,
+    Speeds,
+    dense_link_seconds,
+    dense_seconds,
+)
 from foresee.plan.count import Volumes
 
 HIDDEN_FLOWS = 2

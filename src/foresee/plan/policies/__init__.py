@@ -7,7 +7,7 @@ object is a `Policy`. Entry points are looked up the first time that somebody wa
 
 from __future__ import annotations
 
-from foresee.base import entry_points
+from foresee.base import registry
 from foresee.errors import PlanError, UsageError
 from foresee.plan.policies import (
     belady,
@@ -95,6 +95,6 @@ def find(name: str) -> Policy:
 def _ask_packages() -> None:
     global _asked_packages
     if not _asked_packages:
-        for policy in [policy for _, policy in entry_points.loaded(GROUP)]:
+        for policy in [policy for _, policy in registry.loaded(GROUP)]:
             register(policy)
         _asked_packages = True

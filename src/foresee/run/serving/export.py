@@ -33,9 +33,9 @@ from foresee.data.writer import new_folder
 from foresee.engine.tables import Tables
 from foresee.errors import StoreError
 from foresee.run import checkpoint
-from foresee.run.best_folder import open_best
 from foresee.run.build import build_model, open_log, row_optimizer, table_layout
 from foresee.run.config import RunConfig
+from foresee.run.dense_half import open_best
 from foresee.run.run_folder import RunFolder, open_run
 from foresee.run.shard_folders import LocalShards, shard_folders
 from foresee.store.contract import Rows, Store, Table, TwoPhaseStore, written_rows

@@ -47,9 +47,8 @@ from foresee.run.evaluation import EVALUATION_BATCH_SIZE, judging
 from foresee.run.metrics import sigmoid
 from foresee.run.serving.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION, READABLE_VERSIONS
 from foresee.run.serving.raw_reading import RawTable, check_ids, raw_table, read_numbers, read_values
-from foresee.store.contract import Layout, Rows, Table
-from foresee.store.initial import initial_values
-from foresee.store.layouts import SEED_MAX, WIDTH_MAX
+from foresee.store.contract import SEED_MAX, WIDTH_MAX, Layout, Rows, Table
+from foresee.store.kernels import initial_values
 
 Encode = Callable[[pa.Array], Int32]
 

@@ -24,8 +24,16 @@ from foresee.base.arrays import Float32, Int64
 from foresee.base.files import Files
 from foresee.errors import StoreError
 from foresee.store.contract import Layout
-from foresee.store.initial import fill_initial_row, initial_key, initial_unit
-from foresee.store.kernels import Bits, clear_bits, is_set, read_only, set_bits
+from foresee.store.kernels import (
+    Bits,
+    clear_bits,
+    fill_initial_row,
+    initial_key,
+    initial_unit,
+    is_set,
+    read_only,
+    set_bits,
+)
 
 ROWS_FILE = "rows.npy"
 WRITTEN_FILE = "written.npy"

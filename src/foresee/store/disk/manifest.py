@@ -15,8 +15,7 @@ from typing import Any
 
 from foresee.base import json_fields
 from foresee.errors import StoreError
-from foresee.store.contract import Layout
-from foresee.store.layouts import layout_from_dict
+from foresee.store.contract import Layout, layout_from_dict
 
 MANIFEST_FILE = "layout.json"
 FORMAT_VERSION = 2

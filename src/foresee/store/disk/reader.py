@@ -30,8 +30,7 @@ from foresee.store.disk.manifest import Journal, Manifest, Undo, check_same_layo
 from foresee.store.disk.overlay import HEADER_WORDS, read_row_ids
 from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.disk.undo import NOT_WRITTEN, UNDO_FILE
-from foresee.store.initial import initial_key, initial_unit
-from foresee.store.kernels import INITIAL, gather, read_only
+from foresee.store.kernels import INITIAL, gather, initial_key, initial_unit, read_only
 
 _CHECKSUM_BYTES = 1 << 24
 

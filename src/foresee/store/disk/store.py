@@ -30,8 +30,7 @@ from foresee.store.disk.journal import OVERLAY_FILE, CommitJournal
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, check_same_layout, read_manifest
 from foresee.store.disk.overlay import HEADER_WORDS, Overlay
 from foresee.store.disk.parallel import ParallelCopy
-from foresee.store.initial import initial_key, initial_unit
-from foresee.store.kernels import gather
+from foresee.store.kernels import gather, initial_key, initial_unit
 
 HISTORY_FILE = "sources.json"
 NOTHING_COMMITTED = "start anew: nothing was committed yet"

@@ -21,8 +21,7 @@ from foresee.base import json_fields
 from foresee.errors import StoreError
 from foresee.rpc.endpoint import PAUSE_SECONDS, TRANSPORT_ERRORS, Endpoint, ask_once, ask_patiently, cause_of
 from foresee.store.commits import OpenAt, Part, loses_everything, step_to_open
-from foresee.store.contract import Layout
-from foresee.store.layouts import layout_from_dict
+from foresee.store.contract import Layout, layout_from_dict
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import PROTOCOL_VERSION
 

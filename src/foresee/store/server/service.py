@@ -25,7 +25,7 @@ from foresee.rpc.failures import BusyError, failure_header, to_json
 from foresee.rpc.limits import Admission, Limits
 from foresee.rpc.security import Security, TokenCheck, check_address, location
 from foresee.store.commits import Message
-from foresee.store.layouts import layout_to_dict
+from foresee.store.contract import layout_to_dict
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import Opening
 from foresee.store.server import requests

@@ -22,10 +22,9 @@ from foresee.base.arrays import Float32, Int32, Int64
 from foresee.base.files import Files
 from foresee.errors import ConfigError, StoreError
 from foresee.store.commits import Instruction, Part
-from foresee.store.contract import Layout, PartStore, Rows, Table, written_rows
+from foresee.store.contract import Layout, PartStore, Rows, Table, layout_from_dict, layout_to_dict, written_rows
 from foresee.store.disk import DiskStore
-from foresee.store.initial import fill_initial_row, initial_key, initial_unit
-from foresee.store.layouts import layout_from_dict, layout_to_dict
+from foresee.store.kernels import fill_initial_row, initial_key, initial_unit
 from foresee.store.registry import DISK, MEMORY, StoreKind
 from foresee.store.remote.shards import num_local_rows
 
