@@ -5,14 +5,9 @@ In: `add(name, thing)`, or an entry point of a group, such as
     [project.entry-points."foresee.stores"]
     redis = "my_package.store:REDIS"
 
-Out: the thing by its name. An entry point is imported when its name is first asked for, so that what nobody uses costs
-nothing; a name is given once, and ours cannot be taken. What is called in one process is known in that process only:
-runs of several processes need an entry point.
-
-What other installed packages add: the objects behind entry points of a group, each loaded once it is asked for.
-
-In: the name of a group. Out: (name, object) of every entry point, by name. A package that cannot be imported is refused
-with a sentence that names it: leaving it out in silence would make a name unknown that a person has installed.
+Out: the thing by its name. An entry point is imported when its name is first asked for; a package that cannot be
+imported is refused with a sentence that names it. A name is given once, and ours cannot be taken. What is registered by
+a call is known in that process only: runs of several processes need an entry point.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""`foresee serve`: an embedding server for one shard of the rows.
+"""Embedding servers and the planner by hand: `foresee layout`, `serve`, `plan-server` and `status`.
 
-`foresee layout`: what embedding servers have to know of a run's tables, as a file.
-
-`foresee status`: what embedding servers are doing, for a person or a monitor.
-
-`foresee plan-server`: one process that plans for all workers of a run.
+`layout` describes the tables of a run as a file, `serve` is one shard of the rows, `plan-server` plans for all workers
+of a run, `status` says what servers are doing, for a person or a monitor.
 """
 
 from __future__ import annotations

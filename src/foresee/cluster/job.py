@@ -1,11 +1,9 @@
-"""A job of a shared cluster, and the cluster itself, as plain values.
+"""A job of a shared cluster, and the cluster itself, as plain values; and seconds in words (`3 h 05 min`).
 
 In: what a person or a trace says about a job (GPUs, work, arrival, weight, user).
 Out: frozen records that every other file of this folder passes around.
 Work is a list of regimes: so many units (epochs, or plain seconds) at so many seconds each on the job's own GPUs.
 Never: clocks, files, or any opinion about who should run.
-
-Seconds in words: `45 s`, `12 min`, `3 h 05 min`, `2 d 04 h`.
 """
 
 from __future__ import annotations

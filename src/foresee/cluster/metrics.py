@@ -1,18 +1,11 @@
-"""Times before which no schedule can end, whatever the policy.
+"""What a run was worth: time, fairness and use, in all, per user and per class; and how soon any run could have ended.
 
-In: for each job when it is ready, its GPUs and its run time left. Out: a lower bound on the end of the last one.
-Three reasons hold together: a job needs its run time; the GPUs must hold all work; gangs of which no two fit side by
-side run one after the other. Each also holds for the jobs that arrive from any moment on, and from that moment.
-Never: restarts, rounds or estimates of the future; a bound that could be beaten would be worthless.
-
-What a run was worth: time, fairness and use, in all, per user and per class.
-
-In: a finished run. Out: plain numbers.
-Finish-time fairness ρ compares a job's completion time with what an equal share would have given it. There are two
-definitions in use and both are here: `rho_static` divides by the contention of the whole trace (jobs / GPUs), as
-Shockwave's code does; `themis` by the mean number of jobs during this job's life / GPUs. Neither is below contention
-1.
-Never: round, drop jobs, or prefer a definition silently.
+In: a finished run. Out: plain numbers. Finish-time fairness ρ compares a job's completion time with what an equal share
+would have given it, by both definitions in use: `rho_static` divides by the contention of the whole trace (jobs /
+GPUs), as Shockwave's code does; `rho_themis` by the mean number of jobs during this job's life / GPUs. The lower bound
+on the end of the last job has three reasons: a job needs its run time; the GPUs must hold all work; gangs of which no
+two fit side by side run one after the other. Each also holds from any moment on, for the jobs that arrive after it.
+Never: round, drop jobs, prefer a definition silently, or give a bound that could be beaten.
 """
 
 from __future__ import annotations

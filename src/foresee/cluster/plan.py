@@ -1,17 +1,12 @@
-"""When a job starts and ends, as intervals that hold four times in five.
+"""A plan a person can use: who runs in each round, when each job starts and ends, and what it is worth.
 
-In: the jobs of a plan, the cluster, a policy, how wrong estimates have been, and jobs that came before. Out: for each
-job the earliest and latest start and end over nine simulated futures. In each, every run time is drawn from what is
-believed of it, the policy keeps working with its wrong estimates, and new jobs keep arriving as they have arrived. If
-what comes is a tenth future of the same kind, it is as likely as any of the ten to be the earliest or the latest: it
-falls between the others in eight cases of ten, whatever the distribution.
-Never: narrower than what is known; with exact estimates and no history of arrivals an interval is a point.
+In: jobs, a cluster, the name of a policy. Out: a `Plan` with rounds, predicted times, fairness, the bound and the gap.
+The prediction takes the jobs' own descriptions as the truth; `estimator` is what the policy may know of them.
 
-A plan a person can use: who runs in each round, when each job starts and ends, and what it is worth.
-
-In: jobs, a cluster, the name of a policy. Out: a `Plan` with rounds, predicted times, fairness, the bound and the
-gap. The prediction takes the jobs' own descriptions as the truth; `estimator` is what the policy is allowed to know
-of them.
+Intervals that hold four times in five come from nine simulated futures: in each, every run time is drawn from what is
+believed of it, the policy keeps working with its wrong estimates, and new jobs arrive as they have arrived. A tenth
+future of the same kind is as likely as any of the ten to be the earliest or the latest, so it falls between the others
+in eight cases of ten. With exact estimates and no history of arrivals an interval is a point.
 Never: act on a cluster; exports.py writes the order down for the one who does.
 """
 

@@ -1,19 +1,9 @@
-"""What if: the same jobs under other conditions, or one job more.
+"""What people ask of a plan: what if, why, and what fairness costs.
 
-In: a plan and a change. Out: both plans side by side, and whom the change helps or hurts.
-Never: change the plan it was asked about.
-
-Why a job starts when it does, in sentences.
-
-In: a plan and a job's id. Out: text that answers: when does it start, whom does it wait for, is that fair, how much
-room is left.
-Never: reasons the plan does not contain; everything said is counted from its rounds.
-
-The trade between completion time, makespan and fairness, before anyone chooses.
-
-In: jobs and a cluster. Out: one point per fairness of the guarded policy, from completion time alone to lateness above
-all, and one per policy.
-Never: recommend; `undominated` only says which points nobody beats in every respect.
+In: a plan and a change, a job's id, or jobs and a cluster. Out: both plans side by side and whom the change helps or
+hurts; sentences that say when a job starts, whom it waits for, whether that is fair, and how much room is left; or one
+point for each fairness of the guarded policy, and one for each other policy.
+Never: change the plan, give reasons it does not contain, or recommend.
 """
 
 from __future__ import annotations

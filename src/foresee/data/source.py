@@ -1,16 +1,10 @@
 """What a raw format must offer: a source names its columns, yields chunks of raw cells, and reports bad lines.
 
 A source reads files in order, as often as it is asked, and finds the same lines and the same bad lines each time. It
-knows how cells are cut out of lines and nothing about what becomes of them.
-
-`BadLines` receives the lines that cannot be used: it raises a `DataError` at the first, or counts them and writes
-place, reason and text of each to `bad-lines.txt`, and raises if their share is too large. Only the last pass writes the
-file.
-
-Options of preparing a raw log, whatever its format, and the progress that long jobs report.
-
-`PrepareOptions`: how to split, how to number values, what to do with bad lines. `ReportProgress` is called by a job;
-`terminal_progress` draws a bar for each stage, and nothing where the output is not a terminal.
+knows how cells are cut out of lines and nothing about what becomes of them; that is `PrepareOptions` (how to split, how
+to number values, what to do with bad lines). `BadLines` raises a `DataError` at the first line that cannot be used, or
+counts them and writes place, reason and text of each to `bad-lines.txt`, and raises if their share is too large.
+`ReportProgress` is called by long jobs; `terminal_progress` draws a bar for each stage of them.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """A comparison of policies as CSV and as a page: curves over cache size and trainers, bars for each policy, a table.
 
 In: the records of `foresee compare`, one mapping for each policy, number of trainers and cache, or the CSV file that
-holds them. Out: text, or a file. A figure that does not exist is None in a record, empty in the CSV, missing in a chart
-and a dash in the table. Never: numbers that are not in the records.
-
-The curve "fetches over cache size": one line for each planner, as an HTML page or as CSV.
-
-In: cache sizes, and for each planner the rows it fetches at each of them. Out: text; the page has the frame of all our
-pages. Every number was counted.
+holds them; or, for `foresee plan --curve`, the rows each policy fetches at each cache size. Out: text, or a file. A
+figure that does not exist is None in a record, empty in the CSV, missing in a chart and a dash in the table. Never:
+numbers that are not in the records.
 """
 
 from __future__ import annotations

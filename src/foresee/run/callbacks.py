@@ -1,12 +1,8 @@
 """What has to happen beside training: show, write down, evaluate, save. Each is a callback with its own schedule.
 
 In: `StepResult`, after every step. Out: lines on the display, lines in metrics.jsonl, checkpoints and commits. The loop
-calls all callbacks in order and knows nothing of them.
-
-How often a run commits: as often as its cost allows, or as a person says.
-
-In: a clock, how long each commit held up training, and perhaps a number of seconds. Out: whether it is time. Without a
-number the next commit waits until the last one's cost is `COST_SHARE` of the time since, so that commits cost that
+calls all callbacks in order and knows nothing of them. `CheckpointInterval` says when to commit: without a number of
+seconds the next commit waits until the last one's cost is `COST_SHARE` of the time since, so that commits cost that
 share of training, however large the tables are; and at least `SECONDS_MIN`, so that small runs are not all commits.
 """
 

@@ -1,20 +1,13 @@
-"""Everything of a run that is not a row: the model, its optimiser, its schedule, and which evaluation was the best.
+"""Everything of a run that is not a row, and its best: model, optimiser, schedule, and which evaluation was the best.
 
 In: a configuration and a model. Out: one object that callbacks checkpoint and a resumed run restores, the same for one
-process and for a worker of several.
+process and for a worker of several. `Best` decides from the metrics of each evaluation, in step order, which was the
+best and when to stop looking for a better one; it is part of every checkpoint, so a resumed run decides as one that
+never stopped. An evaluation without a figure (None) is no better than any.
 
-`Best` decides from the metrics of each evaluation, in step order, which was the best and when to stop looking for a
-better one. It is part of every checkpoint, so a resumed run decides as one that never stopped. An evaluation without a
-figure (None) is no better than any.
-
-The best rows and weights of a run, beside its last ones: `RUN/best/tables` and `RUN/best/checkpoints`.
-
-In: the store and the dense half of a run at its best evaluation so far. Out: a second table folder with a checkpoint of
-the same step, committed in two phases like the first, of which the last two are kept. Only rows that changed since the
-best before are copied, in pieces, so memory stays bounded and rows that nobody has touched take no space.
-
-The run commits right after a best was kept, and its checkpoint names the step of the best. So a run that was killed in
-between finds the best that it knows of: the last one here, or the one before.
+`BestFolder` keeps rows and weights of the best in `RUN/best/tables` and `RUN/best/checkpoints`, committed in two phases
+like the run's own. Only rows that changed since the best before are copied, in pieces. The run commits right after, and
+its checkpoint names the step of the best: a run killed in between finds the best that it knows of, here or before.
 """
 
 from __future__ import annotations

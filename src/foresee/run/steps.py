@@ -1,15 +1,10 @@
-"""What tables were trained on, so that other batches are never taken for the ones that were trained already.
-
-In: the tables' last commit, what was written down with it, and the source that somebody wants to train now. Out: where
-in that source training goes on, and a stream numbered by the tables' steps. A log is told by its digest, batch size and
-seed, batches of one's own by their name or by the ids and labels of the first few: these are read in any case, so
-nothing is read twice. Another source is refused before its first step; `first_step` says that it is meant.
-
-`foresee.steps`: a log or batches of one's own, and tables, made into steps whose rows are there.
+"""`foresee.steps`: a log or batches of one's own, and tables, made into steps whose rows are there.
 
 In: what to train on, the tables, the size of the cache and a planner. Out: a `Run` that goes on after the tables' last
-commit. What cannot be is refused here, before the first step: other batches than the tables were trained on, a cache
-without a row, a log without a batch size.
+commit. What cannot be is refused before the first step: a cache without a row, a log without a batch size, and other
+batches than the tables were trained on, unless `first_step` says that they are meant. A log is told by its digest, batch
+size and seed, batches of one's own by their name or by the ids and labels of the first few: these are read in any case,
+so nothing is read twice.
 """
 
 from __future__ import annotations

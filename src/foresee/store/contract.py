@@ -1,4 +1,4 @@
-"""The contracts of a store: where rows live when no worker holds them.
+"""The contracts of a store: where rows live when no worker holds them; and their layout, also as JSON.
 
 A row is `width` float32 values, `state_width` float32 of optimiser state, and a version (see plan.record). Reads of a
 row nobody has written give its initial value, which follows from (seed, row) alone, version 0 and a zero state. Writes
@@ -7,16 +7,8 @@ so a retry after a lost reply is harmless. A request is checked before anything 
 
 `Store` is what a loop needs; `TwoPhaseStore` commits rows together with a dense half, by the decisions of `commits`;
 `GuardedStore` names the write-backs a read depends on, and `Unshared` gives a store of one process that face.
-`foresee.testing` has each of them as executable tests: `StoreSuite`, `TwoPhaseStoreSuite`, `GuardedStoreSuite`.
-
-A layout as JSON has it, in table folders, on the wire, and in the layout file of a server.
-
-    {"tables": [{"name": "user", "num_rows": 6040}, {"name": "item", "num_rows": 3706}],
-     "width": 64, "state_width": 1, "optimizer": "rowwise_adagrad", "seed": 0, "init_scale": 0.05}
-
-In: a layout, or a JSON object that somebody else may have written. Out: the other; a sentence for what is no layout, or
-describes tables that no memory or disk could hold. `foresee layout` writes the file for a run; `layout.json` of a table
-folder has the same keys and can be given as it is.
+`foresee.testing` has each of them as executable tests: `StoreSuite`, `TwoPhaseStoreSuite`, `GuardedStoreSuite`. A layout
+from a file or wire that somebody else wrote is refused with a sentence where it is none, or no disk could hold it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""The initial value of a row: a pure function of (seed, row, column), the same in every store.
-
-In: a seed, a scale and row ids. Out: float32 values, uniform in [-scale, scale). Each value is 24 bits of a splitmix64
-hash, so no generator has a state to carry and any row can be made at any time, in any order, on any machine. The golden
-values of tests/store/test_initial.py pin it: a change here would silently give old table folders other rows.
-
-The loops that copy rows, shared by all stores that hold them in arrays.
+"""The loops that copy rows, shared by all stores that hold them in arrays; and the initial value of a row.
 
 A stored row is `width + state_width + 1` float32 words: values, state, and the version in the bits of the last word.
 So one row is one contiguous piece of memory or file. Reads are in two passes: first each row gets a place (its
 position in the overlay, BASE, or INITIAL), then rows are copied from their places. The passes are apart because the
 first needs a lock and the second may wait for a disk. Inner loops are written out: numba's slices are far slower.
+
+An initial value is 24 bits of a splitmix64 hash of (seed, row, column), uniform in [-scale, scale), so any row can be
+made at any time, in any order, on any machine. The golden values of tests/store/test_initial.py pin it: a change here
+would silently give old table folders other rows.
 """
 
 from __future__ import annotations

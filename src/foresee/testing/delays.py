@@ -1,18 +1,11 @@
-"""A store whose reads and writes come in an order chosen beforehand: reads as early, writes as late as may be.
+"""Workers, stores and delays as test input: an order of reads and writes chosen beforehand, workers that are threads.
 
-In: a store, the records of a plan, and a choice between reading and writing wherever the rules leave one. Out: the
-order in which all fetches and write-backs of a run will reach the store (`schedule`), and `ScheduledStore`, which makes
-the threads of a real pipeline keep to it. Nothing sleeps: a call waits until its turn has come. So a race is a test
-input, and a run that would fail once in a thousand fails every time.
-
-The rules are those of the plan and no others. A fetch comes after the fetches before it and after the write-backs of
-its `not_before`; a write-back comes after those before it and after the fetches of its own step. Records whose guard
-was weakened give schedules that a broken pipeline could have run into.
-
-Workers as threads of one process: the exchange and the shared store of a cluster, without one.
-
-For tests of what many workers compute. Threads meet at barriers with a deadline, so a plan whose sends and receives do
-not match fails instead of hanging.
+`schedule` and `ScheduledStore`: in, a store, the records of a plan, and a choice between reading and writing wherever
+the rules leave one; out, the order in which all fetches and write-backs will reach the store, and a store that makes the
+threads of a real pipeline keep to it. Nothing sleeps: a call waits until its turn has come, so a race is a test input.
+The rules are those of the plan and no others; records whose guard was weakened give schedules that a broken pipeline
+could have run into. `ThreadMesh` and `SharedStore` are the exchange and the shared store of a cluster without one:
+threads meet at barriers with a deadline, so sends and receives that do not match fail instead of hanging.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""Rows of text files: delimited tables and JSON arrays, each row with its line number.
+"""Rows of text files, each with its line number, and jobs as people write them down: a CSV or JSON table.
 
-In: a path. Out: rows. Compressed files (.gz) are read as they are.
-Never: interpret a field; that is the reader's part.
-
-Jobs as people write them down: a CSV or JSON table.
-
-In: a file with id, gpus and either seconds or regimes; optionally arrival, done, started (it is running and
-keeps its GPUs), weight, user, kind. Out: jobs.
-Regimes are `units x seconds_per_unit` pieces: `11x62.9;10x43.8` in CSV, `[[11, 62.9], [10, 43.8]]` in JSON.
+In: a path; compressed files (.gz) are read as they are. Out: rows; or jobs, of a table with id, gpus and either seconds
+or regimes, optionally arrival, done, started (it is running and keeps its GPUs), weight, user, kind. Regimes are
+`units x seconds_per_unit` pieces: `11x62.9;10x43.8` in CSV, `[[11, 62.9], [10, 43.8]]` in JSON.
 Never: skip a bad row; each is an error that names the line and what was expected.
 """
 

@@ -1,22 +1,16 @@
-"""What is believed of a job's run time left: a median and a spread, not a point.
+"""Shortest first, by what is believed and by how late a job is; two guards for those whom that would wrong.
 
-In: a live job with its estimate, and the spread of the errors estimates have shown. Out: a `Belief`, log-normal.
-A job that has not run is as uncertain as jobs were that have finished. One that runs can be watched: an estimate that
-shrinks by two seconds per second of service is twice too long, so the error of its own pace is taken out as far as
-the errors of others make it likely to be one. A job that outruns its estimate has no estimate left; having got so far
-it will go on for a part of the time it has had.
-Never: look at the job's description; what is believed follows from estimates and service alone.
+In: live jobs. Out: an order, and for each job the reason of its place. What is believed of a run time is a median and a
+spread (`Belief`): a job that has not run is as uncertain as finished jobs were; one that runs is watched, and the error
+of its own pace taken out; one that outruns its estimate will go on for a part of the time it has had.
 
-Shortest first, by what is believed and by how late a job is; two guards for those whom that would wrong.
-
-In: live jobs. Out: an order, and for each job the reason of its place.
 A job's rank is the least run time it likely has left, divided by its lateness (completion time if it ran from now on,
 over its run time) to the power `fairness`: at 0 only length counts, the larger the more being late does. Before that
 order go, first, jobs that are ten times late, the latest first, so nobody waits for ever; then those whose rank is
 below two rounds, because waiting costs them most and serving them little; then jobs without laxity: those that,
 by the most they likely have left, can only just still end by the attainable makespan. A running job keeps its place
 unless others are clearly ahead of it, so restarts are bounded by what they win.
-Never: hold back a job that fits.
+Never: hold back a job that fits, or look at a job's description.
 """
 
 from __future__ import annotations

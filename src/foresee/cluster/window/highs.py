@@ -1,18 +1,12 @@
-"""The program Shockwave solves over the next rounds.
+"""The program Shockwave solves over the next rounds, and HiGHS as one of its two solvers (the other is greedy.py).
 
-In: for each live job its GPUs, progress, speed, run time left and weight. Out: a value for any number of rounds per
-job.
     maximise  (1/(N T)) Σ weight_i log(progress_i)  −  k max_i remaining_i
     subject to whole gangs, the GPUs of each round, and at least `least_rounds_i` rounds for job i,
-where log is taken piecewise linear. The value depends on a schedule only through how many rounds each job gets.
-Never: solve it (greedy.py, highs.py), or say where weights come from (policies/shockwave.py).
 
-The window program as a mixed-integer program, solved by HiGHS.
-
-In: a window and a time limit. Out: for every round of the window the jobs that run.
-The published code models log with binaries; log is concave and maximised, so one linear cut per segment is enough.
-A second, small program then puts each job's rounds in time, heavier jobs earlier.
-Never: return a plan that breaks the capacity of a round; without a solution in time it returns None.
+where log is taken piecewise linear. The value depends on a schedule only through how many rounds each job gets. In: for
+each live job its GPUs, progress, speed, run time left and weight; a time limit. Out: for every round the jobs that run.
+The published code models log with binaries; log is concave and maximised, so one linear cut per segment is enough. A
+second, small program puts each job's rounds in time, heavier jobs earlier. Without a solution in time: None.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""The dense part of a model that several workers train: its device, and its gradients averaged during backward.
+"""What workers share besides rows: gradients of the dense part, and what they agree on after every step.
 
-In: `train.device` and which worker of its machine this is; a module that is the same on every worker. Out: a device
+In: `train.device`, which worker of its machine this is, and a module that is the same on every worker. Out: a device
 with its number, or a sentence; a module whose backward leaves the mean gradient of all workers. Rows and control
 messages go over gloo; only dense gradients are on the device, and are summed over NCCL there. The GPU part of this has
-not been run on a GPU.
-
-What workers tell each other after every step: whether one was asked to stop, whether it is time to commit, the loss.
-
-In: each worker's own. Out: the same `Agreed` on all workers, so that all do the same things after the same step. The
-answer is that of the step before: it travels while the next step computes, and nobody waits for it.
+not been run on a GPU. `StepSync` gives all workers the same answer (`Agreed`): was one asked to stop, is it time to
+commit, the loss. The answer is that of the step before: it travels while the next step computes.
 """
 
 from __future__ import annotations

@@ -3,12 +3,8 @@
 The training loop calls the same methods of an `Exchange` at each step. `LocalExchange` is a worker without peers: the
 row kernels update in one pass and nothing is sent. `PeerExchange` is one worker among several: `protocol` decides what
 is exchanged when, and here it is carried out over a mesh. The background exchange has a thread and a lane of its own,
-so that neither queues behind the other.
-
-An exchange that a timeline sees: the moments of a step, told by the thread that trains or the one that updates.
-
-In: the exchange of a run and its timeline. Out: an exchange that does the same. A run that is not recorded gets its own
-exchange back, and nothing is called for it.
+so that neither queues behind the other. `recorded` wraps an exchange so that a timeline sees its calls; a run that is
+not recorded gets its own back.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ of threads are. `torch_kernels` offers the same operations for tensors on any de
     sum_gradients          only the sums            apply_rows   only the step         update.py
     take_rows, put_rows    cache ↔ staging buffers                                     rows.py
     zeroed_rows            memory for a cache                                          base/arrays.py
-    Threads                share a kernel's work among a few threads                   threads.py
+    Threads                share a kernel's work among a few threads                   check.py
 """
 
 from foresee.base.arrays import zeroed_rows

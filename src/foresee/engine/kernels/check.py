@@ -1,14 +1,9 @@
-"""What every kernel asks of its arguments before it touches memory.
+"""What surrounds every kernel: its arguments are checked before it touches memory, and threads share its work.
 
-In: the arrays a kernel was called with. Out: nothing, or a `UsageError` of one sentence. The kernels index without
-bounds checks, so a slot beyond the cache would damage other memory silently; these checks cost microseconds.
-
-A few threads that share the work of one kernel.
-
-In: a kernel that works on a range of positions, and the bounds of the ranges. Out: all ranges done. The kernels release
-the GIL, so plain threads are enough, and unlike numba's own threading layer they are safe beside torch and forked
-processes. Ranges never overlap and each position is worked on by one thread alone: the result is the same, bit for bit,
-with any number of threads.
+The kernels index without bounds checks, so a slot beyond the cache would damage other memory silently; a wrong argument
+is a `UsageError` of one sentence, for microseconds. `Threads`: the kernels release the GIL, so plain threads are enough,
+and unlike numba's own threading layer they are safe beside torch and forked processes. Ranges never overlap and each
+position is worked on by one thread alone: the result is the same, bit for bit, with any number of threads.
 """
 
 from __future__ import annotations

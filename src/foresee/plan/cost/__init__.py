@@ -1,11 +1,7 @@
 """What a plan costs in time: volumes and the speeds of a cluster in, seconds a step and the bottleneck out.
 
-    speeds.py       what a cluster can do
-    stores.py       reads, write-backs and cache: rows of a step as seconds
-    exchanges.py    what trainers send each other, as seconds
-    sharing.py      hidden and urgent work on one link, or on the same cores
-    playing.py      step after step by the rules of the engine: when each begins, and what it waited for
-    prediction.py   a mean step, its parts, what limits it
+    exchanges.py    what a cluster can do; rows between store and cache, and between trainers, as seconds
+    playing.py      step after step by the rules of the engine: when each begins and what it waited for; a mean step
 
 Never: measurements of this machine; every speed is an argument.
 """

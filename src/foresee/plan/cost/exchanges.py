@@ -1,16 +1,9 @@
-"""What a cluster can do, and how large a row is on a wire: what a prediction is made from, beside the plan's volumes.
+"""The parts of a step as seconds: rows between store, staging memory and cache, and what trainers send each other.
 
-Every figure is given, by a person or by who timed it. A figure that is left out costs nothing.
-
-Rows of a step between store, staging memory and cache: seconds they take, and processor time they cost.
-
-Arrays are [steps, workers]. A store that several workers share is told of every step, also of one without write-backs:
-others wait for it.
-
-What trainers send each other in a step, as seconds: gradients and rows due at the next step, and all the rest.
-
-In: volumes and speeds. Out: seconds on links and seconds of fixed costs, by exchange. What shares the link with them is
-the business of `sharing`.
+In: the volumes of a plan, and what a cluster can do (`Speeds`: each figure is given, by a person or by who timed it; one
+that is left out costs nothing). Out: seconds on links, seconds of fixed costs and processor time, by kind, as arrays
+[steps, workers]. A store that several workers share is told of every step, also of one without write-backs: others wait
+for it. What shares the link with what is the business of `playing`.
 """
 
 from __future__ import annotations

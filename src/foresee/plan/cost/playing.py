@@ -1,10 +1,4 @@
-"""Hidden and urgent work that meet: on the links of the trainers, and on their cores.
-
-Hidden work is what nobody waits for yet: fetches, write-backs, the background exchange. It begins beside compute, and
-while there is enough of everything, it costs nothing. Where there is not, both share evenly, and what is urgent takes
-longer. All seconds are of the slowest worker, or an array [workers].
-
-Steps played through by the rules of the engine (`engine/loop.py`, `pipeline.py`, `peers.py`), worker by worker:
+"""Steps played through by the rules of the engine (`engine/loop.py`, `pipeline.py`, `peers.py`), worker by worker:
 
     planned      one step after the other, ahead of training
     read         one fetch after the other, once the write-backs of its `not_before` are applied: hidden, unless late
@@ -15,13 +9,11 @@ Steps played through by the rules of the engine (`engine/loop.py`, `pipeline.py`
     rows         for the next step, exchanged next; what is due later starts after them, hidden
     dense        meanwhile the rest of backward, then the sum of dense gradients, as far as backward does not hide it
 
-The step ends when rows and dense are both done; they share the link, so that it carries one after the other. What is
-hidden is still on the link and on the cores: it shares them with what is urgent (`sharing`). Workers go in lockstep.
-
-A mean step: volumes and speeds in; seconds, their parts, how busy each resource is, and the bottleneck out.
-
-Steps are played through by the rules of the engine (`playing`). And below some bounds no step can fall: bytes over a
-link, rows over what servers serve, processor time over cores. A mean step, not its jitter.
+The step ends when rows and dense are both done; they share the link, so that it carries one after the other. Hidden work
+(fetches, write-backs, the background exchange) begins beside compute and costs nothing while there is enough of
+everything; where there is not, it shares links and cores evenly with what is urgent, which takes longer. Workers go in
+lockstep. Out: a mean step, its parts, how busy each resource is, and the bottleneck; below some bounds no step can fall:
+bytes over a link, rows over what servers serve, processor time over cores.
 """
 
 from __future__ import annotations
