@@ -2,7 +2,7 @@
 
 In: what to train on, the tables, the size of the cache and a planner. Out: a `Run` that goes on after the tables' last
 commit. What cannot be is refused before the first step: a cache without a row, a log without a batch size, and other
-batches than the tables were trained on, unless `first_step` says that they are meant. A log is told by its digest, batch
+batches than the tables were trained on, unless `first_step` says they are meant. A log is told by its digest, batch
 size and seed, batches of one's own by their name or by the ids and labels of the first few: these are read in any case,
 so nothing is read twice.
 """

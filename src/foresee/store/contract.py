@@ -7,7 +7,7 @@ so a retry after a lost reply is harmless. A request is checked before anything 
 
 `Store` is what a loop needs; `TwoPhaseStore` commits rows together with a dense half, by the decisions of `commits`;
 `GuardedStore` names the write-backs a read depends on, and `Unshared` gives a store of one process that face.
-`foresee.testing` has each of them as executable tests: `StoreSuite`, `TwoPhaseStoreSuite`, `GuardedStoreSuite`. A layout
+`foresee.testing` has each as executable tests: `StoreSuite`, `TwoPhaseStoreSuite`, `GuardedStoreSuite`. A layout
 from a file or wire that somebody else wrote is refused with a sentence where it is none, or no disk could hold it.
 """
 

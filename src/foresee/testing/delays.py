@@ -1,7 +1,7 @@
 """Workers, stores and delays as test input: an order of reads and writes chosen beforehand, workers that are threads.
 
 `schedule` and `ScheduledStore`: in, a store, the records of a plan, and a choice between reading and writing wherever
-the rules leave one; out, the order in which all fetches and write-backs will reach the store, and a store that makes the
+the rules leave one; out, the order in which all fetches and write-backs reach the store, and a store that makes the
 threads of a real pipeline keep to it. Nothing sleeps: a call waits until its turn has come, so a race is a test input.
 The rules are those of the plan and no others; records whose guard was weakened give schedules that a broken pipeline
 could have run into. `ThreadMesh` and `SharedStore` are the exchange and the shared store of a cluster without one:

@@ -1,8 +1,8 @@
 """What surrounds every kernel: its arguments are checked before it touches memory, and threads share its work.
 
 The kernels index without bounds checks, so a slot beyond the cache would damage other memory silently; a wrong argument
-is a `UsageError` of one sentence, for microseconds. `Threads`: the kernels release the GIL, so plain threads are enough,
-and unlike numba's own threading layer they are safe beside torch and forked processes. Ranges never overlap and each
+is a `UsageError` of one sentence, for microseconds. `Threads`: the kernels release the GIL, so plain threads do, and
+unlike numba's own threading layer they are safe beside torch and forked processes. Ranges never overlap and each
 position is worked on by one thread alone: the result is the same, bit for bit, with any number of threads.
 """
 

@@ -9,10 +9,10 @@
     rows         for the next step, exchanged next; what is due later starts after them, hidden
     dense        meanwhile the rest of backward, then the sum of dense gradients, as far as backward does not hide it
 
-The step ends when rows and dense are both done; they share the link, so that it carries one after the other. Hidden work
+The step ends when rows and dense are both done; they share the link, so it carries one after the other. Hidden work
 (fetches, write-backs, the background exchange) begins beside compute and costs nothing while there is enough of
 everything; where there is not, it shares links and cores evenly with what is urgent, which takes longer. Workers go in
-lockstep. Out: a mean step, its parts, how busy each resource is, and the bottleneck; below some bounds no step can fall:
+lockstep. Out: a mean step, its parts, how busy each resource is, and the bottleneck; no step can fall below some bounds:
 bytes over a link, rows over what servers serve, processor time over cores.
 """
 
