@@ -18,7 +18,7 @@ from foresee.run.serving.exported import Exported
 ROOT = Path(__file__).resolve().parent.parent
 TOLD_IN_PROSE = {"Run", "Step", "lookahead"}
 """Public names whose arguments have no section yet."""
-NO_SECTION = {"state_width"}
+NO_SECTION = {"state_width", "step_tensors", "step_rows"}
 """Methods of optimisers, which rows call and people do not."""
 
 

@@ -123,7 +123,11 @@ class Source(Protocol):
         ...
 
     def chunks(self, report: ReportBadLine) -> Iterator[RawChunk]:
-        """All samples, in order. Lines that have no cells to speak of go to `report`."""
+        """All samples, in order.
+
+        Args:
+            report: Takes lines that have no cells to speak of.
+        """
         ...
 
 

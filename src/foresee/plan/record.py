@@ -318,7 +318,11 @@ class Planner(Protocol):
     header: Header
 
     def push(self, accesses: Accesses) -> list[Record]:
-        """Takes the next step's accesses; returns the records that are now decided."""
+        """Takes the next step's accesses; returns the records that are now decided.
+
+        Args:
+            accesses: The rows of each sample of the step's batch.
+        """
         ...
 
     def finish(self) -> list[Record]:

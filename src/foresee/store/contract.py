@@ -110,15 +110,29 @@ class Store(Protocol):
         ...
 
     def read(self, rows: Int64, out: Rows) -> None:
-        """Fills `out` with the rows, in the order asked. The ids must be distinct."""
+        """Fills `out` with the rows, in the order asked.
+
+        Args:
+            rows: Distinct ids.
+            out: Where values, state and versions go.
+        """
         ...
 
     def write(self, rows: Int64, source: Rows) -> None:
-        """Assigns the rows. On return a read of them sees what was written. The ids must be distinct."""
+        """Assigns the rows. On return a read of them sees what was written.
+
+        Args:
+            rows: Distinct ids.
+            source: Their values, state and versions.
+        """
         ...
 
     def commit(self, step: int) -> None:
-        """Makes everything written so far durable as the state after `step` steps."""
+        """Makes everything written so far durable.
+
+        Args:
+            step: The number of steps that it is the state after.
+        """
         ...
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The parts of a step as seconds: rows between store, staging memory and cache, and what trainers send each other.
 
 In: the volumes of a plan, and what a cluster can do (`Speeds`: each figure is given, by a person or by who timed it;
-one that is left out costs nothing). Out: seconds on links, seconds of fixed costs and processor time, by kind, as arrays
+one left out costs nothing). Out: seconds on links, seconds of fixed costs and processor time, by kind, as arrays
 [steps, workers]. A store that several workers share is told of every step, also of one without write-backs: others wait
 for it. What shares the link with what is the business of `playing`.
 """

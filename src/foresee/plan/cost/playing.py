@@ -12,7 +12,7 @@
 The step ends when rows and dense are both done; they share the link, so it carries one after the other. Hidden work
 (fetches, write-backs, the background exchange) begins beside compute and costs nothing while there is enough of
 everything; where there is not, it shares links and cores evenly with what is urgent, which takes longer. Workers go in
-lockstep. Out: a mean step, its parts, how busy each resource is, and the bottleneck; no step can fall below some bounds:
+lockstep. Out: a mean step, its parts, how busy each resource is, the bottleneck; no step can fall below some bounds:
 bytes over a link, rows over what servers serve, processor time over cores.
 """
 
