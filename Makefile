@@ -16,7 +16,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/pytest -n 3
 
-# The two halves of `make test`. Tracing makes tests about twice as slow, so only the rooms whose tests run in their own
+# The two halves of `make test`. Tracing slows tests down, so only the rooms whose tests run in their own
 # process are traced. Coverage sees neither what numba compiles (left out of the count) nor what started processes run.
 COVERED := tests/base tests/data tests/models tests/plan tests/report tests/run
 test-coverage: $(VENV)/.installed
