@@ -86,7 +86,7 @@ PLAN_MUTANTS = [
     ),
     Mutant(
         name="rows travel before they are final", rule="A row goes over after its last update is applied.",
-        judge=judges.plans, patch=lambda: [mock.patch.object(ownership_kernels, "depart", _depart_early)],
+        judge=judges.plans, patch=lambda: [mock.patch.object(ownership_kernels, "send_rows", _depart_early)],
     ),
     Mutant(
         name="write-back of unfinished rows", rule="A row's gradients are there before it is written back.",

@@ -153,5 +153,5 @@ def test_the_token_of_the_environment_stays_out_of_tracebacks() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", code], env={"FORESEE_TOKEN": TOKEN}, capture_output=True, text=True, timeout=60
     )
-    assert "StoreError" in ended.stderr
+    assert "StoreUnavailableError" in ended.stderr
     assert TOKEN not in ended.stderr + ended.stdout
