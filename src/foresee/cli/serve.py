@@ -17,6 +17,15 @@ from foresee.cli.options import Logged, RunFile, Set
 FILES_SPARE = 512
 """Files beside two for each connection."""
 
+Host = Annotated[str, typer.Option("--host", help="Any but this machine needs TLS and a token.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")]
+PortFile = Annotated[Path | None, typer.Option("--port-file", metavar="FILE", help="Written with the port when ready.")]
+TlsCertificate = Annotated[Path | None, typer.Option("--tls-certificate", metavar="PEM")]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", metavar="PEM")]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="Of mode 600; or set the variable FORESEE_TOKEN.")
+]
+
 
 def serve(
     layout: Annotated[
@@ -32,20 +41,15 @@ def serve(
     ] = None,
     shard: Annotated[int, typer.Option("--shard", min=0, help="Which shard this server is, from 0.")] = 0,
     num_shards: Annotated[int, typer.Option("--num-shards", min=1, help="Number of servers of these tables.")] = 1,
-    host: Annotated[str, typer.Option("--host", help="Any but this machine needs TLS and a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 0,
-    port_file: Annotated[
-        Path | None, typer.Option("--port-file", metavar="FILE", help="Written with the port when ready.")
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 0,
+    port_file: PortFile = None,
     parent: Annotated[
         int | None, typer.Option("--parent", metavar="PID", help="End when this process, which started it, has ended.")
     ] = None,
-    tls_certificate: Annotated[Path | None, typer.Option("--tls-certificate", metavar="PEM")] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="PEM")] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", metavar="FILE", help="Of mode 600; or set the variable FORESEE_TOKEN."),
-    ] = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
     connections_max: Annotated[int, typer.Option("--connections-max", min=1)] = 512,
     bytes_in_flight_max: Annotated[int, typer.Option("--bytes-in-flight-max", min=1)] = 1 << 30,
     rows_per_request_max: Annotated[int, typer.Option("--rows-per-request-max", min=1)] = 1 << 20,
@@ -164,17 +168,12 @@ def status(
 def plan_server(
     run_file: RunFile,
     overrides: Set = None,
-    host: Annotated[str, typer.Option("--host", help="Any but this machine needs TLS and a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 0,
-    port_file: Annotated[
-        Path | None, typer.Option("--port-file", metavar="FILE", help="Written with the port when ready.")
-    ] = None,
-    tls_certificate: Annotated[Path | None, typer.Option("--tls-certificate", metavar="PEM")] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="PEM")] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", metavar="FILE", help="Of mode 600; or set the variable FORESEE_TOKEN."),
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 0,
+    port_file: PortFile = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
     log_level: Logged = logs.LogLevel.WARNING,
 ) -> None:
     """Read the log, plan for all workers, and give each its own records, until SIGTERM or Ctrl-C.

@@ -275,8 +275,6 @@ def main() -> None:
     """The warm process: imports, then forks whatever it is asked for until its input ends."""
     end_with_launcher()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pass
-
     warm_up(sys.argv[1:])
     children = _Children()
     for line in sys.stdin:
