@@ -179,7 +179,7 @@ def test_other_settings_are_refused(source: Source, serve: Callable[..., Planner
 def test_a_planner_that_is_away_is_a_sentence(
     source: Source, serve: Callable[..., PlannerServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foresee.planner_service.client.RECONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("foresee.planner_service.client.START_SECONDS", 0.3)
     server = serve()
     lonely = client(server, source, 0)
     server.shutdown()

@@ -30,7 +30,6 @@ from foresee.base import json_fields
 from foresee.engine.plan_columns import record_of
 from foresee.errors import PlanError, PlanUnavailableError
 from foresee.plan.record import Header, Record
-from foresee.planner_service import client
 from foresee.rpc import failures
 from foresee.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, is_refused_token
 
@@ -176,7 +175,7 @@ class PlannerClient:
                     self._open_once()
                 return ask()
             except TRANSPORT_ERRORS as error:
-                client.raise_failure(error)
+                raise_failure(error)
                 self.close()
                 waited = time.monotonic() - begun
                 if waited > seconds or is_refused_token(error):
@@ -189,8 +188,8 @@ class PlannerClient:
 
     def _open_once(self) -> None:
         content = failures.to_json({"run": self._run, **asdict(Beginning.of(self._header))})
-        results = self._client.do_action(flight.Action(client.OPEN, content), self._endpoint.options(CALL_SECONDS))
-        found = client.header_from_dict(json.loads(next(iter(results)).body.to_pybytes()))
+        results = self._client.do_action(flight.Action(OPEN, content), self._endpoint.options(CALL_SECONDS))
+        found = header_from_dict(json.loads(next(iter(results)).body.to_pybytes()))
         if found != self._header:
             raise PlanError(
                 f"planner {self._endpoint.address} plans {_difference(found, self._header)}; "
@@ -204,6 +203,6 @@ class PlannerClient:
 
 
 def _difference(found: Header, wanted: Header) -> str:
-    theirs, ours = client.header_to_dict(found), client.header_to_dict(wanted)
+    theirs, ours = header_to_dict(found), header_to_dict(wanted)
     name = next(name for name in ours if theirs[name] != ours[name])
     return f"with {name} {theirs[name]!r} where this worker has {ours[name]!r}"
