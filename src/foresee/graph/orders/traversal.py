@@ -22,7 +22,7 @@ class Traversal:
     states: tuple[Int32, ...]
     """Partitions in the buffer, by slot: one that stays keeps its place."""
     buckets: tuple[Int32, ...]
-    """For each state [buckets, 2]: (source partition, target partition), both in the state; each bucket once an epoch."""
+    """For each state [buckets, 2]: (source partition, target partition), both there; each bucket once an epoch."""
 
     @property
     def swaps(self) -> int:
