@@ -29,7 +29,7 @@ from foresee.engine.kernels import (
     update_rows,
     zeroed_rows,
 )
-from foresee.engine.optimizers import Optimizer
+from foresee.engine.optimizers import Optimizer, at_step
 from foresee.engine.planned_step import PlannedStep, Pooling
 from foresee.plan.record import Evict, Fetch
 from foresee.store.contract import Layout, Rows, Store
@@ -172,8 +172,8 @@ class SlotCache:
         record = work.record
         gradients = gradient.reshape(-1, self._layout.width).contiguous().numpy()
         update_rows(
-            self._optimizer, self._rows, record.unique, gradients, work.order, version=record.step + 1,
-            positions=positions, divisor=divisor, threads=self._threads,
+            at_step(self._optimizer, record.step), self._rows, record.unique, gradients, work.order,
+            version=record.step + 1, positions=positions, divisor=divisor, threads=self._threads,
         )  # fmt: skip
 
     def sums(self, work: PlannedStep, gradient: torch.Tensor, positions: Int32) -> torch.Tensor:
@@ -183,7 +183,8 @@ class SlotCache:
         return out
 
     def apply(self, slots: Int32, sums: torch.Tensor, *, version: int) -> None:
-        apply_rows(self._optimizer, self._rows, slots, sums.numpy(), version=version, threads=self._threads)
+        optimizer = at_step(self._optimizer, version - 1)
+        apply_rows(optimizer, self._rows, slots, sums.numpy(), version=version, threads=self._threads)
 
     def put(self, slots: Int32, arrived: Rows) -> None:
         put_rows(self._rows, slots, arrived, threads=self._threads)

@@ -14,7 +14,7 @@ from torch import Tensor
 from foresee.base.arrays import Int32, Int64
 from foresee.engine import torch_kernels
 from foresee.engine.cache import SlotTable
-from foresee.engine.optimizers import Optimizer
+from foresee.engine.optimizers import Optimizer, at_step
 from foresee.engine.planned_step import PlannedStep, Pooling
 from foresee.engine.torch_kernels import TensorOrder, TensorRows
 from foresee.plan.record import Evict, Fetch
@@ -55,7 +55,7 @@ class TorchCache:
     def update(self, work: PlannedStep, gradient: Tensor, positions: Int32 | None = None, *, divisor: int = 1) -> None:
         record = work.record
         torch_kernels.update_rows(
-            self._optimizer,
+            at_step(self._optimizer, record.step),
             self._rows,
             self._on_device(record.unique),
             gradient.reshape(-1, self._layout.width),
@@ -71,7 +71,11 @@ class TorchCache:
 
     def apply(self, slots: Int32, sums: Tensor, *, version: int) -> None:
         torch_kernels.apply_rows(
-            self._optimizer, self._rows, self._on_device(slots), sums.to(self._device), version=version
+            at_step(self._optimizer, version - 1),
+            self._rows,
+            self._on_device(slots),
+            sums.to(self._device),
+            version=version,
         )
 
     def put(self, slots: Int32, arrived: Rows) -> None:
