@@ -34,6 +34,7 @@ import foresee
 from foresee.custom_data.jagged import bags_of
 from foresee.engine.cache import look_up
 from foresee.engine.header import FETCH_AHEAD_STEPS
+from foresee.engine.optimizers.contract import number_of
 from foresee.engine.planned_step import Pooling
 from foresee.errors import ConfigError, DataError, PlanError, UsageError
 
@@ -94,7 +95,7 @@ class Plain(nn.Module):
         return torch.cat(out, dim=1)
 
     def train_on(self, batches: list[Batch]) -> list[float]:
-        rows = torch.optim.SGD(self.bags.parameters(), lr=SGD.lr)
+        rows = torch.optim.SGD(self.bags.parameters(), lr=number_of(SGD.lr))
         adam = torch.optim.Adam(self.head.parameters())
         losses = []
         for batch in batches:

@@ -118,7 +118,7 @@ def ids_batch(schema: Any, rows: Int64, versions: Int32 | None) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def write_batch(schema: Any, rows: Int64, source: Rows, next_use: Int32 | None) -> Any:
+def write_batch(schema: Any, rows: Int64, source: Rows, next_use: Int32 | None = None) -> Any:
     """Rows to assign, with their next uses if the schema has them; the batch shares the memory of the arrays."""
     columns = [_column(pa.int64(), rows)]
     if schema.names[1] == "next_use":
