@@ -168,7 +168,7 @@ def test_plain_torch_operations_exchange_the_same_bytes(
 
     def torch_cache(run: Run, threads: object) -> TorchCache:
         cache = TorchCache(
-            run.tables.layout, run.tables.optimizer, run.pooling, capacity_rows=run.header.capacity_rows,
+            run.tables.layout, run.tables.optimizer, capacity_rows=run.header.capacity_rows,
             device=torch.device("cpu"),
         )  # fmt: skip
         made.append(cache)

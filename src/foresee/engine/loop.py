@@ -279,5 +279,5 @@ class Run:
     def _cache(self, threads: Threads) -> Cache:
         layout, capacity = self.tables.layout, self.header.capacity_rows
         if self.device.type == "cpu":
-            return SlotCache(layout, self.tables.optimizer, self.pooling, capacity_rows=capacity, threads=threads)
-        return TorchCache(layout, self.tables.optimizer, self.pooling, capacity_rows=capacity, device=self.device)
+            return SlotCache(layout, self.tables.optimizer, capacity_rows=capacity, threads=threads)
+        return TorchCache(layout, self.tables.optimizer, capacity_rows=capacity, device=self.device)
