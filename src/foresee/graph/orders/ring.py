@@ -3,8 +3,8 @@
 A window of c - 1 neighbours takes in partition i, which meets the c - 2 others and the last visitor: distances 1 to
 c - 1. Then visitors come from further ahead; one at distance b meets distances b to b + c - 2. With visitors at ...,
 3c - 2, 2c - 1, c, a turn covers each distance from 1 to m (c - 1) once. So where p = 2 m (c - 1) + 1 every pair meets
-in m p states, and no read is wasted. A buffer of more than half keeps what it can and turns the rest. For other p the
-best of a ring without useless visits, of beta's rounds before a smaller ring, and of a greedy end is taken.
+in m p states, and no read is wasted. A buffer of more than half keeps what it can and turns the rest. For other p it is
+the best of a ring without useless visits and of some rounds of beta before a smaller ring.
 
 An epoch begins with the partitions that the last one left: they are the first state, and all other places on the circle
 are drawn anew. Each bucket is trained in a random one of the states that have it.
@@ -13,10 +13,11 @@ are drawn anew. Each bucket is trained in a random one of the states that have i
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
-from foresee.base.arrays import Bool, Int32
+from foresee.base.arrays import Int32
 from foresee.graph.orders.bounds import ring_multiple
 from foresee.graph.orders.order import Order, Setting
 from foresee.graph.orders.traversal import Path, Traversal, in_random_state
@@ -37,18 +38,10 @@ def ring_path(p: int, c: int, phase: int = 0) -> Path:
     m = ring_multiple(p, c)
     if m is None:
         raise ValueError(f"no ring of {p} partitions fits a buffer of {c}")
-    window = c if m == 1 else c - 1
-    first = np.empty(c, np.int32)
-    first[-np.arange(window) % window] = -np.arange(window) % p
-    if m > 1:
-        first[-1] = c - 1 if phase == 0 else (m - phase) * (c - 1) + 1
-    period, event = np.divmod(np.arange(phase + 1, phase + m * p), m)
-    slots = np.where(event == 0, period % window, c - 1)
-    incoming = np.where(event == 0, period, period + (m - event) * (c - 1) + 1) % p
-    return Path(first, slots.astype(np.int32), incoming.astype(np.int32))
+    return _turn(p, c, m, phase)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def best_path(p: int, c: int) -> Path:
     """The shortest path of states that we know, for any p and c."""
     if 2 * c > p:
@@ -95,64 +88,41 @@ def _after_round(p: int, c: int, rest: Path) -> Path:
     return Path(np.arange(c, dtype=np.int32), slots.astype(np.int32), incoming.astype(np.int32))
 
 
-def _sparse_ring(p: int, c: int) -> Path:
-    """The ring of the next larger m; what makes no new pair does not come, and a greedy end takes over at the best time."""
-    m = -(-(p - 1) // (2 * (c - 1)))
-    found = [_cut_ring(p, c, multiple, periods) for multiple in (m - 1, m) for periods in (p // 2, p - c, p) if multiple]
-    return min(found, key=lambda path: len(path.slots))
-
-
-def _cut_ring(p: int, c: int, m: int, num_periods: int) -> Path:
+def _turn(p: int, c: int, m: int, phase: int = 0) -> Path:
+    """All that comes while the window moves once round p partitions, with m - 1 visitors in each period."""
     window = c if m == 1 else c - 1
     first = np.empty(c, np.int32)
     first[-np.arange(window) % window] = -np.arange(window) % p
     if m > 1:
-        first[-1] = c - 1
-    meetings = _Meetings(p, first)
-    for event in range(1, num_periods * m):
-        period, visitor = divmod(event, m)
-        partition = (period + (m - visitor) * (c - 1) + 1 if visitor else period) % p
-        meetings.bring(c - 1 if visitor else period % window, partition, needed=not visitor)
-    meetings.finish()
-    return Path(first, np.array(meetings.slots, np.int32), np.array(meetings.incoming, np.int32))
+        first[-1] = c - 1 if phase == 0 else (m - phase) * (c - 1) + 1
+    period, event = np.divmod(np.arange(phase + 1, phase + m * p), m)
+    slots = np.where(event == 0, period % window, c - 1)
+    incoming = np.where(event == 0, period, period + (m - event) * (c - 1) + 1) % p
+    return Path(first, slots.astype(np.int32), incoming.astype(np.int32))
 
 
-class _Meetings:
-    """A buffer, and which pairs of partitions have not been in it together."""
+def _sparse_ring(p: int, c: int) -> Path:
+    """The ring with enough visitors for all distances; one that would make no new pair does not come.
 
-    def __init__(self, p: int, first: Int32) -> None:
-        self._buffer = first.copy()
-        self._missing: Bool = ~np.eye(p, dtype=bool)
-        self._missing[np.ix_(first, first)] = False
-        self.slots: list[int] = []
-        self.incoming: list[int] = []
-
-    def bring(self, slot: int, partition: int, needed: bool = True) -> None:
-        """Brings a partition into a slot; one that is not needed there comes only if it makes a new pair."""
-        there = np.flatnonzero(self._buffer == partition)
-        if len(there):
-            if needed:
-                self._buffer[there[0]], self._buffer[slot] = self._buffer[slot], partition
-            return
-        left = self._buffer[slot]
-        self._buffer[slot] = partition
-        if not needed and not self._missing[partition, self._buffer].any():
-            self._buffer[slot] = left
-            return
-        self._missing[partition, self._buffer] = self._missing[self._buffer, partition] = False
-        self.slots.append(slot)
-        self.incoming.append(partition)
-
-    def finish(self) -> None:
-        """Until all have met: what makes most pairs comes, for the one that has fewest to make."""
-        while self._missing.any():
-            to_make = self._missing.sum(axis=1)
-            new = self._missing[:, self._buffer]
-            gain = new.sum(axis=1)[:, None] - new - to_make[self._buffer] / (len(to_make) + 1)
-            gain[self._buffer] = -np.inf
-            gain[to_make == 0] = -np.inf
-            partition, slot = np.unravel_index(np.argmax(gain), gain.shape)
-            self.bring(int(slot), int(partition))
+    The last visitor of a period also meets whoever enters next. One that stays until its own turn to enter the window
+    is there already: its slot and that of the oldest change roles.
+    """
+    path = _turn(p, c, -(-(p - 1) // (2 * (c - 1))))
+    slot_of, visiting = list(range(c)), c - 1
+    buffer, missing, reads = path.first.copy(), ~np.eye(p, dtype=bool), []
+    missing[np.ix_(buffer, buffer)] = False
+    coming = list(zip(path.slots.tolist(), path.incoming.tolist(), strict=True))
+    for (role, partition), (next_role, after) in pairwise([*coming, (visiting, 0)]):
+        meets = buffer.copy()
+        meets[slot_of[visiting]] = partition if next_role == visiting else after
+        if partition == buffer[slot_of[visiting]]:
+            slot_of[role], slot_of[visiting] = slot_of[visiting], slot_of[role]
+        elif role != visiting or missing[partition, meets].any():
+            buffer[slot_of[role]] = partition
+            missing[partition, buffer] = missing[buffer, partition] = False
+            reads.append((slot_of[role], partition))
+    slots, incoming = np.array(reads, np.int32).T
+    return Path(path.first, slots, incoming)
 
 
 ORDER = Order(
