@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foresee.base.arrays import Int32, Int64
+from foresee.errors import PlanError
 from foresee.graph.orders import ORDERS, Setting, Traversal
 from foresee.graph.orders.bounds import beta_swaps, ring_multiple, ring_swaps, swap_bound, turn_bound
 from foresee.graph.orders.ring import best_path, ring_path
@@ -112,3 +113,25 @@ def test_turns_let_every_pair_meet_several_times() -> None:
         for state in part:
             met[np.ix_(state, state)] = True
         assert met.all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(2, 6), st.data())
+def test_groups_turn_as_partitions_do(size: int, groups: int, data: st.DataObject) -> None:
+    in_buffer = data.draw(st.integers(2, groups))
+    rng, p, c = np.random.default_rng(data.draw(st.integers(0, 99))), size * groups, size * in_buffer
+    carried = rng.permutation(p)[:c].astype(np.int32)
+    setting = Setting(num_partitions=p, capacity=c, carried=carried, logical_partitions=groups, turns=2)
+    traversal = ORDERS["ring"].traverse(setting, rng)
+    assert traversal.reads(carried) == 2 * size * len(best_path(groups, in_buffer).slots)
+    assert np.array_equal(traversal.states[0], carried)
+    assert (traversal.state_of_bucket() >= 0).all()
+    assert all(len(np.setdiff1d(new, old)) == size for old, new in pairwise(traversal.states))
+
+
+@pytest.mark.parametrize(("p", "c", "groups"), [(64, 32, 5), (64, 30, 4), (64, 16, 4), (8, 4, 9)])
+def test_groups_that_do_not_divide_are_a_sentence(p: int, c: int, groups: int) -> None:
+    with pytest.raises(PlanError, match=f"ring cannot put {p} partitions into {groups} groups"):
+        ORDERS["ring"].traverse(
+            Setting(num_partitions=p, capacity=c, logical_partitions=groups), np.random.default_rng(0)
+        )

@@ -7,7 +7,8 @@ in m p states, and no read is wasted. A buffer of more than half keeps what it c
 the best of a ring without useless visits and of some rounds of beta before a smaller ring.
 
 An epoch begins with the partitions that the last one left: they are the first state, and all other places on the circle
-are drawn anew. Each bucket is trained in a random one of the states that have it.
+are drawn anew. Each bucket is trained in a random one of the states that have it. With logical partitions random groups
+stand on the circle instead: fewer and larger states. With several turns each pair meets several times an epoch.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from itertools import pairwise
 import numpy as np
 
 from foresee.base.arrays import Int32
+from foresee.errors import PlanError
 from foresee.graph.orders.bounds import ring_multiple
 from foresee.graph.orders.order import Order, Setting
 from foresee.graph.orders.traversal import Path, Traversal, in_random_state
 
 
 def ring(setting: Setting, rng: np.random.Generator) -> Traversal:
-    p, held = setting.num_partitions, setting.carried
-    states: list[Int32] = []
+    p, c, size = setting.num_partitions, setting.capacity, _group_size(setting)
+    held = rng.permutation(p)[:c].astype(np.int32) if setting.carried is None else setting.carried
+    states = [held]
     for _ in range(setting.turns):
-        turn = _relabelled(_some_path(p, setting.capacity, rng), p, held, rng).states()
-        states += turn[1:] if states else turn
-        held = states[-1]
+        states += _turned(_some_path(p // size, c // size, rng), p, states[-1], rng)
     return in_random_state(p, states, rng)
 
 
@@ -57,16 +58,33 @@ def _some_path(p: int, c: int, rng: np.random.Generator) -> Path:
     return best_path(p, c) if m is None else ring_path(p, c, int(rng.integers(m)))
 
 
-def _relabelled(path: Path, p: int, held: Int32 | None, rng: np.random.Generator) -> Path:
-    """The same path over other partitions: first those that are held, in their slots."""
-    c = len(path.first)
-    if held is None:
-        held = rng.permutation(p)[:c].astype(np.int32)
-    slot_of = rng.permutation(c).astype(np.int32)
-    label_of = np.empty(p, np.int32)
-    label_of[path.first] = held[slot_of]
-    label_of[np.setdiff1d(np.arange(p), path.first)] = rng.permutation(np.setdiff1d(np.arange(p), held))
-    return Path(held, slot_of[path.slots], label_of[path.incoming])
+def _turned(path: Path, p: int, held: Int32, rng: np.random.Generator) -> list[Int32]:
+    """The states of the path behind its first, which is what the buffer holds; who is where on it is drawn.
+
+    A partition of the path is a group here, and a slot of it as many slots.
+    """
+    slots_of = rng.permutation(len(held)).reshape(len(path.first), -1)
+    size = slots_of.shape[1]
+    members = np.empty((p // size, size), np.int32)
+    members[path.first] = held[slots_of]
+    others = np.setdiff1d(np.arange(p // size), path.first)
+    members[others] = rng.permutation(np.setdiff1d(np.arange(p), held)).reshape(-1, size)
+    buffer, found = held.copy(), []
+    for slot, group in zip(path.slots.tolist(), path.incoming.tolist(), strict=True):
+        buffer[slots_of[slot]] = members[group]
+        found.append(buffer.copy())
+    return found
+
+
+def _group_size(setting: Setting) -> int:
+    p, c, groups = setting.num_partitions, setting.capacity, setting.logical_partitions or setting.num_partitions
+    size = p // groups if 0 < groups <= p else 0
+    if size == 0 or p % groups or c % size or (c < 2 * size and c < p):
+        raise PlanError(
+            f"ring cannot put {p} partitions into {groups} groups of which a buffer of {c} holds 2 or more; choose "
+            "numbers of partitions, buffer and logical partitions that divide each other, such as 64, 32 and 4"
+        )
+    return size
 
 
 def _around_pinned(p: int, c: int) -> Path:
