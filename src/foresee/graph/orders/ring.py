@@ -4,7 +4,7 @@ A window of c - 1 neighbours takes in partition i, which meets the c - 2 others 
 c - 1. Then visitors come from further ahead; one at distance b meets distances b to b + c - 2. With visitors at ...,
 3c - 2, 2c - 1, c, a turn covers each distance from 1 to m (c - 1) once. So where p = 2 m (c - 1) + 1 every pair meets
 in m p states, and no read is wasted. A buffer of more than half keeps what it can and turns the rest. For other p it is
-the best of a ring without useless visits and of some rounds of beta before a smaller ring.
+the better of the next larger ring without useless visits, and of the next smaller one with guests or a round of beta.
 
 An epoch begins with the partitions that the last one left: they are the first state, and all other places on the circle
 are drawn anew. Each bucket is trained in a random one of the states that have it. With logical partitions random groups
@@ -49,8 +49,9 @@ def best_path(p: int, c: int) -> Path:
         return _around_pinned(p, c)
     if ring_multiple(p, c):
         return ring_path(p, c)
-    found = [_sparse_ring(p, c), _after_round(p, c, best_path(p - (c - 1), c))]
-    return min(found, key=lambda path: len(path.slots))
+    m, more = divmod(p - 1, 2 * (c - 1))
+    above = _with_guests(p, c, m) if 2 < c > more else _after_round(p, c, best_path(p - (c - 1), c))
+    return min(_sparse_ring(p, c), above, key=lambda path: len(path.slots))
 
 
 def _some_path(p: int, c: int, rng: np.random.Generator) -> Path:
@@ -94,6 +95,42 @@ def _around_pinned(p: int, c: int) -> Path:
         return Path(np.arange(p, dtype=np.int32), np.empty(0, np.int32), np.empty(0, np.int32))
     path = ring_path(turning, room)
     return Path(np.append(path.first, np.arange(turning, p)).astype(np.int32), path.slots, path.incoming)
+
+
+def _with_guests(p: int, c: int, m: int) -> Path:
+    """A ring, and up to c - 1 guests who stand on no circle: each visits whenever the window is all new to them.
+
+    So a guest meets c - 1 partitions with every read, and in 2 m visits all but one, `last`. Guests, `last` and as many
+    of the first window as fit are the first state. The others of the window come for `last` and guests, but 0 is there
+    before `last` leaves: a ring of m = 1 makes that pair in no other state.
+    """
+    n = 2 * m * (c - 1) + 1
+    guests, last, window = list(range(n, p)), n - c + 1, [-place % n for place in range(c - 1)]
+    there, coming = window[: n + c - 1 - p], window[n + c - 1 - p :]
+    leaving = [last, *guests[:-1]] if there else [guests[0], last, *guests[1:-1]]
+    first, reads = [*guests, last, *there], list(zip(leaving, coming, strict=True))
+    visitor = guests[-1]
+    for period in range(n):
+        come = guests[:-1] if period == 0 else guests if period % (c - 1) == 0 and period < 2 * m * (c - 1) else []
+        ahead = [(period + k * (c - 1) + 1) % n for k in range(m - 1, 0, -1)]
+        if period > 0:
+            reads.append((visitor if m == 1 else (period - c + 1) % n, period))
+            visitor = (period - c + 1) % n if m == 1 else visitor
+        for partition in [*come, *([c - 1] if period == 0 and m > 1 else []), *ahead]:
+            reads.append((visitor, partition))
+            visitor = partition
+    return _by_slot(first, reads)
+
+
+def _by_slot(first: list[int], reads: list[tuple[int, int]]) -> Path:
+    """Of reads by who leaves and who comes."""
+    slot_of = {partition: slot for slot, partition in enumerate(first)}
+    slots = []
+    for leaving, coming in reads:
+        slot_of[coming] = slot_of.pop(leaving)
+        slots.append(slot_of[coming])
+    incoming = [coming for _, coming in reads]
+    return Path(np.array(first, np.int32), np.array(slots, np.int32), np.array(incoming, np.int32))
 
 
 def _after_round(p: int, c: int, rest: Path) -> Path:
