@@ -10,8 +10,8 @@ one partition less than a turn. BETA is counted as published: its swaps, and c t
     worst_over_beta     worst over both
     worst_over_swaps    worst over all p <= 64, 3 <= c < p, of reads over the bound on swaps, which no order can beat
 
-The last line is one JSON object, with a table of some cases. It takes about 20 s; nothing in it is drawn by chance but
-COMET's, Hilbert's and BETA's tables, from seed 0.
+The last line is one JSON object, with a table of some cases. It takes about 10 s of one core; what orders draw for the
+table comes from seed 0.
 """
 
 from __future__ import annotations
