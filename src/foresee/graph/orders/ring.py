@@ -51,6 +51,8 @@ def best_path(p: int, c: int) -> Path:
         return ring_path(p, c)
     m, more = divmod(p - 1, 2 * (c - 1))
     above = _with_guests(p, c, m) if 2 < c > more else _after_round(p, c, best_path(p - (c - 1), c))
+    if c == 2:
+        return above  # Every read makes one new pair: there is nothing to gain.
     return min(_sparse_ring(p, c), above, key=lambda path: len(path.slots))
 
 
