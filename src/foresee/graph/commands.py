@@ -21,6 +21,7 @@ from foresee.graph.folder import GraphFolder
 from foresee.graph.formats import Tables, open_source
 from foresee.graph.options import GraphOptions
 from foresee.graph.prepare import GraphReport, prepare_graph
+from foresee.graph.synthetic import Synthetic, synthetic_graph
 
 app = typer.Typer(
     help="Graphs whose nodes outgrow memory: prepare edges, then train, evaluate and ask, all from disk.",
@@ -39,6 +40,10 @@ PREPARE = r"""Turn edges into a prepared graph: TSV, CSV, Parquet, .npz, a tar a
         foresee graph prepare edges.parquet --out data/paid --head payer --tail payee --weight amount
 
         foresee graph prepare dataset/ogbn_arxiv --out data/arxiv --train-nodes-first
+    """
+SYNTHETIC = """Make a graph of any size from a seed: a power law with planted communities, its best score known.
+
+        foresee graph synthetic --out data/demo --num-nodes 1000000 --num-edges 10000000 --num-relations 20
     """
 
 
@@ -95,4 +100,22 @@ def _table(graph: GraphFolder) -> Table:
     return table
 
 
+def _synthetic_command() -> Callable[..., None]:
+    own, shared = options_of(Synthetic), options_of(GraphOptions)
+    out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the prepared graph.")]
+
+    def synthetic(**given: Any) -> None:
+        source = Synthetic(**{option.name: option.value(given) for option in own})
+        options = GraphOptions(**{option.name: option.value(given) for option in shared})
+        with terminal_progress() as progress:
+            report = synthetic_graph(source, given["out"], options, progress)
+        _show(report)
+        best = ", ".join(f"{name} {value:.4f}" for name, value in report.graph.best.items())
+        show(terminal(), f"nobody can do better on average than {best}" if best else "nothing is held out")
+
+    derived = [(option.name, option.annotation, option.default) for option in (*own, *shared)]
+    return with_parameters(synthetic, [("out", out, REQUIRED), *derived])
+
+
 app.command("prepare", help=PREPARE, no_args_is_help=True)(_prepare_command())
+app.command("synthetic", help=SYNTHETIC)(_synthetic_command())

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,20 @@ class GraphReport:
 
 
 def prepare_graph(
-    source: GraphSource, out: str | Path, options: GraphOptions | None = None, progress: ReportProgress | None = None
+    source: GraphSource,
+    out: str | Path,
+    options: GraphOptions | None = None,
+    progress: ReportProgress | None = None,
+    *,
+    best: Callable[[GraphFolder], dict[str, float]] | None = None,
 ) -> GraphReport:
-    """Write the prepared graph of `source` to the folder `out`."""
+    """Write the prepared graph of `source` to the folder `out`; `best` says which scores are within reach."""
     options = options or GraphOptions()
     target = Path(out)
     with new_folder(target, replace=options.replace, marker=DESCRIPTION_FILE) as folder:
         work = _Preparation(source, folder, options, progress)
-        work.run()
+        graph = work.run()
+        write_description(folder, graph if best is None else replace(graph, best=best(graph)))
     bad_lines_file = target / BAD_LINES_FILE if work.bad.count else None
     notes = (*source.notes, *work.notes)
     return GraphReport(
@@ -87,7 +94,7 @@ class _Preparation:
         self._found: dict[str, int] = {}
         self.notes: list[str] = []
 
-    def run(self) -> None:
+    def run(self) -> GraphFolder:
         reading = self._reading
         try:
             num_edges = reading.read(self._progress)
@@ -102,7 +109,7 @@ class _Preparation:
         nodes = self._write_nodes()
         self._write_relations()
         shutil.rmtree(self._spool)
-        self._describe(sizes, nodes)
+        return self._described(sizes, nodes)
 
     def _write_edges(self) -> dict[str, int]:
         """Train edges by bucket, the others as they came."""
@@ -189,8 +196,8 @@ class _Preparation:
             with pa.ipc.new_file(str(self._folder / "relation-names.arrow"), table.schema) as writer:
                 writer.write_table(table)
 
-    def _describe(self, sizes: dict[str, int], nodes: NodeSort) -> None:
-        graph = GraphFolder(
+    def _described(self, sizes: dict[str, int], nodes: NodeSort) -> GraphFolder:
+        return GraphFolder(
             path=self._folder,
             num_nodes=self._reading.num_nodes,
             num_relations=len(self._reading.relations),
@@ -213,7 +220,6 @@ class _Preparation:
             },
             _edges_path=self._folder,
         )
-        write_description(self._folder, graph)
 
 
 class _HeldOut:
