@@ -19,8 +19,8 @@ from foresee.errors import PlanError
 from foresee.plan import make_planner, plan, trainable
 from foresee.plan.check import check
 from foresee.plan.count import count
-from foresee.plan.partitions import staged_rows_max
 from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Header, Record
+from foresee.plan.variants import staged_rows_max
 from foresee.run.memory import memory_needed
 from foresee.testing.traces import accesses_of, header_for, traces
 from trace_stream import TraceStream, layout_of, random_stream, run_of, store_for

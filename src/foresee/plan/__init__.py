@@ -13,14 +13,13 @@ from dataclasses import replace
 from foresee.errors import PlanError
 from foresee.plan.check import Verdict, check
 from foresee.plan.check_additive import check_additive
-from foresee.plan.partitions import Partitions
 from foresee.plan.policies import all_policies, find, is_trainable, register, trainable, unregister
 from foresee.plan.policies.lookahead import Lookahead
 from foresee.plan.policy import PROFILE_STEPS, Policy, Profile
-from foresee.plan.read_only import ReadOnly
 from foresee.plan.record import Accesses, Counters, Header, Planner, PlannerOptions, Record
 from foresee.plan.resumed import ResumedPlan
 from foresee.plan.upcoming import WINDOW_BYTES, WINDOW_STEPS, window_bytes
+from foresee.plan.variants import Partitions, ReadOnly
 
 
 def make_planner(header: Header, profile: Profile) -> Planner:

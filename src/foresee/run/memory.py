@@ -17,9 +17,9 @@ from foresee.data.stream import GROUPS_KEPT
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
 from foresee.errors import ConfigError
 from foresee.plan import window_bytes
-from foresee.plan.partitions import staged_rows_max
 from foresee.plan.record import Header
 from foresee.plan.upcoming import LOOKUP_BYTES, NEXT_USE_BYTES, ROW_TABLE_BYTES, WINDOW_STEPS, bytes_in_window
+from foresee.plan.variants import staged_rows_max
 from foresee.store.contract import Layout
 
 SLOT_TABLE_BYTES = 12

@@ -1,15 +1,16 @@
-"""Whole partitions as the unit of a plan: any planner for one worker plans them as if they were rows.
+"""Two variants of any planner: whole partitions instead of rows, and rows that are only read.
 
-A partition is a run of `partition_rows` rows; the last one may be shorter. The planner inside is given partitions and
-slots for partitions; here its records are spelled out in rows. All rows of a partition come with one fetch and go with
-one eviction, ascending, and lie in slots that follow one another. So whoever checks, carries out, commits or recovers a
-plan knows nothing of partitions, and a store reads long runs. Slots that are no whole partition stay empty.
+`Partitions`: a partition is a run of `partition_rows` rows; the last one may be shorter. The planner inside is given
+partitions and slots for partitions; here its records are spelled out in rows. All rows of a partition come with one
+fetch and go with one eviction, ascending, and lie in slots that follow one another. So whoever checks, carries out,
+commits or recovers a plan knows nothing of partitions, and a store reads long runs. Slots that are no whole partition
+stay empty. Rows that no step touched since they came are written back like the others; their version is the one they
+had, which only a planner that remembers versions can say. A fetch is so large here that as many steps ahead as for rows
+would fill memory: it is issued once what is fetched for the steps before it and not yet in slots leaves room for it in
+`staged_rows_max`, or is nothing.
 
-Rows that no step touched since they came are written back like the others; their version is the one they had, which
-only a planner that remembers versions can say.
-
-A fetch is so large here that as many steps ahead as for rows would fill memory: it is issued once what is fetched for
-the steps before it and not yet in slots is no more than `staged_rows_max`, or nothing.
+`ReadOnly`: nothing is applied or written back, as with features of nodes. A row that leaves is dropped instead of
+evicted. The store never changes, so a fetch waits for no write-back and the planner knows no version of any row.
 """
 
 from __future__ import annotations
@@ -23,7 +24,19 @@ from foresee.base.arrays import Int32, Int64
 from foresee.errors import PlanError
 from foresee.plan.policy import MakePlanner, Profile
 from foresee.plan.ranked_eviction import BatchTooLargeError
-from foresee.plan.record import NOTHING_BEFORE, UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record
+from foresee.plan.record import (
+    NOTHING_BEFORE,
+    UNKNOWN_VERSION,
+    Accesses,
+    Evict,
+    Fetch,
+    Header,
+    Kind,
+    Planner,
+    Record,
+    Transfers,
+    empty_int32,
+)
 from foresee.plan.row_table import RowTable
 
 STAGED_SHARE = 4
@@ -158,3 +171,35 @@ def _header_inside(header: Header) -> Header:
 def _inside(accesses: Accesses, partition_rows: int) -> Accesses:
     """The accesses of a step, of partitions."""
     return Accesses(accesses.rows // partition_rows, accesses.sample_offsets)
+
+
+class ReadOnly:
+    """The planner of rows that are only read, made of one for rows that learn."""
+
+    def __init__(self, header: Header, inner: Planner) -> None:
+        self.header = header
+        self._inner = inner
+
+    def push(self, accesses: Accesses) -> list[Record]:
+        return [self._only_reading(record) for record in self._inner.push(accesses)]
+
+    def finish(self) -> list[Record]:
+        return [self._only_reading(record) for record in self._inner.finish()]
+
+    def _only_reading(self, record: Record) -> Record:
+        unknown = np.full(len(record.fetch), UNKNOWN_VERSION, np.int32)
+        return replace(
+            record,
+            fetch=replace(record.fetch, version=unknown),
+            not_before=max(record.step - 1 - self.header.fetch_ahead_steps, -1),
+            apply=empty_int32(),
+            evict=Evict(),
+            drop=np.concatenate([record.drop, record.evict.slot]),
+            send=_without_gradients(record.send),
+            recv=_without_gradients(record.recv),
+        )
+
+
+def _without_gradients(transfers: Transfers) -> Transfers:
+    rows = transfers.kind != Kind.GRAD
+    return Transfers(transfers.peer[rows], transfers.slot[rows], transfers.kind[rows], transfers.deadline[rows])
