@@ -19,7 +19,6 @@ from foresee.plan.policies import (
     least_recently_used,
     lookahead,
     no_cache,
-    owner,
     replicated,
 )
 from foresee.plan.policy import Policy
@@ -32,7 +31,7 @@ BUILT_IN = (
     het.POLICY,
     fae.POLICY,
     replicated.POLICY,
-    owner.POLICY,
+    lookahead.OWNER,
     herald.POLICY,
     lookahead.POLICY,
     belady.POLICY,

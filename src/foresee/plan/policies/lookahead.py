@@ -44,6 +44,7 @@ from foresee.plan.upcoming import (
     window_bytes,
 )
 from foresee.plan.workers.ownership import Ownership, placed_ownership
+from foresee.plan.workers.placement import contiguous
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -325,3 +326,18 @@ POLICY = Policy(
     together=together,
     foresight_steps=WINDOW_STEPS,
 )
+
+
+def without_placement(header: Header, profile: Profile) -> Ownership:
+    """Samples go in equal slices."""
+    return Ownership(header, contiguous)
+
+
+OWNER = Policy(
+    name="owner",
+    meaning="a row belongs to one trainer and moves with use",
+    colour="#4aa8a8",
+    compared=without_placement,
+    workers_min=2,
+)
+"""What lookahead is for several workers, but for placement: shows what that is worth."""
