@@ -41,6 +41,10 @@ NUM_BUCKETS = 256
 CHUNK_ROWS = 4096
 CHUNK_BYTES = 4 * CHUNK_ROWS
 FIRST_STEPS = 1024
+USES_AHEAD_STEPS = 16_384
+"""How far a run looks whose store makes something of it, unless it is told."""
+SEGMENTS = 3
+"""In use, next, and being read."""
 NOBODY = -1
 
 _logger = logging.getLogger("foresee.plan")
@@ -86,6 +90,20 @@ def _resolve(accesses: Int32, counts: Int32, first: int, latest: Int32) -> None:
             row = accesses[place]
             accesses[place] = latest[row]
             latest[row] = first + step
+
+
+def file_bytes(header: Header, num_distinct: int) -> int:
+    """What the temporary files take, at most, if every step has so many distinct rows or partitions."""
+    steps = min(header.options.uses_ahead_steps or 0, header.num_steps)
+    return min(SEGMENTS * steps, header.num_steps) * num_distinct * 4 + SEGMENTS * NUM_BUCKETS * CHUNK_BYTES
+
+
+def memory_bytes(header: Header, num_distinct: int) -> int:
+    """What it takes of memory: an open chunk of each bucket, counts by step and bucket, a bucket at a time."""
+    steps = min(header.options.uses_ahead_steps or 0, header.num_steps)
+    of_segment = NUM_BUCKETS * (CHUNK_BYTES + 4 * steps)
+    of_bucket = 2 * file_bytes(header, num_distinct) // NUM_BUCKETS + 4 * header.num_rows // NUM_BUCKETS
+    return SEGMENTS * of_segment + of_bucket if steps else 0
 
 
 class _Segment:
