@@ -49,7 +49,7 @@ class Cache(Protocol):
     def embeddings(self, work: PlannedStep) -> torch.Tensor:
         """[samples, features, width]: the step's rows, pooled; [vectors, width] where some are apart.
 
-        A leaf that collects the gradient.
+        A leaf that collects the gradient where one is used.
         """
         ...
 
@@ -164,7 +164,7 @@ class SlotCache:
         record, shape = work.record, shape_of(work.batch, work.vectors)
         out = self._pooled.take(math.prod(shape), self._layout.width)
         pool(self._rows.values, record.unique, record.inverse, work.vectors, out, self._threads)
-        return torch.from_numpy(out).view(*shape, self._layout.width).requires_grad_()
+        return torch.from_numpy(out).view(*shape, self._layout.width).requires_grad_(record.learns)
 
     def update(
         self, work: PlannedStep, gradient: torch.Tensor, positions: Int32 | None = None, *, divisor: int = 1

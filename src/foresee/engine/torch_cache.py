@@ -47,7 +47,7 @@ class TorchCache:
         else:
             offsets, mean = self._on_device(vectors.offsets), self._on_device(vectors.mean)
             pooled = torch_kernels.gather_bags(self._rows.values, unique, inverse, offsets, mean)
-        return pooled.view(*shape_of(work.batch, vectors), self._layout.width).requires_grad_()
+        return pooled.view(*shape_of(work.batch, vectors), self._layout.width).requires_grad_(record.learns)
 
     def update(self, work: PlannedStep, gradient: Tensor, positions: Int32 | None = None, *, divisor: int = 1) -> None:
         record = work.record

@@ -17,9 +17,9 @@ import numpy as np
 from numba import njit
 
 from foresee.base.arrays import Float32, Float64, Int64
-from foresee.data.order import hash_counters, key_of
+from foresee.base.mixing import combine, hash_counters, key_of
 from foresee.data.source import ReportBadLine, ReportProgress
-from foresee.data.synthetic.population import combine, normal
+from foresee.data.synthetic.population import normal
 from foresee.errors import DataError
 from foresee.graph.edges import stored_pieces
 from foresee.graph.folder import NODES_MAX, GraphFolder

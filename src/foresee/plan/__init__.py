@@ -19,6 +19,7 @@ from foresee.plan.policy import PROFILE_STEPS, Policy, Profile
 from foresee.plan.record import Accesses, Counters, Header, Planner, PlannerOptions, Record
 from foresee.plan.resumed import ResumedPlan
 from foresee.plan.upcoming import WINDOW_BYTES, WINDOW_STEPS, window_bytes
+from foresee.plan.variants import Partitions, ReadOnly
 
 
 def make_planner(header: Header, profile: Profile) -> Planner:
@@ -39,7 +40,8 @@ def make_planner(header: Header, profile: Profile) -> Planner:
             f"planner {header.planner!r} cannot plan for {header.num_workers} workers; choose one of "
             f"{', '.join(trainable(header.num_workers))}"
         )
-    return make(header, profile)
+    planner = Partitions(header, make, profile) if header.options.partition_rows > 1 else make(header, profile)
+    return ReadOnly(header, planner) if header.options.read_only else planner
 
 
 def planned_from(header: Header) -> int:

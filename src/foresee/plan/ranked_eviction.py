@@ -15,7 +15,7 @@ import numpy as np
 
 from foresee.base.arrays import Int32, Int64
 from foresee.errors import PlanError
-from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record
+from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record, empty_int32
 from foresee.plan.row_table import NO_SLOT, Distinct, RowTable
 
 
@@ -34,15 +34,24 @@ Rank = Callable[[int, Int32, Int64], Int64]
 """(step, slots accessed in order of first access, their rows) -> a rank for each. The lowest is evicted first."""
 
 
+def in_words(num_rows: int, partition_rows: int) -> str:
+    """What a step touches."""
+    if partition_rows == 1:
+        return f"{num_rows} distinct rows"
+    return f"{num_rows // partition_rows} partitions of {partition_rows} rows"
+
+
 class BatchTooLargeError(PlanError):
     """The refusal that every planner gives to a batch that can never fit."""
 
-    def __init__(self, step: int, num_distinct: int, capacity_rows: int) -> None:
+    def __init__(self, step: int, num_distinct: int, capacity_rows: int, partition_rows: int = 1) -> None:
+        """`num_distinct`: rows that the step needs slots for, those of whole partitions if they are planned."""
         super().__init__(
-            f"step {step} touches {num_distinct} distinct rows, but the cache holds {capacity_rows}; "
+            f"step {step} touches {in_words(num_distinct, partition_rows)}, but the cache holds {capacity_rows}; "
             f"the smallest cache that works for this step is {num_distinct} rows"
         )
         self.step = step
+        self.partition_rows = partition_rows
         self.num_distinct = num_distinct
         self.capacity_rows = capacity_rows
 
@@ -58,6 +67,8 @@ class RankedEviction:
         self._slot_row = np.zeros(header.capacity_rows, np.int64)
         self._slot_last = np.full(header.capacity_rows, -1, np.int32)
         self._slot_rank = np.zeros(header.capacity_rows, np.int64)
+        self._slot_later: Int32 | None = None
+        """When the row in each slot is used next, if anybody looked for that."""
         self._next = header.first_step
         self._open: Record | None = None
 
@@ -94,7 +105,8 @@ class RankedEviction:
         rows, versions = self._slot_row[victims], self._slot_last[victims] + np.int32(1)
         self._table.release(rows, versions, step=self._open.step)
         self._slot_last[victims] = -1
-        return [replace(self._open, evict=Evict(victims, rows, versions))]
+        next_use = empty_int32() if self._slot_later is None else self._slot_later[victims]
+        return [replace(self._open, evict=Evict(victims, rows, versions, next_use))]
 
     def _admit(self, step: int, accesses: Accesses, batch: Distinct, unique: Int32, missing: Int64) -> Record:
         fetch_rows, fetch_slots = batch.rows[missing], unique[missing]
@@ -102,6 +114,10 @@ class RankedEviction:
         self._slot_row[fetch_slots] = fetch_rows
         self._slot_last[unique] = step
         self._slot_rank[unique] = self._rank(step, unique, batch.rows)
+        if accesses.next_uses is not None:
+            if self._slot_later is None:
+                self._slot_later = np.full(len(self._slot_row), NOT_KNOWN, np.int32)
+            self._slot_later[unique] = accesses.next_uses(batch.rows)
         return Record(
             step=step,
             worker=0,

@@ -10,7 +10,7 @@ middle of a run, or has forgotten a row that left its window long ago, says UNKN
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Protocol
@@ -45,6 +45,8 @@ class Accesses:
 
     rows: Int64  # [lookups]
     sample_offsets: Int32  # [samples + 1]: sample i accesses rows[sample_offsets[i]:sample_offsets[i + 1]]
+    next_uses: Callable[[Int64], Int32] | None = None
+    """(distinct rows in order of first access) -> the step that uses each next, or NOT_KNOWN; None: not looked for."""
 
     @property
     def num_samples(self) -> int:
@@ -164,7 +166,13 @@ class Record:
     send: Transfers = field(default_factory=Transfers)
     """Rows that leave after this step, in the order in which the peer lists them in `recv`. A MOVE frees its slot."""
     drop: Int32 = field(default_factory=empty_int32)
-    """Slots of copies that served this step only: free after it, without a write-back."""
+    """Slots that are free after the step without a write-back: of copies that served this step only, and of rows that
+    are only read."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether this worker's gradient is used, here or at the owner of a row."""
+        return len(self.apply) > 0 or bool((self.send.kind == Kind.GRAD).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +255,16 @@ class PlannerOptions:
     """Batches that may wait in memory, where they come from a source that is read only once."""
     staleness: int = 0
     """Updates that replicas may be late by, for protocols that allow it; these only compare."""
+    read_only: bool = False
+    """Nothing is applied, and rows that leave are dropped."""
+    partition_rows: int = 1
+    """Rows that come and go together, in slots that follow one another; 1: each row on its own."""
+    uses_ahead_steps: int | None = None
+    """Beyond the window, next uses are known so many steps ahead, or to the end; None: not beyond it. Decides nothing:
+    it is what rows are written back with."""
 
     def to_dict(self) -> dict[str, Value]:
-        """As JSON has it in saved plans, in run folders and between processes; the last two only where they are set."""
+        """As JSON has it in saved plans, in run folders and between processes; some only where they are set."""
         positions = self.placement_positions
         content: dict[str, Value] = {
             "window_steps": self.window_steps,
@@ -259,7 +274,11 @@ class PlannerOptions:
             "placement_positions": None if positions is None else ",".join(map(str, positions)),
             "planned_from": self.planned_from,
         }
-        more = {"read_ahead_steps": self.read_ahead_steps, "staleness": self.staleness}
+        more: dict[str, Value] = {
+            "read_ahead_steps": self.read_ahead_steps, "staleness": self.staleness, "read_only": int(self.read_only),
+            "partition_rows": self.partition_rows if self.partition_rows > 1 else None,
+            "uses_ahead_steps": self.uses_ahead_steps,
+        }  # fmt: skip
         return content | {name: value for name, value in more.items() if value}
 
     @classmethod
@@ -280,7 +299,7 @@ def _option(name: str, value: object) -> Any:
         if all(number.isdecimal() and len(number) < 10 for number in numbers):
             return tuple(map(int, numbers))
     elif name not in ("placement", "placement_positions") and isinstance(value, int) and 0 <= value < 1 << 62:
-        return bool(value) if name == "remember_versions" else value
+        return bool(value) if name in ("remember_versions", "read_only") else value
     raise ValueError(f"the planner option {name} is {str(value)[:40]!r}")
 
 

@@ -14,11 +14,13 @@ import numpy as np
 from foresee.base.machine import available_bytes, in_megabytes
 from foresee.data.batch import Batch
 from foresee.data.stream import GROUPS_KEPT
+from foresee.engine import uses_ahead
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
 from foresee.errors import ConfigError
 from foresee.plan import window_bytes
 from foresee.plan.record import Header
 from foresee.plan.upcoming import LOOKUP_BYTES, NEXT_USE_BYTES, ROW_TABLE_BYTES, WINDOW_STEPS, bytes_in_window
+from foresee.plan.variants import staged_rows_max
 from foresee.store.contract import Layout
 
 SLOT_TABLE_BYTES = 12
@@ -43,6 +45,8 @@ class Memory:
     """All rows of the tables, where they are kept in memory."""
     programs: int = 0
     """Of a launched run: its processes, before they do anything."""
+    next_uses: int = 0
+    """For looking for next uses beyond the window."""
 
     @property
     def total(self) -> int:
@@ -56,9 +60,10 @@ LOWER = {
     "log": "train.shuffle_samples",
     "rows": "the rows in memory (tables.store: disk)",
     "programs": "distributed.workers or distributed.servers",
+    "next_uses": "cache.uses_ahead_steps",
 }
 """For each purpose, what a person lowers to need less."""
-OPTIONAL = ("rows", "programs")
+OPTIONAL = ("rows", "programs", "next_uses")
 """Purposes that most runs do not have; they are shown where they are."""
 PROGRAM_BYTES = 256 << 20
 """Of one process with torch, beyond what all of them share."""
@@ -69,14 +74,28 @@ def memory_needed(
 ) -> Memory:
     """What a run of this plan takes, beside the model and torch."""
     distinct = len(np.unique(batch.rows))
-    in_flight = 2 * header.fetch_ahead_steps + 4 + WRITES_IN_FLIGHT + 2
+    in_flight = _steps_in_flight(header)
     return Memory(
         slots=header.capacity_rows * (layout.row_bytes + SLOT_TABLE_BYTES),
-        staging=in_flight * distinct * layout.row_bytes,
+        staging=_staged_rows(header, batch, distinct) * layout.row_bytes,
         window=_window(header, batch, distinct, in_flight),
         log=(GROUPS_KEPT + 1) * shuffle_samples * sample_bytes(batch),  # one more while it is decoded
         rows=layout.num_rows * layout.row_bytes + layout.num_rows // 8 if rows_in_memory else 0,
+        next_uses=uses_ahead.memory_bytes(header, distinct),
     )
+
+
+def _steps_in_flight(header: Header) -> int:
+    return 2 * header.fetch_ahead_steps + 4 + WRITES_IN_FLIGHT + 2
+
+
+def _staged_rows(header: Header, batch: Batch, distinct: int) -> int:
+    """Rows between store and cache. Of partitions the plan itself bounds those that come."""
+    size = header.options.partition_rows
+    if size == 1:
+        return _steps_in_flight(header) * distinct
+    whole = len(np.unique(batch.rows // size)) * size
+    return max(staged_rows_max(header), whole) + (WRITES_IN_FLIGHT + 2) * whole
 
 
 def planner_memory(layout: Layout, header: Header, batch: Batch, shuffle_samples: int) -> Memory:
@@ -97,6 +116,7 @@ def launched_memory(
         log=(num_workers + 1) * one.log,
         rows=one.rows,
         programs=(num_workers + num_servers + 1) * PROGRAM_BYTES,
+        next_uses=one.next_uses,
     )
 
 
@@ -143,6 +163,18 @@ def window_in_words(header: Header, batch: Batch) -> str:
     if not window_is_cut(header, batch):
         return seen
     return f"{seen}; memory cuts it: all {wanted:,} steps would take {megabytes(wanted * _bytes_of(batch))}"
+
+
+def uses_in_words(header: Header, batch: Batch) -> str:
+    """One line for a person: how far next uses are looked for, and what that takes."""
+    size, steps = header.options.partition_rows, header.options.uses_ahead_steps
+    if not steps:
+        return "next uses: known inside the window only"
+    num_bytes = uses_ahead.file_bytes(header, len(np.unique(batch.rows // size)))
+    return (
+        f"next uses: looked for up to {min(steps, header.num_steps):,} steps ahead (cache.uses_ahead_steps), in "
+        f"temporary files of up to {megabytes(num_bytes)}"
+    )
 
 
 def window_is_cut(header: Header, batch: Batch) -> bool:

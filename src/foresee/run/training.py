@@ -39,7 +39,7 @@ from foresee.run.ending import StopSignals
 from foresee.run.evaluation import group_position
 from foresee.run.group import Alone
 from foresee.run.loop import train_run
-from foresee.run.memory import check_memory, in_words, memory_needed, window_in_words
+from foresee.run.memory import check_memory, in_words, memory_needed, uses_in_words, window_in_words
 from foresee.run.metrics import Metrics
 from foresee.run.progress import Display, make_display
 from foresee.run.run_folder import RunFolder
@@ -133,6 +133,8 @@ def train(
         display.say(_opening(config, run, first_step))
         display.say(in_words(memory))
         display.say(window_in_words(header, first_batch))
+        if header.options.uses_ahead_steps:
+            display.say(uses_in_words(header, first_batch))
         group, clock = Alone(model), TakeTime(run)
         valid = EvaluateValid(config, run, half, group, log, folder, sinks, display)
         train_run(
