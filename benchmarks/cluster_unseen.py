@@ -98,21 +98,21 @@ def held_intervals(trace: Trace, estimator: Estimator, seed: int) -> list[bool]:
     """Replay a trace, ask for intervals in the middle of it, and see whether what then happened lies within."""
     asked_at = ASKED_AT * max(job.arrival_seconds for job in trace.jobs)
     order = POLICIES[DEFAULT_POLICY](trace.cluster)
-    asked: list[tuple[float, list[tuple[Live, Belief]]]] = []
+    asked: list[tuple[float, list[tuple[Job, float]]]] = []
 
     def watched(now: float, live: Sequence[Live]) -> list[str]:
         if now >= asked_at and not asked:
-            asked.append((now, [(entry, believe(entry)) for entry in live]))
+            asked.append((now, [_as_known(entry, believe(entry)) for entry in live]))
         return order(now, live)
 
     run = simulate(trace.jobs, trace.cluster, watched, estimator=estimator)
     (now, known) = asked[0]
     predicted = predict(
-        [_as_known(entry, belief) for entry, belief in known],
+        [job for job, _ in known],
         trace.cluster,
         POLICIES[DEFAULT_POLICY],
         estimator=oracle,
-        errors={entry.id: belief.spread for entry, belief in known},
+        errors={job.id: spread for job, spread in known},
         start_seconds=now,
         history=[job for job in trace.jobs if job.arrival_seconds <= now],
         seed=seed,
@@ -127,12 +127,15 @@ def held_intervals(trace: Trace, estimator: Estimator, seed: int) -> list[bool]:
     return held
 
 
-def _as_known(entry: Live, belief: Belief) -> Job:
-    done = entry.served_seconds if entry.running else 0.0
-    return Job(
+def _as_known(entry: Live, belief: Belief) -> tuple[Job, float]:
+    """The job as it is believed to be, and how uncertain that is."""
+    done = entry.served_seconds
+    job = Job(
         id=entry.id,
         gpus=entry.gpus,
         regimes=work_of_seconds(done + belief.seconds),
         done_seconds=done,
+        paused=not entry.running,
         arrival_seconds=entry.job.arrival_seconds,
     )
+    return job, belief.spread

@@ -145,8 +145,8 @@ class Fate:
 
     @property
     def num_pieces(self) -> int:
-        """Stretches in which it runs; a job with progress was running when the plan began and pays no first start."""
-        return self.num_starts + bool(self.job.done_seconds or self.is_running)
+        """Stretches in which it runs; one that ran as the plan began pays no first start."""
+        return self.num_starts + self.job.runs_at_begin
 
     @property
     def is_running(self) -> bool:

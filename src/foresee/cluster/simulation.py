@@ -8,7 +8,7 @@ Never: wall-clock time, randomness or files; the same input gives the same run, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from foresee.cluster.estimators import ASSUMED_ERROR, ErrorRecord, Estimator, Progress, reactive
@@ -18,9 +18,10 @@ from foresee.cluster.placement import Placement, Seats, choose, speed_of
 from foresee.errors import ConsistencyError
 
 
-@dataclass(kw_only=True, slots=True)  # not frozen: one is made per job and round, and that takes three times as long
+@dataclass(kw_only=True, slots=True)  # not frozen: making it then takes three times as long
 class Live:
-    """What a policy may know of a job that has arrived and not finished; it reads and never writes."""
+    """What a policy may know of a job that has arrived and not finished; it reads, never writes, and does not keep it:
+    a job that waits is shown by the same object in the next round."""
 
     job: Job
     remaining_seconds: float
@@ -115,7 +116,7 @@ def simulate(
     estimator: Estimator = reactive,
     start_seconds: float = 0.0,
     assumed_error: float = ASSUMED_ERROR,
-    until: Set[str] | None = None,
+    until: frozenset[str] | None = None,
     on_round: Callable[[float, int], None] | None = None,
 ) -> Run:
     """Run all jobs to their end; nothing runs before `start_seconds`, though jobs may have arrived by then.
@@ -160,6 +161,8 @@ class _Entry:
     start_seconds: float | None = None
     num_starts: int = 0
     elapsed_seconds: float = 0.0
+    shown: Live | None = None
+    """As policies saw it last, until it is served: most live jobs wait, and of those only the clock moves on."""
 
 
 class Simulator:
@@ -180,8 +183,8 @@ class Simulator:
         self._queued = list(reversed(jobs))
         self._entries: dict[str, _Entry] = {}
         self._rounds: list[Round] = []
-        # Whoever has made progress before the first round is running as it begins; where, nobody said.
-        self.previous: Placement = {job.id: () for job in jobs if job.done_seconds or job.started_seconds is not None}
+        # Where those run that are running as the first round begins, nobody said.
+        self.previous: Placement = {job.id: () for job in jobs if job.runs_at_begin}
         self._busy_gpu_seconds = 0.0
         # Jobs that change their speed and jobs that do not are estimated differently well.
         self._errors = {changes: ErrorRecord(assumed_error) for changes in (False, True)}
@@ -206,11 +209,26 @@ class Simulator:
             start_seconds=job.started_seconds,
         )
 
+    def gangs(self) -> dict[str, int]:
+        """GPUs of each live job."""
+        return {id: entry.job.gpus for id, entry in self._entries.items()}
+
     def live(self) -> list[Live]:
         spreads = {changes: errors.spread for changes, errors in self._errors.items()}
-        return [self._view(entry, spreads[entry.job.changes_speed]) for entry in self._entries.values()]
+        return [self._shown(entry, spreads[entry.job.changes_speed]) for entry in self._entries.values()]
 
-    def _view(self, entry: _Entry, estimate_error: float) -> Live:
+    def _shown(self, entry: _Entry, estimate_error: float) -> Live:
+        shown = entry.shown
+        if shown is None:
+            shown = entry.shown = self._observed(entry)
+        seats = self.previous.get(entry.job.id)
+        shown.running = seats is not None
+        shown.seats = seats or ()
+        shown.waited_seconds = self.now - entry.job.arrival_seconds - entry.elapsed_seconds
+        shown.estimate_error = estimate_error
+        return shown
+
+    def _observed(self, entry: _Entry) -> Live:
         progress = _progress(entry.execution)
         return Live(
             job=entry.job,
@@ -218,12 +236,10 @@ class Simulator:
             served_seconds=entry.execution.served_seconds,
             units_done=progress.units_done,
             seconds_per_unit=progress.seconds_per_unit,
-            running=entry.job.id in self.previous,
-            waited_seconds=self.now - entry.job.arrival_seconds - entry.elapsed_seconds,
+            running=False,
+            waited_seconds=0.0,
             steps_per_second=entry.execution.steps_per_second,
-            seats=self.previous.get(entry.job.id, ()),
             first_estimate_seconds=entry.first_estimate_seconds,
-            estimate_error=estimate_error,
         )
 
     def run_round(self, placement: Placement, reason: Callable[[str], str] | None = None) -> None:
@@ -263,6 +279,7 @@ class Simulator:
         if entry.start_seconds is None:
             entry.start_seconds = self.now
         entry.elapsed_seconds += finish - self.now
+        entry.shown = None
         useful = entry.execution.serve(finish - self.now, restart_seconds, speed)
         self._busy_gpu_seconds += useful * entry.job.gpus
         if entry.execution.finished:
@@ -285,8 +302,10 @@ class Simulator:
             )
         )
 
-    def has_finished(self, ids: Set[str] | None) -> bool:
-        return ids is not None and len(self.outcomes) >= len(ids) and ids <= {o.job.id for o in self.outcomes}
+    def has_finished(self, ids: frozenset[str] | None) -> bool:
+        if ids is None or not ids.isdisjoint(self._entries):
+            return False
+        return not any(job.id in ids for job in self._queued)
 
     def result(self) -> Run:
         by_arrival = sorted(self.outcomes, key=lambda outcome: (outcome.first_round, outcome.job.arrival_seconds))
