@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from foresee.cluster.estimators import ASSUMED_ERROR, ErrorRecord, Estimator, Progress, reactive
 from foresee.cluster.execution import Execution, start_execution
@@ -116,16 +117,18 @@ def simulate(
     estimator: Estimator = reactive,
     start_seconds: float = 0.0,
     assumed_error: float = ASSUMED_ERROR,
+    errors: Mapping[str, float] | None = None,
     until: frozenset[str] | None = None,
     on_round: Callable[[float, int], None] | None = None,
 ) -> Run:
     """Run all jobs to their end; nothing runs before `start_seconds`, though jobs may have arrived by then.
 
     Jobs that are running as the plan begins (`started_seconds`) keep their GPUs to their end, whatever the order says.
-    `assumed_error` is the spread of log errors policies are told of until jobs have shown theirs;
+    `assumed_error` is the spread of log errors policies are told of until jobs have shown theirs, `errors` that of jobs
+    of which it is known;
     `on_round(now, finished)` is called once a round, for progress bars. With `until` it ends when those jobs have.
     """
-    simulator = Simulator(check_jobs(jobs, cluster), cluster, estimator, start_seconds, assumed_error)
+    simulator = Simulator(check_jobs(jobs, cluster), cluster, estimator, start_seconds, assumed_error, errors or {})
     while simulator.advance_to_work() and not simulator.has_finished(until):
         live = simulator.live()
         ids = order(simulator.now, live)
@@ -175,6 +178,7 @@ class Simulator:
         estimator: Estimator,
         start_seconds: float = 0.0,
         assumed_error: float = ASSUMED_ERROR,
+        errors: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.now = max(start_seconds, jobs[0].arrival_seconds if jobs else 0.0)
         self.outcomes: list[Outcome] = []
@@ -186,6 +190,7 @@ class Simulator:
         # Where those run that are running as the first round begins, nobody said.
         self.previous: Placement = {job.id: () for job in jobs if job.runs_at_begin}
         self._busy_gpu_seconds = 0.0
+        self._errors_of = errors
         # Jobs that change their speed and jobs that do not are estimated differently well.
         self._errors = {changes: ErrorRecord(assumed_error) for changes in (False, True)}
 
@@ -225,7 +230,7 @@ class Simulator:
         shown.running = seats is not None
         shown.seats = seats or ()
         shown.waited_seconds = self.now - entry.job.arrival_seconds - entry.elapsed_seconds
-        shown.estimate_error = estimate_error
+        shown.estimate_error = self._errors_of.get(entry.job.id, estimate_error)
         return shown
 
     def _observed(self, entry: _Entry) -> Live:
