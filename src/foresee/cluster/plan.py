@@ -53,16 +53,17 @@ def predict(
     errors: Mapping[str, float],
     start_seconds: float = 0.0,
     history: Sequence[Job] = (),
+    closes_seconds: float = math.inf,
     seed: int = 0,
 ) -> dict[str, Interval]:
     """`errors` has for each job the spread of log(true / estimated run time left); `history` are jobs that arrived
-    before, of which the like will come."""
+    before, of which the like will come until `closes_seconds`, when nobody can submit any more."""
     jobs = tuple(jobs)
     found: dict[str, list[tuple[float, float]]] = {job.id: [] for job in jobs}
     assumed = max(errors.values(), default=0.0)
     for future in range(NUM_FUTURES):
         rng = np.random.default_rng([seed, future])
-        coming = _arrivals(history, start_seconds, rng=rng)
+        coming = _arrivals(history, start_seconds, closes_seconds, rng=rng)
         off = {job.id: errors.get(job.id, 0.0) for job in jobs} | {job.id: assumed for job in coming}
         factors = {id: math.exp(spread * normal_of(f"{seed}:{future}:{id}")) for id, spread in off.items()}
         run = simulate(
@@ -96,7 +97,9 @@ def _spoilt(estimator: Estimator, factors: dict[str, float]) -> Estimator:
     return estimate
 
 
-def _arrivals(history: Sequence[Job], start_seconds: float, *, rng: np.random.Generator) -> list[Job]:
+def _arrivals(
+    history: Sequence[Job], start_seconds: float, closes_seconds: float, *, rng: np.random.Generator
+) -> list[Job]:
     """Stretches of the past one after the other, each from a random moment on: what came together comes together, and
     busy hours stay busy (the stationary bootstrap)."""
     span = start_seconds - min((job.arrival_seconds for job in history), default=start_seconds)
@@ -106,14 +109,14 @@ def _arrivals(history: Sequence[Job], start_seconds: float, *, rng: np.random.Ge
     moments = np.array([job.arrival_seconds for job in past])
     coming: list[Job] = []
     now = start_seconds
-    while now < start_seconds + SPANS_TO_COME * span:
+    while now < min(closes_seconds, start_seconds + SPANS_TO_COME * span):
         begin = start_seconds - rng.uniform(0.0, span)
         end = min(start_seconds, begin + rng.exponential(span / STRETCHES))
         first, last = np.searchsorted(moments, (begin, end)).tolist()
         for job in past[first:last]:
             coming.append(_fresh(job, f"{ARRIVAL_ID}{len(coming)}", now + job.arrival_seconds - begin))
         now += end - begin
-    return coming
+    return [job for job in coming if job.arrival_seconds <= closes_seconds]
 
 
 def _fresh(job: Job, id: str, arrival_seconds: float) -> Job:
