@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from cluster_traces import Named
-from foresee.cluster.estimators import Estimator, oracle, regimes, with_error
+from foresee.cluster.estimators import ErrorRecord, Estimator, oracle, regimes, with_error
 from foresee.cluster.job import Job, work_of_seconds
 from foresee.cluster.metrics import Metrics, measure
 from foresee.cluster.plan import predict
 from foresee.cluster.policies import DEFAULT_POLICY, POLICIES
-from foresee.cluster.policies.guarded import Belief, believe
-from foresee.cluster.simulation import Live, Order, Run, simulate
+from foresee.cluster.policies.guarded import PACE_NOISE, Belief, believe
+from foresee.cluster.simulation import Live, Order, Outcome, Run, simulate
 
 ERRORS: dict[str, Callable[[int], Estimator]] = {
     "exact": lambda seed: oracle,
@@ -96,38 +96,66 @@ def coverage(runs: Sequence[Compared]) -> dict[str, float]:
 
 
 class Knowledge:
-    """What is known of the live jobs when intervals are asked for."""
+    """What an operator knows of the live jobs when intervals are asked for.
+
+    A job that has not run is as uncertain as the policy takes it to be. One that has run is as uncertain as the
+    beliefs about earlier jobs turned out to be that were held when they were half done, as far as these have ended:
+    so the intervals follow what predictions have been worth here, for jobs that change their speed and for others.
+    """
 
     def __init__(self, asked_at: float) -> None:
         self.asked_at = asked_at
         self.now: float | None = None
         self.jobs: list[Job] = []
-        self.errors: dict[str, float] = {}
+        self._live: dict[str, tuple[bool, float | None]] = {}
+        """Whether a live job changes its speed, and its spread unless that is left to the record."""
+        self._half_done: dict[str, tuple[float, float]] = {}
+        """Run time when a job was half done, by its estimate, and the run time it then was believed to have left."""
 
     def watch(self, order: Order) -> Order:
         def watched(now: float, live: Sequence[Live]) -> list[str]:
-            if now >= self.asked_at and self.now is None:
-                self.now = now
-                beliefs = [believe(entry) for entry in live]
-                self.jobs = [_as_known(entry, belief) for entry, belief in zip(live, beliefs, strict=True)]
-                self.errors = {entry.id: belief.spread for entry, belief in zip(live, beliefs, strict=True)}
+            if self.now is None:
+                self._look(now, live)
             return order(now, live)
 
         return watched
+
+    def _look(self, now: float, live: Sequence[Live]) -> None:
+        for entry in live:
+            if entry.served_seconds >= entry.remaining_seconds and entry.id not in self._half_done:
+                self._half_done[entry.id] = entry.served_seconds, believe(entry).seconds
+        if now < self.asked_at:
+            return
+        self.now = now
+        for entry in live:
+            belief = believe(entry)
+            self.jobs.append(_as_known(entry, belief))
+            self._live[entry.id] = entry.job.changes_speed, None if entry.served_seconds else belief.spread
+
+    def errors(self, over: Sequence[Outcome]) -> dict[str, float]:
+        """The spread of each live job, with the jobs that were over when intervals were asked for."""
+        records = {changes: ErrorRecord(PACE_NOISE) for changes in (False, True)}
+        for outcome in over:
+            if outcome.job.id in self._half_done:
+                served, believed = self._half_done[outcome.job.id]
+                records[outcome.job.changes_speed].add(believed, outcome.served_seconds - served)
+        return {
+            id: records[changes].spread if spread is None else spread for id, (changes, spread) in self._live.items()
+        }
 
 
 def held_intervals(run: Run, known: Knowledge, seed: int) -> list[bool]:
     """Ask for intervals with what was known in the middle of a run, and see whether what then happened lies within."""
     assert known.now is not None
-    over = [outcome.job for outcome in run.outcomes if outcome.finish_seconds <= known.now]
+    over = [outcome for outcome in run.outcomes if outcome.finish_seconds <= known.now]
     predicted = predict(
         known.jobs,
         run.cluster,
         POLICIES[DEFAULT_POLICY],
         estimator=oracle,
-        errors=known.errors,
+        errors=known.errors(over),
         start_seconds=known.now,
-        history=[*over, *known.jobs],
+        history=[*(outcome.job for outcome in over), *known.jobs],
         # A slice of a trace ends; that it does is no part of what was to be foretold.
         closes_seconds=max(outcome.job.arrival_seconds for outcome in run.outcomes),
         seed=seed,

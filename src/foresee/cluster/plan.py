@@ -79,7 +79,7 @@ def predict(
         for outcome in run.outcomes:
             if outcome.job.id in found:
                 found[outcome.job.id].append((outcome.start_seconds, outcome.finish_seconds))
-    return {id: _interval(times, start_seconds, cluster.round_seconds) for id, times in found.items()}
+    return {id: _interval(times) for id, times in found.items()}
 
 
 def _drawn(job: Job, factor: float) -> Job:
@@ -124,17 +124,12 @@ def _fresh(job: Job, id: str, arrival_seconds: float) -> Job:
     return Job(id=id, gpus=job.gpus, regimes=work, arrival_seconds=arrival_seconds, weight=job.weight)
 
 
-def _interval(times: Sequence[tuple[float, float]], now: float, round_seconds: float) -> Interval:
-    """Earliest to latest; where they differ a round either way, for a job that misses one is served in the next."""
-    (start_least, start_most), (finish_least, finish_most) = (
-        _widened(values, now, round_seconds) for values in zip(*times, strict=True)
+def _interval(times: Sequence[tuple[float, float]]) -> Interval:
+    """Earliest to latest."""
+    starts, finishes = zip(*times, strict=True)
+    return Interval(
+        start_least=min(starts), start_most=max(starts), finish_least=min(finishes), finish_most=max(finishes)
     )
-    return Interval(start_least=start_least, start_most=start_most, finish_least=finish_least, finish_most=finish_most)
-
-
-def _widened(values: Sequence[float], now: float, round_seconds: float) -> tuple[float, float]:
-    least, most = min(values), max(values)
-    return (least, most) if least == most else (max(now, least - round_seconds), most + round_seconds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

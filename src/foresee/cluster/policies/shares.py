@@ -107,7 +107,7 @@ class FinishTimeFairnessAsPublished:
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, float, float]] = {}
-        """Steps left, steps per second alone, and the time alone that its steps so far took, at the last computation."""
+        """Steps left, steps per second alone, and the time alone that steps so far took, at the last computation."""
 
     def __call__(self, now: float, live: Sequence[Live], gpus: int) -> Floats:
         gangs = _gangs(live)
