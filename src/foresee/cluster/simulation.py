@@ -164,8 +164,12 @@ class _Entry:
     start_seconds: float | None = None
     num_starts: int = 0
     elapsed_seconds: float = 0.0
+    changes_speed: bool = field(init=False)
     shown: Live | None = None
     """As policies saw it last, until it is served: most live jobs wait, and of those only the clock moves on."""
+
+    def __post_init__(self) -> None:
+        self.changes_speed = self.job.changes_speed
 
 
 class Simulator:
@@ -220,7 +224,7 @@ class Simulator:
 
     def live(self) -> list[Live]:
         spreads = {changes: errors.spread for changes, errors in self._errors.items()}
-        return [self._shown(entry, spreads[entry.job.changes_speed]) for entry in self._entries.values()]
+        return [self._shown(entry, spreads[entry.changes_speed]) for entry in self._entries.values()]
 
     def _shown(self, entry: _Entry, estimate_error: float) -> Live:
         shown = entry.shown
@@ -249,9 +253,12 @@ class Simulator:
 
     def run_round(self, placement: Placement, reason: Callable[[str], str] | None = None) -> None:
         ids = tuple(placement)
-        cost = {id: self._restart_seconds(id, placement[id]) for id in ids}
-        speed = {id: speed_of(placement[id], self._cluster) for id in ids}
         round_seconds = self._cluster.round_seconds
+        goes_on = {id: self._goes_on(id, seats) for id, seats in placement.items()}
+        # Nobody pays in the very first round: the published simulator has it so, and its schedules must replay.
+        restart_seconds = self._cluster.restart_seconds if self._rounds else 0.0
+        cost = {id: 0.0 if goes_on[id] else restart_seconds for id in ids}
+        speed = {id: speed_of(seats, self._cluster) if seats else 1.0 for id, seats in placement.items()}
         finish = {id: self.now + self._entries[id].execution.offer(round_seconds, cost[id], speed[id]) for id in ids}
         # With nobody chosen the order holds all jobs back: the round passes idle.
         end = max(finish.values()) if finish else self.now + round_seconds
@@ -266,15 +273,11 @@ class Simulator:
             )
         )
         for id in ids:
-            self._entries[id].num_starts += not self._goes_on(id, placement[id])
+            self._entries[id].num_starts += not goes_on[id]
             self._serve(self._entries[id], finish[id], cost[id], speed[id])
         for entry in self._entries.values():
             entry.execution.end_round()
         self.now, self.previous = end, placement
-
-    def _restart_seconds(self, id: str, seats: Seats) -> float:
-        # Nobody pays in the very first round: the published simulator has it so, and its schedules must replay.
-        return 0.0 if self._goes_on(id, seats) or not self._rounds else self._cluster.restart_seconds
 
     def _goes_on(self, id: str, seats: Seats) -> bool:
         """It ran in the round before, in the same place; of jobs that run as a plan begins nobody knows the place."""
@@ -293,7 +296,7 @@ class Simulator:
     def _finish(self, entry: _Entry, finish: float) -> None:
         del self._entries[entry.job.id]
         assert entry.start_seconds is not None
-        self._errors[entry.job.changes_speed].add(entry.first_estimate_seconds, entry.execution.served_seconds)
+        self._errors[entry.changes_speed].add(entry.first_estimate_seconds, entry.execution.served_seconds)
         self.outcomes.append(
             Outcome(
                 job=entry.job,
