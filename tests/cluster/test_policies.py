@@ -181,11 +181,12 @@ def test_shares_by_hand() -> None:
 
 
 def test_what_a_linear_program_leaves_open_is_settled_in_the_middle() -> None:
-    """With GPUs to spare a job may have anything from the half it needs to all; without room to spare it has the least."""
+    """With GPUs to spare a job may have anything from the half it needs to all; without, it has the least."""
     _, short = shares.ossp_as_published(0.0, [live("a", 500_000.0), live("b", 250_000.0)], 4)
     assert short == pytest.approx(0.5 + 1 / 12**0.5, abs=0.02)  # 1/(x-1/2) + 1/x = 1/(1-x), at hardly any price
     tight = shares.ossp_as_published(0.0, [live(str(i), 100.0) for i in range(100)], 1)
-    assert (tight >= 0.0095).all() and tight.sum() <= 1
+    assert (tight >= 0.0095).all()
+    assert tight.sum() <= 1
 
 
 def test_finish_time_fairness_equalises_rho() -> None:
