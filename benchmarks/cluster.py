@@ -17,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,10 +144,14 @@ def on_unseen(data: Path, full: bool) -> dict[str, float]:
     """Every unseen trace with every kind of estimates; without --full with one kind each, in turn."""
     heading(f"{DEFAULT_POLICY} on unseen traces: makespan, JCT, worst ρ over shockwave's, unfair difference")
     kinds = list(ERRORS)
+    tasks = [
+        (named, error, 1000 + seed)
+        for seed, named in enumerate(traces(data, seen=False))
+        for error in (kinds if full else [kinds[seed % len(kinds)]])
+    ]
     runs: list[Compared] = []
-    for seed, named in enumerate(traces(data, seen=False)):
-        for error in kinds if full else [kinds[seed % len(kinds)]]:
-            compared = compare(named, error, seed=1000 + seed)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:  # nothing here is timed, and every run stands alone
+        for compared in pool.map(compare, *zip(*tasks, strict=True)):
             mark = "" if compared.not_worse() else "  worse"
             print(f"{compared.name:44} " + " ".join(f"{value:6.3f}" for value in compared.ratios()) + mark, flush=True)
             runs.append(compared)

@@ -88,4 +88,4 @@ def _slice(data: Path, day: int) -> tuple[Job, ...]:
 @cache
 def _philly(data: Path) -> tuple[Job, ...]:
     """In order of arrival."""
-    return read_jobs(data / "philly_jobs.csv.gz").jobs
+    return read_jobs(data / "philly_jobs.csv.gz", "philly").jobs
