@@ -8,9 +8,11 @@ looked at to change the policy becomes a seen one.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from foresee.cluster.formats import read_jobs
@@ -75,16 +77,15 @@ def _slices(data: Path, seen: bool) -> Iterator[Named]:
 
 
 def _slice(data: Path, day: int) -> tuple[Job, ...]:
-    noon = (day + 0.5) * 86_400.0
-    chosen = [
-        job
-        for job in _philly(data)
-        if job.arrival_seconds >= noon and job.gpus <= SLICE_GPUS_MAX and job.exclusive_seconds <= SLICE_SECONDS_MAX
-    ][:SLICE_JOBS]
+    jobs = _philly(data)
+    noon = bisect_left(jobs, (day + 0.5) * 86_400.0, key=lambda job: job.arrival_seconds)
+    small = (job for job in islice(jobs, noon, None) if job.gpus <= SLICE_GPUS_MAX)
+    chosen = list(islice((job for job in small if job.exclusive_seconds <= SLICE_SECONDS_MAX), SLICE_JOBS))
     first = chosen[0].arrival_seconds
     return tuple(replace(job, arrival_seconds=job.arrival_seconds - first) for job in chosen)
 
 
 @cache
 def _philly(data: Path) -> tuple[Job, ...]:
-    return read_jobs(data / "philly_jobs.csv.gz").jobs
+    """In order of arrival."""
+    return read_jobs(data / "philly_jobs.csv.gz", "philly").jobs

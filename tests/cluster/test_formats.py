@@ -30,6 +30,15 @@ def test_csv_with_seconds_and_regimes(tmp_path: Path) -> None:
     assert second.seconds_after(11) == 400.0
 
 
+def test_a_paused_job_is_told_from_a_running_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "jobs.csv", "id,gpus,seconds,done,paused\na,1,600,60,yes\nb,1,600,60,\nc,1,600,0,no\n")
+    assert [job.runs_at_begin for job in read_jobs(path).jobs] == [False, True, False]
+    (paused,) = read_jobs(
+        write(tmp_path, "a.json", json.dumps({"id": 1, "gpus": 1, "seconds": 60, "done": 5, "paused": True}))
+    ).jobs
+    assert paused.paused
+
+
 def test_json_array_object_and_single_job(tmp_path: Path) -> None:
     jobs = [{"id": 1, "gpus": 2, "regimes": [[3, 10.0], [2, 5]]}, {"id": 2, "gpus": 1, "seconds": 60}]
     for name, content in {"a.json": jobs, "b.json": {"jobs": jobs}}.items():
@@ -48,6 +57,7 @@ def test_json_array_object_and_single_job(tmp_path: Path) -> None:
         ("id,gpus,seconds\na,1,-5\n", r":2: seconds is '-5'; seconds must be a number above 0"),
         ("id,gpus,seconds\na,1,nan\n", r":2: seconds is 'nan'"),
         ("id,gpus,seconds\n,1,60\n", r":2: id is missing"),
+        ("id,gpus,seconds,done,paused\na,1,60,5,maybe\n", r":2: paused is 'maybe'; paused must be yes or no"),
         ("id,gpus,seconds\na,1\n", r":2: 2 cells, expected 3"),
         ("id,gpus,seconds,regimes\na,1,60,1x2\n", r":2: expected the work either as seconds or as regimes"),
         ("id,gpus,regimes\na,1,3\n", r":2: regimes is '3'; expected pieces of units and seconds per unit"),

@@ -8,9 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from foresee.cluster.commands import app
+from foresee.cluster.estimators import oracle
 from foresee.cluster.generator import STUDIES, generate
 from foresee.cluster.job import Cluster, Job, work_of_seconds
-from foresee.cluster.plan import COVERAGE, make_plan
+from foresee.cluster.plan import COVERAGE, make_plan, predict
+from foresee.cluster.policies import POLICIES
 from foresee.cluster.policies.guarded import NO_LAXITY, RANKED, SHORT
 from foresee.cluster.questions import explain
 from foresee.errors import PlanError
@@ -36,6 +38,18 @@ def test_intervals_grow_with_the_error_and_with_arrivals_to_come() -> None:
         widths[name] = float(np.mean([i.finish_most - i.finish_least for i in around]))
     assert widths["large"] > 3 * widths["small"]
     assert widths["busy"] > 1.5 * widths["small"]
+
+
+def test_nobody_arrives_once_submissions_close() -> None:
+    history = [Job(id=f"h{i}", gpus=2, regimes=work_of_seconds(900.0), arrival_seconds=600.0 * i) for i in range(10)]
+    widths = []
+    for closes in (6_000.0, 7_000.0, 20_000.0):
+        found = predict(
+            JOBS, CLUSTER, POLICIES["srtf"], estimator=oracle, errors={}, start_seconds=6_000.0, history=history,
+            closes_seconds=closes,
+        )  # fmt: skip
+        widths.append(sum(interval.finish_most - interval.finish_least for interval in found.values()))
+    assert widths[0] == 0.0 < widths[1] < widths[2]
 
 
 def test_four_times_in_five_the_truth_lies_within() -> None:

@@ -78,6 +78,19 @@ def test_admit_shows_who_is_hurt(plan: Plan) -> None:
     assert all(shift.later_seconds > 0 for shift in answer.hurt())
 
 
+def test_a_paused_job_pays_to_come_back_and_a_running_one_does_not() -> None:
+    first = job("first", 120)  # nobody pays in the very first round, so it takes that one
+    for paused in (False, True):
+        waits = replace(job("back", 2000, done=200), paused=paused)
+        made = make_plan([first, waits], Cluster(gpus=1), policy="fifo", estimator="oracle")
+        assert made.fates["back"].num_starts == 1
+        assert made.fates["back"].finish_seconds == 120 + 20 + 1800
+        assert made.fates["back"].num_pieces == (1 if paused else 2)
+    alone = [replace(job("back", 2000, done=200), paused=paused) for paused in (False, True)]
+    starts = [make_plan([one], Cluster(gpus=1)).fates["back"].num_starts for one in alone]
+    assert starts == [0, 1]
+
+
 def test_a_plan_begins_when_it_is_told_with_work_already_done() -> None:
     made = make_plan([job("old", 500, done=200), job("new", 100, arrival=900)], CLUSTER, start_seconds=900)
     assert made.fates["old"].start_seconds == 900
@@ -93,6 +106,7 @@ def test_a_plan_begins_when_it_is_told_with_work_already_done() -> None:
         (job("none", 10, gpus=0), "asks for 0 GPUs"),
         (job("empty", 0), "expected regimes that each take a positive time"),
         (job("done", 10, done=10), "10 s of its 10 s are done"),
+        (replace(job("both", 10, done=5), paused=True, started_seconds=0.0), "it is paused and running at once"),
         (job("early", 10, arrival=-1), "arrives at -1 s"),
         (job("1", 10), "its id is used twice"),
         (Job(id="w", gpus=1, regimes=work_of_seconds(1), weight=0), "its weight is 0"),

@@ -153,7 +153,16 @@ def test_a_job_that_outruns_its_estimate_is_not_taken_to_end_now() -> None:
     gpus=st.integers(8, 20),
 )
 @pytest.mark.parametrize(
-    "rule", [shares.max_min, shares.gandiva_fair, shares.ossp, shares.finish_time_fairness, shares.mst]
+    "rule",
+    [
+        shares.max_min,
+        shares.gandiva_fair,
+        shares.ossp,
+        shares.ossp_as_published,
+        shares.finish_time_fairness,
+        lambda now, live, gpus: shares.FinishTimeFairnessAsPublished()(now, live, gpus),
+        shares.mst,
+    ],
 )
 def test_shares_are_shares(rule: shares.ShareRule, gangs: list[int], lengths: list[float], gpus: int) -> None:
     queue = [live(str(i), length, gpus=gang) for i, (gang, length) in enumerate(zip(gangs, lengths, strict=False))]
@@ -169,6 +178,15 @@ def test_shares_by_hand() -> None:
     assert shares.gandiva_fair(0.0, two, 1) == pytest.approx([0.5, 0.5])
     assert shares.ossp(0.0, two, 4) == pytest.approx([1 / 3, 1.0])
     assert shares.mst(0.0, two, 3) == pytest.approx([0.0, 1.0])
+
+
+def test_what_a_linear_program_leaves_open_is_settled_in_the_middle() -> None:
+    """With GPUs to spare a job may have anything from the half it needs to all; without, it has the least."""
+    _, short = shares.ossp_as_published(0.0, [live("a", 500_000.0), live("b", 250_000.0)], 4)
+    assert short == pytest.approx(0.5 + 1 / 12**0.5, abs=0.02)  # 1/(x-1/2) + 1/x = 1/(1-x), at hardly any price
+    tight = shares.ossp_as_published(0.0, [live(str(i), 100.0) for i in range(100)], 1)
+    assert (tight >= 0.0095).all()
+    assert tight.sum() <= 1
 
 
 def test_finish_time_fairness_equalises_rho() -> None:
@@ -232,7 +250,14 @@ def test_shockwave_is_close_to_the_stored_run(trace32: Trace) -> None:
 
 @pytest.mark.parametrize(
     ("name", "makespan", "jct"),
-    [("max_min", 33_208, 11_274), ("gandiva_fair", 32_367, 12_574), ("allox", 32_489, 9_926), ("mst", 31_909, 9_655)],
+    [
+        ("max_min", 33_208, 11_274),
+        ("gandiva_fair", 32_367, 12_574),
+        ("allox", 32_489, 9_926),
+        ("mst", 31_909, 9_655),
+        ("finish_time_fairness", 31_929, 11_302),
+        ("ossp", 24_205, 19_807),
+    ],
 )
 def test_other_policies_as_published_are_within_three_per_cent(
     trace32: Trace, name: str, makespan: float, jct: float

@@ -48,6 +48,8 @@ def test_every_job_is_read_with_its_gpus_and_run_time(queue: JobFile) -> None:
         "1005": (12, 6),
         "1006": (1, 1),
     }
+    assert {job.id for job in queue.jobs if job.runs_at_begin} == {"1001"}
+    assert {job.id for job in queue.jobs if job.paused} == {"1006"}  # suspended: it has run and pays to come back
     assert queue.records[0].job.id == "999"
     assert queue.now_seconds == (3 * 60 + 50) * 60  # 10:00, when the running job had run for 75 minutes
     assert queue.notes == (

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from statistics import NormalDist
+from typing import NamedTuple
 
 from foresee.cluster.job import Job, Regime
 from foresee.errors import PlanError
@@ -28,8 +29,7 @@ KEPT_WITHIN_SIGMAS = 1.2816
 """The spread is read off the error that this share of jobs keeps within: so many standard deviations of a normal."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """What anyone can observe of a job."""
 
     units_done: float

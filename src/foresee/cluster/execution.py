@@ -61,34 +61,27 @@ class RegimeExecution:
     """Serves described work second by second: what is served in all equals the work exactly."""
 
     def __init__(self, job: Job) -> None:
-        self._job = job
+        self._regimes = tuple((regime.num_units, regime.seconds_per_unit, regime.seconds) for regime in job.regimes)
         self._work_seconds = job.exclusive_seconds
         self.served_seconds = job.done_seconds
+        self._look()
 
-    @property
-    def remaining_seconds(self) -> float:
-        return self._work_seconds - self.served_seconds
-
-    @property
-    def finished(self) -> bool:
-        return self.remaining_seconds <= FINISHED_WITHIN_SECONDS
-
-    @property
-    def units_done(self) -> float:
-        units, left = 0.0, self.served_seconds
-        for regime in self._job.regimes:
-            seconds = min(left, regime.seconds)
-            units += seconds / regime.seconds_per_unit
-            left -= seconds
-        return units
-
-    @property
-    def seconds_per_unit(self) -> float:
-        return self._job.seconds_per_unit_at(self.units_done)
-
-    @property
-    def steps_per_second(self) -> float:
-        return 1 / self.seconds_per_unit
+    def _look(self) -> None:
+        """Note what can be seen of the job; it stays so until it is served again."""
+        units, left, reached = 0.0, self.served_seconds, 0.0
+        for _, seconds_per_unit, seconds in self._regimes:
+            spent = min(left, seconds)
+            units += spent / seconds_per_unit
+            left -= spent
+        self.remaining_seconds = self._work_seconds - self.served_seconds
+        self.finished = self.remaining_seconds <= FINISHED_WITHIN_SECONDS
+        self.units_done = units
+        for num_units, seconds_per_unit, _ in self._regimes:
+            reached += num_units
+            self.seconds_per_unit = seconds_per_unit
+            if units < reached:
+                break
+        self.steps_per_second = 1 / self.seconds_per_unit
 
     def offer(self, round_seconds: float, restart_seconds: float, speed: float) -> float:
         return min(round_seconds, restart_seconds + self.remaining_seconds / speed)
@@ -98,6 +91,7 @@ class RegimeExecution:
         if self.remaining_seconds - served <= FINISHED_WITHIN_SECONDS:
             served = self.remaining_seconds
         self.served_seconds += served
+        self._look()
         return elapsed_seconds - restart_seconds
 
     def end_round(self) -> None:

@@ -42,6 +42,8 @@ class Job:
     arrival_seconds: float = 0.0
     done_seconds: float = 0.0
     """Run time already behind it when the plan begins; part of its work."""
+    paused: bool = False
+    """It was stopped after what it has done and waits as the plan begins; else a job with progress is running then."""
     started_seconds: float | None = None
     """When it started, if it is running as the plan begins: it then keeps its GPUs to its end."""
     weight: float = 1.0
@@ -65,6 +67,11 @@ class Job:
     def exclusive_seconds(self) -> float:
         """Run time alone on the cluster, by the job's own description."""
         return sum(regime.seconds for regime in self.regimes)
+
+    @property
+    def runs_at_begin(self) -> bool:
+        """It runs as the plan begins, so going on costs no restart."""
+        return self.started_seconds is not None or bool(self.done_seconds and not self.paused)
 
     @property
     def left_seconds(self) -> float:
@@ -154,6 +161,8 @@ def _fault(job: Job, cluster: Cluster) -> str:
         )
     if job.started_seconds is not None and not job.arrival_seconds <= job.started_seconds < math.inf:
         return f"it started at {job.started_seconds:g} s, expected no earlier than it arrived"
+    if job.paused and job.started_seconds is not None:
+        return "it is paused and running at once: leave out one of the two"
     if not (math.isfinite(job.arrival_seconds) and job.arrival_seconds >= 0):
         return f"it arrives at {job.arrival_seconds:g} s, expected zero or later"
     if not (math.isfinite(job.weight) and job.weight > 0):

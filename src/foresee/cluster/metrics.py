@@ -31,7 +31,12 @@ def end_bound(work: Sequence[Work], gpus: int) -> float:
     """No schedule of this work on so many GPUs ends sooner."""
     alone = max((job.ready_seconds + job.seconds for job in work), default=0.0)
     area = _one_after_another((job.ready_seconds, job.seconds * job.gpus / gpus) for job in work)
-    return max(alone, area, *(_one_after_another(clique) for clique in _cliques(work, gpus)), 0.0)
+    return max(alone, area, clique_bound(work, gpus))
+
+
+def clique_bound(work: Sequence[Work], gpus: int) -> float:
+    """No schedule ends sooner, because gangs that do not fit side by side run one after the other."""
+    return max((_one_after_another(clique) for clique in _cliques(work, gpus)), default=0.0)
 
 
 def _one_after_another(tasks: Iterable[tuple[float, float]]) -> float:

@@ -27,6 +27,10 @@ from foresee.errors import PlanError
 
 NUM_FUTURES = 9
 COVERAGE = (NUM_FUTURES - 1) / (NUM_FUTURES + 1)
+SPANS_TO_COME = 2.0
+"""Arrivals are drawn for so many times as long as jobs have been seen to arrive."""
+STRETCHES = 4.0
+"""A stretch of the past that is drawn is on average this part of it."""
 ARRIVAL_ID = "arrival to come "
 
 
@@ -49,39 +53,41 @@ def predict(
     errors: Mapping[str, float],
     start_seconds: float = 0.0,
     history: Sequence[Job] = (),
+    closes_seconds: float = math.inf,
     seed: int = 0,
 ) -> dict[str, Interval]:
     """`errors` has for each job the spread of log(true / estimated run time left); `history` are jobs that arrived
-    before, of which the like will come."""
+    before, of which the like will come until `closes_seconds`, when nobody can submit any more."""
     jobs = tuple(jobs)
     found: dict[str, list[tuple[float, float]]] = {job.id: [] for job in jobs}
+    assumed = max(errors.values(), default=0.0)
     for future in range(NUM_FUTURES):
         rng = np.random.default_rng([seed, future])
-        drawn = [_drawn(job, errors.get(job.id, 0.0) * normal_of(f"{seed}:{future}:{job.id}")) for job in jobs]
-        factors = {job.id: factor for job, factor in drawn}
-        coming = _arrivals(history, start_seconds, rng=rng)
+        coming = _arrivals(history, start_seconds, closes_seconds, rng=rng)
+        off = {job.id: errors.get(job.id, 0.0) for job in jobs} | {job.id: assumed for job in coming}
+        factors = {id: math.exp(spread * normal_of(f"{seed}:{future}:{id}")) for id, spread in off.items()}
         run = simulate(
-            [*(job for job, _ in drawn), *coming],
+            [*(_drawn(job, factors[job.id]) for job in jobs), *coming],
             cluster,
             policy(cluster),
             estimator=_spoilt(estimator, factors),
             start_seconds=start_seconds,
-            assumed_error=max(errors.values(), default=0.0),
-            until=frozenset(factors),
+            assumed_error=assumed,
+            errors=errors,
+            until=frozenset(found),
         )
         for outcome in run.outcomes:
             if outcome.job.id in found:
                 found[outcome.job.id].append((outcome.start_seconds, outcome.finish_seconds))
-    return {id: _interval(times, start_seconds, cluster.round_seconds) for id, times in found.items()}
+    return {id: _interval(times) for id, times in found.items()}
 
 
-def _drawn(job: Job, log_error: float) -> tuple[Job, float]:
-    """The job with the run time it might truly have left, and how many times too long its estimate then is."""
-    factor = math.exp(log_error)
+def _drawn(job: Job, factor: float) -> Job:
+    """The job with the run time it might truly have left, of which its estimate then is `factor` times as much."""
     left = job.left_seconds
     stretch = (job.done_seconds + left / factor) / (job.done_seconds + left)
     regimes = tuple(replace(regime, seconds_per_unit=regime.seconds_per_unit * stretch) for regime in job.regimes)
-    return replace(job, regimes=regimes, steps=None), factor
+    return replace(job, regimes=regimes, steps=None)
 
 
 def _spoilt(estimator: Estimator, factors: dict[str, float]) -> Estimator:
@@ -91,23 +97,26 @@ def _spoilt(estimator: Estimator, factors: dict[str, float]) -> Estimator:
     return estimate
 
 
-def _arrivals(history: Sequence[Job], start_seconds: float, *, rng: np.random.Generator) -> list[Job]:
-    """Submissions of the past, drawn anew for the time to come; jobs that came together come together."""
-    if not history:
-        return []
-    bursts: dict[float, list[Job]] = {}
-    for job in history:
-        bursts.setdefault(job.arrival_seconds, []).append(job)
-    span = start_seconds - min(bursts)
+def _arrivals(
+    history: Sequence[Job], start_seconds: float, closes_seconds: float, *, rng: np.random.Generator
+) -> list[Job]:
+    """Stretches of the past one after the other, each from a random moment on: what came together comes together, and
+    busy hours stay busy (the stationary bootstrap)."""
+    span = start_seconds - min((job.arrival_seconds for job in history), default=start_seconds)
     if span <= 0:
         return []
-    past = list(bursts.values())
-    moments = np.sort(rng.uniform(start_seconds, start_seconds + 2 * span, rng.poisson(2 * len(past))))
-    coming = []
-    for number, moment in enumerate(moments.tolist()):
-        for index, job in enumerate(past[int(rng.integers(len(past)))]):
-            coming.append(_fresh(job, f"{ARRIVAL_ID}{number}.{index}", moment))
-    return coming
+    past = sorted(history, key=lambda job: job.arrival_seconds)
+    moments = np.array([job.arrival_seconds for job in past])
+    coming: list[Job] = []
+    now = start_seconds
+    while now < min(closes_seconds, start_seconds + SPANS_TO_COME * span):
+        begin = start_seconds - rng.uniform(0.0, span)
+        end = min(start_seconds, begin + rng.exponential(span / STRETCHES))
+        first, last = np.searchsorted(moments, (begin, end)).tolist()
+        for job in past[first:last]:
+            coming.append(_fresh(job, f"{ARRIVAL_ID}{len(coming)}", now + job.arrival_seconds - begin))
+        now += end - begin
+    return [job for job in coming if job.arrival_seconds <= closes_seconds]
 
 
 def _fresh(job: Job, id: str, arrival_seconds: float) -> Job:
@@ -115,17 +124,12 @@ def _fresh(job: Job, id: str, arrival_seconds: float) -> Job:
     return Job(id=id, gpus=job.gpus, regimes=work, arrival_seconds=arrival_seconds, weight=job.weight)
 
 
-def _interval(times: Sequence[tuple[float, float]], now: float, round_seconds: float) -> Interval:
-    """Earliest to latest; where they differ a round either way, for a job that misses one is served in the next."""
-    (start_least, start_most), (finish_least, finish_most) = (
-        _widened(values, now, round_seconds) for values in zip(*times, strict=True)
+def _interval(times: Sequence[tuple[float, float]]) -> Interval:
+    """Earliest to latest."""
+    starts, finishes = zip(*times, strict=True)
+    return Interval(
+        start_least=min(starts), start_most=max(starts), finish_least=min(finishes), finish_most=max(finishes)
     )
-    return Interval(start_least=start_least, start_most=start_most, finish_least=finish_least, finish_most=finish_most)
-
-
-def _widened(values: Sequence[float], now: float, round_seconds: float) -> tuple[float, float]:
-    least, most = min(values), max(values)
-    return (least, most) if least == most else (max(now, least - round_seconds), most + round_seconds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,8 +149,8 @@ class Fate:
 
     @property
     def num_pieces(self) -> int:
-        """Stretches in which it runs; a job with progress was running when the plan began and pays no first start."""
-        return self.num_starts + bool(self.job.done_seconds or self.is_running)
+        """Stretches in which it runs; one that ran as the plan began pays no first start."""
+        return self.num_starts + self.job.runs_at_begin
 
     @property
     def is_running(self) -> bool:

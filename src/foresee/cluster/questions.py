@@ -176,7 +176,7 @@ def _reason(plan: Plan, fate: Fate) -> str:
 
 def _pieces(fate: Fate) -> str:
     if fate.num_pieces == 1:
-        return "It goes on to its end." if fate.job.done_seconds else "Once started it runs to its end."
+        return "It goes on to its end." if fate.job.runs_at_begin else "Once started it runs to its end."
     return f"It is set aside {counted(fate.num_pieces - 1, 'time')} and pays for {counted(fate.num_starts, 'start')}."
 
 

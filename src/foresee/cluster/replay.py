@@ -21,14 +21,14 @@ def replay(jobs: Iterable[Job], cluster: Cluster, schedule: Iterable[Sequence[st
     simulator = Simulator(check_jobs(jobs, cluster), cluster, reactive)
     for index, ids in enumerate(schedule):
         simulator.advance_to_work()
-        live = {entry.id: entry.gpus for entry in simulator.live()}
+        live = simulator.gangs()
         if strangers := [id for id in ids if id not in live]:
             raise PlanError(f"round {index} of the schedule runs job {strangers[0]!r}, not live then: not its jobs?")
         if fill(ids, live, cluster.gpus) != tuple(ids):
             raise PlanError(f"round {index} of the schedule needs more than {cluster.gpus} GPUs: not its cluster?")
         simulator.run_round(place({id: live[id] for id in ids}, simulator.previous, cluster))
     if simulator.advance_to_work():
-        left = [entry.id for entry in simulator.live()]
+        left = list(simulator.gangs())
         raise PlanError(
             f"the schedule ends with {counted(len(left), 'job')} unfinished, the first {left[0]!r}: not its jobs?"
         )

@@ -8,8 +8,9 @@ Never: wall-clock time, randomness or files; the same input gives the same run, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from foresee.cluster.estimators import ASSUMED_ERROR, ErrorRecord, Estimator, Progress, reactive
 from foresee.cluster.execution import Execution, start_execution
@@ -18,9 +19,10 @@ from foresee.cluster.placement import Placement, Seats, choose, speed_of
 from foresee.errors import ConsistencyError
 
 
-@dataclass(kw_only=True, slots=True)  # not frozen: one is made per job and round, and that takes three times as long
+@dataclass(kw_only=True, slots=True)  # not frozen: making it then takes three times as long
 class Live:
-    """What a policy may know of a job that has arrived and not finished; it reads and never writes."""
+    """What a policy may know of a job that has arrived and not finished; it reads, never writes, and does not keep it:
+    a job that waits is shown by the same object in the next round."""
 
     job: Job
     remaining_seconds: float
@@ -115,16 +117,18 @@ def simulate(
     estimator: Estimator = reactive,
     start_seconds: float = 0.0,
     assumed_error: float = ASSUMED_ERROR,
-    until: Set[str] | None = None,
+    errors: Mapping[str, float] | None = None,
+    until: frozenset[str] | None = None,
     on_round: Callable[[float, int], None] | None = None,
 ) -> Run:
     """Run all jobs to their end; nothing runs before `start_seconds`, though jobs may have arrived by then.
 
     Jobs that are running as the plan begins (`started_seconds`) keep their GPUs to their end, whatever the order says.
-    `assumed_error` is the spread of log errors policies are told of until jobs have shown theirs;
+    `assumed_error` is the spread of log errors policies are told of until jobs have shown theirs, `errors` that of jobs
+    of which it is known;
     `on_round(now, finished)` is called once a round, for progress bars. With `until` it ends when those jobs have.
     """
-    simulator = Simulator(check_jobs(jobs, cluster), cluster, estimator, start_seconds, assumed_error)
+    simulator = Simulator(check_jobs(jobs, cluster), cluster, estimator, start_seconds, assumed_error, errors or {})
     while simulator.advance_to_work() and not simulator.has_finished(until):
         live = simulator.live()
         ids = order(simulator.now, live)
@@ -160,6 +164,12 @@ class _Entry:
     start_seconds: float | None = None
     num_starts: int = 0
     elapsed_seconds: float = 0.0
+    changes_speed: bool = field(init=False)
+    shown: Live | None = None
+    """As policies saw it last, until it is served: most live jobs wait, and of those only the clock moves on."""
+
+    def __post_init__(self) -> None:
+        self.changes_speed = self.job.changes_speed
 
 
 class Simulator:
@@ -172,6 +182,7 @@ class Simulator:
         estimator: Estimator,
         start_seconds: float = 0.0,
         assumed_error: float = ASSUMED_ERROR,
+        errors: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.now = max(start_seconds, jobs[0].arrival_seconds if jobs else 0.0)
         self.outcomes: list[Outcome] = []
@@ -180,9 +191,10 @@ class Simulator:
         self._queued = list(reversed(jobs))
         self._entries: dict[str, _Entry] = {}
         self._rounds: list[Round] = []
-        # Whoever has made progress before the first round is running as it begins; where, nobody said.
-        self.previous: Placement = {job.id: () for job in jobs if job.done_seconds or job.started_seconds is not None}
+        # Where those run that are running as the first round begins, nobody said.
+        self.previous: Placement = {job.id: () for job in jobs if job.runs_at_begin}
         self._busy_gpu_seconds = 0.0
+        self._errors_of = errors
         # Jobs that change their speed and jobs that do not are estimated differently well.
         self._errors = {changes: ErrorRecord(assumed_error) for changes in (False, True)}
 
@@ -206,11 +218,26 @@ class Simulator:
             start_seconds=job.started_seconds,
         )
 
+    def gangs(self) -> dict[str, int]:
+        """GPUs of each live job."""
+        return {id: entry.job.gpus for id, entry in self._entries.items()}
+
     def live(self) -> list[Live]:
         spreads = {changes: errors.spread for changes, errors in self._errors.items()}
-        return [self._view(entry, spreads[entry.job.changes_speed]) for entry in self._entries.values()]
+        return [self._shown(entry, spreads[entry.changes_speed]) for entry in self._entries.values()]
 
-    def _view(self, entry: _Entry, estimate_error: float) -> Live:
+    def _shown(self, entry: _Entry, estimate_error: float) -> Live:
+        shown = entry.shown
+        if shown is None:
+            shown = entry.shown = self._observed(entry)
+        seats = self.previous.get(entry.job.id)
+        shown.running = seats is not None
+        shown.seats = seats or ()
+        shown.waited_seconds = self.now - entry.job.arrival_seconds - entry.elapsed_seconds
+        shown.estimate_error = self._errors_of.get(entry.job.id, estimate_error)
+        return shown
+
+    def _observed(self, entry: _Entry) -> Live:
         progress = _progress(entry.execution)
         return Live(
             job=entry.job,
@@ -218,19 +245,20 @@ class Simulator:
             served_seconds=entry.execution.served_seconds,
             units_done=progress.units_done,
             seconds_per_unit=progress.seconds_per_unit,
-            running=entry.job.id in self.previous,
-            waited_seconds=self.now - entry.job.arrival_seconds - entry.elapsed_seconds,
+            running=False,
+            waited_seconds=0.0,
             steps_per_second=entry.execution.steps_per_second,
-            seats=self.previous.get(entry.job.id, ()),
             first_estimate_seconds=entry.first_estimate_seconds,
-            estimate_error=estimate_error,
         )
 
     def run_round(self, placement: Placement, reason: Callable[[str], str] | None = None) -> None:
         ids = tuple(placement)
-        cost = {id: self._restart_seconds(id, placement[id]) for id in ids}
-        speed = {id: speed_of(placement[id], self._cluster) for id in ids}
         round_seconds = self._cluster.round_seconds
+        goes_on = {id: self._goes_on(id, seats) for id, seats in placement.items()}
+        # Nobody pays in the very first round: the published simulator has it so, and its schedules must replay.
+        restart_seconds = self._cluster.restart_seconds if self._rounds else 0.0
+        cost = {id: 0.0 if goes_on[id] else restart_seconds for id in ids}
+        speed = {id: speed_of(seats, self._cluster) if seats else 1.0 for id, seats in placement.items()}
         finish = {id: self.now + self._entries[id].execution.offer(round_seconds, cost[id], speed[id]) for id in ids}
         # With nobody chosen the order holds all jobs back: the round passes idle.
         end = max(finish.values()) if finish else self.now + round_seconds
@@ -245,15 +273,11 @@ class Simulator:
             )
         )
         for id in ids:
-            self._entries[id].num_starts += not self._goes_on(id, placement[id])
+            self._entries[id].num_starts += not goes_on[id]
             self._serve(self._entries[id], finish[id], cost[id], speed[id])
         for entry in self._entries.values():
             entry.execution.end_round()
         self.now, self.previous = end, placement
-
-    def _restart_seconds(self, id: str, seats: Seats) -> float:
-        # Nobody pays in the very first round: the published simulator has it so, and its schedules must replay.
-        return 0.0 if self._goes_on(id, seats) or not self._rounds else self._cluster.restart_seconds
 
     def _goes_on(self, id: str, seats: Seats) -> bool:
         """It ran in the round before, in the same place; of jobs that run as a plan begins nobody knows the place."""
@@ -263,6 +287,7 @@ class Simulator:
         if entry.start_seconds is None:
             entry.start_seconds = self.now
         entry.elapsed_seconds += finish - self.now
+        entry.shown = None
         useful = entry.execution.serve(finish - self.now, restart_seconds, speed)
         self._busy_gpu_seconds += useful * entry.job.gpus
         if entry.execution.finished:
@@ -271,7 +296,7 @@ class Simulator:
     def _finish(self, entry: _Entry, finish: float) -> None:
         del self._entries[entry.job.id]
         assert entry.start_seconds is not None
-        self._errors[entry.job.changes_speed].add(entry.first_estimate_seconds, entry.execution.served_seconds)
+        self._errors[entry.changes_speed].add(entry.first_estimate_seconds, entry.execution.served_seconds)
         self.outcomes.append(
             Outcome(
                 job=entry.job,
@@ -285,8 +310,10 @@ class Simulator:
             )
         )
 
-    def has_finished(self, ids: Set[str] | None) -> bool:
-        return ids is not None and len(self.outcomes) >= len(ids) and ids <= {o.job.id for o in self.outcomes}
+    def has_finished(self, ids: frozenset[str] | None) -> bool:
+        if ids is None or not ids.isdisjoint(self._entries):
+            return False
+        return not any(job.id in ids for job in self._queued)
 
     def result(self) -> Run:
         by_arrival = sorted(self.outcomes, key=lambda outcome: (outcome.first_round, outcome.job.arrival_seconds))

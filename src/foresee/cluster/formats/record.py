@@ -18,6 +18,7 @@ from foresee.base.terminal import counted
 from foresee.cluster.job import Cluster, Job
 from foresee.errors import DataError
 
+YES, NO = ("yes", "true", "1"), ("no", "false", "0")
 TEXT_BYTES_MAX = 1 << 30
 """A small compressed file may hold any number of bytes."""
 
@@ -92,6 +93,12 @@ class Row:
         if value != int(value):
             raise self.complain(f"{name} is {self.fields[name]!r}; {name} must be a whole number of at least {least}")
         return int(value)
+
+    def flag(self, name: str) -> bool:
+        value = self.text(name, "no").lower()
+        if value not in (*YES, *NO):
+            raise self.complain(f"{name} is {self.fields[name]!r}; {name} must be yes or no")
+        return value in YES
 
     def moment(self, name: str) -> datetime:
         """A date and time such as 2017-10-09 07:01:55 or 2017-10-09T07:01:55Z."""

@@ -159,6 +159,7 @@ def _records(parts: _Parts, work_seconds: float, origin: datetime, has_queue: bo
         regimes=work_of_seconds(elapsed if parts.is_over else work_seconds),
         arrival_seconds=(parts.submitted - origin).total_seconds(),
         done_seconds=elapsed if parts.is_running or parts.state == "SUSPENDED" else 0.0,
+        paused=parts.state == "SUSPENDED",
         started_seconds=(started - origin).total_seconds() if started and parts.is_running else None,
         user=parts.first.text("user"),
         kind=parts.first.text("partition"),

@@ -1,7 +1,8 @@
 """Rows of text files, each with its line number, and jobs as people write them down: a CSV or JSON table.
 
 In: a path; compressed files (.gz) are read as they are. Out: rows; or jobs, of a table with id, gpus and either seconds
-or regimes, optionally arrival, done, started (it is running and keeps its GPUs), weight, user, kind. Regimes are
+or regimes, optionally arrival, done, paused (it has done so much and waits again), started (it is running and keeps its
+GPUs), weight, user, kind. Regimes are
 `units x seconds_per_unit` pieces: `11x62.9;10x43.8` in CSV, `[[11, 62.9], [10, 43.8]]` in JSON.
 Never: skip a bad row; each is an error that names the line and what was expected.
 """
@@ -97,6 +98,7 @@ def _job(row: Row) -> Job:
         regimes=_work(row),
         arrival_seconds=row.number("arrival", default=0.0, least=0.0),
         done_seconds=row.number("done", default=0.0, least=0.0),
+        paused=row.flag("paused"),
         started_seconds=row.number("started", least=0.0) if row.has("started") else None,
         weight=row.number("weight", default=1.0, above=0.0),
         user=row.text("user"),

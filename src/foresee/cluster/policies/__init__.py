@@ -63,13 +63,16 @@ HOLD_SECONDS = 1000.0
 PUBLISHED: dict[str, Policy] = {
     "max_min": partial(Shares, rule=shares.max_min, hold_seconds=HOLD_SECONDS),
     "gandiva_fair": partial(Shares, rule=shares.gandiva_fair, hold_seconds=HOLD_SECONDS),
-    "finish_time_fairness": partial(Shares, rule=shares.finish_time_fairness, hold_seconds=HOLD_SECONDS),
-    "ossp": partial(Shares, rule=shares.ossp, hold_seconds=HOLD_SECONDS),
+    "finish_time_fairness": lambda cluster: Shares(
+        cluster, shares.FinishTimeFairnessAsPublished(), hold_seconds=HOLD_SECONDS
+    ),
+    "ossp": partial(Shares, rule=shares.ossp_as_published, hold_seconds=HOLD_SECONDS),
     "mst": partial(Shares, rule=shares.mst, hold_seconds=HOLD_SECONDS),
     "allox": lambda cluster: Shares(cluster, AlloxShares(), hold_seconds=HOLD_SECONDS),
 }
 """Policies the way Shockwave's artifact ran them: shares are computed at most every 1,000 s, a job that arrives in
-between does not run, and AlloX hands out shares instead of GPUs. Estimates are then `reactive`."""
+between does not run, AlloX hands out shares instead of GPUs, and what linear programs leave open is settled as an
+interior-point solver does. Estimates are then `reactive`."""
 
 
 def policy_named(name: str) -> Policy:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from foresee.cluster.estimators import ASSUMED_ERROR, LEAST_SECONDS
 from foresee.cluster.job import Cluster
-from foresee.cluster.metrics import Work, end_bound
+from foresee.cluster.metrics import Work, clique_bound
 from foresee.cluster.placement import speed_of
 from foresee.cluster.simulation import Live
 
@@ -65,7 +65,7 @@ def believe(entry: Live) -> Belief:
 
 def never_certain(belief: Belief) -> Belief:
     """The belief with the spread that is taken for granted before any job has shown its own."""
-    return Belief(belief.seconds, max(belief.spread, ASSUMED_ERROR))
+    return belief if belief.spread >= ASSUMED_ERROR else Belief(belief.seconds, ASSUMED_ERROR)
 
 
 DEFAULT_FAIRNESS = 1.0
@@ -100,7 +100,7 @@ class Guarded:
         attainable = attainable_seconds(live, beliefs, self.cluster.gpus)
         goal = (1.0 - HELD_BACK) * attainable if self.guard_makespan else math.inf
         placed = [
-            (*self._place(now, entry, belief, goal), entry.id) for entry, belief in zip(live, beliefs, strict=True)
+            (*self._place(now, entry, belief, goal), entry.job.id) for entry, belief in zip(live, beliefs, strict=True)
         ]
         self._reasons = {id: reason for _, _, reason, id in placed}
         return [id for _, _, _, id in sorted(placed, key=lambda place: place[:2])]
@@ -111,6 +111,8 @@ class Guarded:
 
     def _belief(self, entry: Live) -> Belief:
         belief = never_certain(believe(entry))
+        if not entry.seats:
+            return belief
         return Belief(belief.seconds / speed_of(entry.seats, self.cluster), belief.spread)
 
     def _place(self, now: float, entry: Live, belief: Belief, goal: float) -> tuple[int, float, str]:
@@ -118,24 +120,18 @@ class Guarded:
         cluster = self.cluster
         if entry.running and cluster.restart_seconds and belief.seconds <= cluster.round_seconds:
             return 0, -math.inf, ENDING  # stopping it would win less than a round and cost a restart
-        lateness = self._lateness(now, entry, belief)
+        left = belief.likely_least
+        lateness = entry.job.weight * (now - entry.job.arrival_seconds + left) / (entry.served_seconds + left)
         if lateness > STARVED_LATENESS:
             return 0, -lateness, STARVED
-        rank = self._rank(entry, belief, lateness)
+        keeps = RANK_TO_YIELD if entry.running and cluster.restart_seconds else 1.0
+        rank: float = keeps * left / lateness**self.fairness
         if rank <= SHORT_ROUNDS * cluster.round_seconds:
             return 0, rank, SHORT
         laxity = goal - belief.likely_most - RESTARTS_TO_YIELD * cluster.restart_seconds * entry.running
         if laxity <= cluster.round_seconds:
             return 1, laxity, NO_LAXITY
         return 2, rank, RANKED
-
-    def _lateness(self, now: float, entry: Live, belief: Belief) -> float:
-        left = belief.likely_least
-        return entry.job.weight * (now - entry.job.arrival_seconds + left) / (entry.served_seconds + left)
-
-    def _rank(self, entry: Live, belief: Belief, lateness: float) -> float:
-        keeps = RANK_TO_YIELD if entry.running and self.cluster.restart_seconds else 1.0
-        return float(keeps * belief.likely_least / lateness**self.fairness)
 
 
 def attainable_seconds(live: Sequence[Live], beliefs: Sequence[Belief], gpus: int) -> float:
@@ -144,6 +140,11 @@ def attainable_seconds(live: Sequence[Live], beliefs: Sequence[Belief], gpus: in
     The longest of many uncertain run times is most likely one that is believed too long, so a single job counts with
     the least it likely has; over all the work together such errors even out.
     """
-    least = [Work(0.0, entry.gpus, belief.likely_least) for entry, belief in zip(live, beliefs, strict=True)]
-    area = sum(entry.gpus * belief.seconds for entry, belief in zip(live, beliefs, strict=True)) / gpus
-    return max(end_bound(least, gpus), area)
+    gangs = [entry.job.gpus for entry in live]
+    least = [belief.likely_least for belief in beliefs]
+    area = sum([gang * belief.seconds for gang, belief in zip(gangs, beliefs, strict=True)]) / gpus
+    longest = max(least, default=0.0)
+    if 2 * max(gangs, default=0) <= gpus:
+        return max(longest, area)  # any two gangs fit side by side
+    alone = [Work(0.0, gang, seconds) for gang, seconds in zip(gangs, least, strict=True)]
+    return max(longest, area, clique_bound(alone, gpus))

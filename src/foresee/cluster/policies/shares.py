@@ -44,6 +44,39 @@ def ossp(now: float, live: Sequence[Live], gpus: int) -> Floats:
     return np.asarray(remaining / max(remaining.max(), (_gangs(live) @ remaining) / gpus))
 
 
+def ossp_as_published(now: float, live: Sequence[Live], gpus: int) -> Floats:
+    """The same by bisection from 100 s to 1,000,000 s that stops at 5 %, and with what is then to spare shared out."""
+    remaining = np.array([entry.remaining_seconds for entry in live])
+    least = max(remaining.max(), (_gangs(live) @ remaining) / gpus)
+    low, high = 100.0, 1_000_000.0
+    while 1.05 * low < high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if least <= middle else (middle, high)
+    return _centre(remaining / high, _gangs(live), gpus)
+
+
+def _centre(least: Floats, gangs: Floats, gpus: int) -> Floats:
+    """Shares of at least `least` in the middle of all that fit: what an interior-point solver gives where it is free.
+
+    The analytic centre: the product of all that is to spare (above the least, above zero, below one, GPUs left idle)
+    is largest. Both the shares for a price of GPU time and the price itself are found by bisection.
+    """
+
+    def shares(price: float) -> Floats:
+        low, high = least, np.ones_like(least)
+        for _ in range(40):
+            x = (low + high) / 2
+            grows = (2 * x - least) * (1 - x) > x * (x - least) * (1 + price * gangs * (1 - x))
+            low, high = np.where(grows, x, low), np.where(grows, high, x)
+        return np.asarray((low + high) / 2)
+
+    def cheap(price: float) -> bool:
+        idle = gpus - gangs @ shares(price)
+        return bool(idle <= 0 or price * idle < 1)
+
+    return shares(_bisect(cheap, high=1e9))
+
+
 def finish_time_fairness(now: float, live: Sequence[Live], gpus: int) -> Floats:
     """The least worst ρ: finish with this share against finish with an isolated equal share (Themis's objective)."""
     gangs = _gangs(live)
@@ -51,6 +84,11 @@ def finish_time_fairness(now: float, live: Sequence[Live], gpus: int) -> Floats:
     age = np.array([now - entry.job.arrival_seconds for entry in live])
     isolated = np.minimum(1.0, gpus / len(live) / gangs)
     fair = (np.array([entry.served_seconds for entry in live]) + remaining) / isolated
+    return _least_rho(remaining, age, fair, gangs, gpus)
+
+
+def _least_rho(remaining: Floats, age: Floats, fair: Floats, gangs: Floats, gpus: int) -> Floats:
+    """The shares everybody needs for the least worst (age + time left) / fair time."""
 
     def shares(rho: float) -> Floats:
         budget = rho * fair - age
@@ -62,6 +100,37 @@ def finish_time_fairness(now: float, live: Sequence[Live], gpus: int) -> Floats:
 
     loosest = float(((age + remaining * max(1.0, gangs.sum() / gpus)) / fair).max())
     return np.minimum(1.0, shares(_bisect(too_strict, high=loosest) * (1 + 1e-9) + 1e-12))
+
+
+class FinishTimeFairnessAsPublished:
+    """The same, where an isolated share is the one the job would have had at each time shares were computed."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[float, float, float]] = {}
+        """Steps left, steps per second alone, and the time alone that steps so far took, at the last computation."""
+
+    def __call__(self, now: float, live: Sequence[Live], gpus: int) -> Floats:
+        gangs = _gangs(live)
+        isolated = np.minimum(1.0, gpus / len(live) / gangs)
+        spent = np.array([self._spent(entry) for entry in live])
+        self._before = {
+            entry.id: (_steps_left(entry), entry.steps_per_second * share, seconds)
+            for entry, share, seconds in zip(live, isolated.tolist(), spent.tolist(), strict=True)
+        }
+        remaining = np.array([entry.remaining_seconds for entry in live])
+        age = np.array([now - entry.job.arrival_seconds for entry in live])
+        return _centre(_least_rho(remaining, age, spent + remaining / isolated, gangs, gpus), gangs, gpus)
+
+    def _spent(self, entry: Live) -> float:
+        if entry.id not in self._before:
+            return 0.0
+        steps, per_second, seconds = self._before[entry.id]
+        return seconds + (steps - _steps_left(entry)) / per_second
+
+
+def _steps_left(entry: Live) -> float:
+    """By the present batch size; when it changes the published count jumps, and so does this one."""
+    return entry.remaining_seconds * entry.steps_per_second
 
 
 def mst(now: float, live: Sequence[Live], gpus: int) -> Floats:

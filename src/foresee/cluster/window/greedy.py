@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foresee.cluster.window.highs import Ints, Window
+from foresee.cluster.window.highs import Floats, Ints, Window
 
 # Longer remaining times that are tried beyond the smallest that fits, as multiples of a round.
 LONGER_ROUNDS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -81,12 +81,13 @@ class _Increments:
         sure = int(np.searchsorted(np.cumsum(window.gpus[jobs]), left, side="right"))
         added = np.bincount(jobs[:sure], minlength=window.num_jobs)
         left -= int(window.gpus[jobs[:sure]].sum())
-        for job in jobs[sure:]:
-            if left == 0:
+        least = int(window.gpus.min())
+        for job, gpus in zip(jobs[sure:].tolist(), window.gpus[jobs[sure:]].tolist(), strict=True):
+            if left < least:
                 break
-            if window.gpus[job] <= left:
+            if gpus <= left:
                 added[job] += 1
-                left -= int(window.gpus[job])
+                left -= gpus
         return rounds + added
 
 
@@ -98,8 +99,10 @@ def spread(window: Window, rounds: Ints) -> list[list[int]]:
     nothing is lost.
     """
     plans = []
+    urgency = window.weights / np.maximum(rounds, 1) / window.gpus
+    by_weight, by_gang = _ranks((-urgency,)), _ranks((-urgency, -window.gpus))
     for margin_rounds in MARGINS_ROUNDS:
-        plan = _spread_by_laxity(window, rounds, margin_rounds)
+        plan = _spread_by_laxity(window, rounds, margin_rounds, by_weight, by_gang)
         given = rounds_given(window, plan)
         if (given == rounds).all():
             return plan
@@ -112,15 +115,25 @@ def rounds_given(window: Window, plan: list[list[int]]) -> Ints:
     return np.bincount(np.concatenate([np.array(jobs, np.int64) for jobs in plan]), minlength=window.num_jobs)
 
 
-def _spread_by_laxity(window: Window, rounds: Ints, margin_rounds: int) -> list[list[int]]:
+def _ranks(keys: tuple[Floats | Ints, ...]) -> Ints:
+    """Place of each job in the order by these keys, the last one first; all different."""
+    ranks = np.empty(len(keys[0]), np.int64)
+    ranks[np.lexsort(keys)] = np.arange(len(ranks))
+    return ranks
+
+
+def _spread_by_laxity(
+    window: Window, rounds: Ints, margin_rounds: int, by_weight: Ints, by_gang: Ints
+) -> list[list[int]]:
     left = rounds.copy()
-    urgency = window.weights / np.maximum(rounds, 1) / window.gpus
     plan: list[list[int]] = []
     for rounds_to_go in range(window.num_rounds, 0, -1):
-        laxity = rounds_to_go - left
-        tight = laxity <= margin_rounds
-        order = np.lexsort((-urgency, np.where(tight, -window.gpus, 0), np.where(tight, laxity, np.inf)))
-        chosen = _fill(order[left[order] > 0], window)
+        open_ = np.flatnonzero(left)
+        laxity = rounds_to_go - left[open_]
+        tight = laxity * window.num_jobs + by_gang[open_]
+        loose = (window.num_rounds + 1) * window.num_jobs + by_weight[open_]
+        order = np.argsort(np.where(laxity <= margin_rounds, tight, loose))
+        chosen = _fill(open_[order], window)
         left[chosen] -= 1
         plan.append(chosen)
     return plan
