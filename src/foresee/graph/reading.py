@@ -55,8 +55,10 @@ class Reading:
     def _read_nodes(self) -> None:
         """Names and splits of nodes: what numbering needs to know."""
         splits, places = [], ArrayWriter(self._spool / "places.npy", np.int64)
+        split_known = False
         with places:
-            for chunk, codes in self._node_chunks(self._bad) if self._source.has_nodes else ():
+            for chunk, codes in self._node_chunks(self._bad):
+                split_known = split_known or codes is not None
                 first = None if codes is None or not self._options.train_nodes_first else codes == 0
                 if self._names is not None:
                     places.append(self._names.add(chunk.names, first))
@@ -64,13 +66,15 @@ class Reading:
                     splits.append(first)
         if self._names is None:
             self._given = GivenNumbers(self.num_nodes, self._options.seed, np.concatenate(splits) if splits else None)
-        elif self._options.train_nodes_first and not self._source.has_nodes:
+        if self._options.train_nodes_first and not split_known:
             raise DataError("there is no split of nodes, so none can come first; leave out --train-nodes-first.")
+        if self._options.split == "nodes" and not split_known:
+            raise DataError("which nodes there are is not known before edges are read; name them with --node-file.")
 
     def _node_chunks(self, report: BadLines) -> Iterator[tuple[NodeChunk, Any]]:
         """Chunks of nodes, each with the split of its nodes or None."""
         first, drawn = 0, None
-        for chunk in self._source.nodes(report):
+        for chunk in self._source.nodes(report) if self._source.has_nodes else self._bare_chunks():
             if drawn is None:
                 drawn = self._options.split == "nodes" or (self._options.split is None and chunk.labels is not None)
             codes = chunk.splits
@@ -147,7 +151,7 @@ class Reading:
     def node_rows(self) -> Iterator[tuple[Int64, NodeChunk, Any]]:
         """(numbers, what is known, splits) of nodes, in the order of their files."""
         first = 0
-        for chunk, splits in self._node_chunks(BadLines("keep")) if self._source.has_nodes else self._bare_chunks():
+        for chunk, splits in self._node_chunks(BadLines("keep")):
             if self._names is not None:
                 numbers = self._names.numbers(read_rows(self._spool / "places.npy", first, first + chunk.num))
             else:
@@ -156,11 +160,11 @@ class Reading:
             first += chunk.num
             yield numbers, chunk, splits
 
-    def _bare_chunks(self) -> Iterator[tuple[NodeChunk, None]]:
-        """Nodes of which nothing is known; for those with names there is nothing to write at all."""
+    def _bare_chunks(self) -> Iterator[NodeChunk]:
+        """Nodes of which nothing is known; those with names are not known at all before edges are read."""
         if not self.named:
             for start in range(0, self.num_nodes, 1 << 16):
-                yield NodeChunk(num=min(1 << 16, self.num_nodes - start)), None
+                yield NodeChunk(num=min(1 << 16, self.num_nodes - start))
 
 
 def _labelled(chunk: NodeChunk) -> Bool:
