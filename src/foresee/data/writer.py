@@ -45,9 +45,9 @@ DESCRIPTION_FILE = "log.json"
 
 
 @contextmanager
-def new_folder(out: Path, *, replace: bool) -> Iterator[Path]:
+def new_folder(out: Path, *, replace: bool, marker: str = DESCRIPTION_FILE) -> Iterator[Path]:
     """Build in the yielded folder; it becomes `out` at the end."""
-    check_target(out, replace=replace)
+    check_target(out, replace=replace, marker=marker)
     building: Path | None = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -62,19 +62,20 @@ def new_folder(out: Path, *, replace: bool) -> Iterator[Path]:
             shutil.rmtree(building, ignore_errors=True)
 
 
-def check_target(out: Path, *, replace: bool) -> None:
-    """Refuse a target that holds something, before any work is done."""
+def check_target(out: Path, *, replace: bool, marker: str = DESCRIPTION_FILE) -> None:
+    """Refuse a target that holds something, before any work is done; `marker` is the file of what may be replaced."""
+    noun = f"prepared {marker.removesuffix('.json')}"
     if not out.exists():
         return
     if not out.is_dir():
-        raise DataError(f"{out}: this is a file, and a prepared log is a folder; give another target.")
+        raise DataError(f"{out}: this is a file, and a {noun} is a folder; give another target.")
     if not any(out.iterdir()):
         return
     if not replace:
         raise DataError(f"{out}: the folder exists and is not empty; give another target or replace it with --replace.")
-    if not (out / DESCRIPTION_FILE).is_file():
+    if not (out / marker).is_file():
         raise DataError(
-            f"{out}: the folder holds no {DESCRIPTION_FILE}, so it is not a prepared log and will not be "
+            f"{out}: the folder holds no {marker}, so it is not a {noun} and will not be "
             "replaced; give another target or remove it yourself."
         )
 

@@ -43,11 +43,12 @@ class Parquet:
 
     def chunks(self, report: ReportBadLine) -> Iterator[RawChunk]:
         wanted = own_names(self.columns, self.joins)
-        own = (chunk for file in self.files for chunk in _file_chunks(file, wanted))
+        own = (chunk for file in self.files for chunk in parquet_chunks(file, wanted))
         yield from join_chunks(own, self.joins)
 
 
-def _file_chunks(file: Path, wanted: tuple[str, ...]) -> Iterator[RawChunk]:
+def parquet_chunks(file: Path, wanted: tuple[str, ...]) -> Iterator[RawChunk]:
+    """The wanted columns of one file, some rows at a time."""
     _check_magic(file)
     try:
         with pq.ParquetFile(file) as opened:

@@ -1,0 +1,43 @@
+"""Raw graphs: `open_source` finds out what a path holds and gives it as a source of edges and nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from foresee.errors import DataError
+from foresee.graph.formats.archives import Archive, is_tar, split_files
+from foresee.graph.formats.npz import Npz
+from foresee.graph.formats.source import GraphSource
+from foresee.graph.formats.tables import Tables
+
+
+def open_source(files: tuple[Path, ...], temporary: Path, settings: dict[str, Any] | None = None) -> GraphSource:
+    """The graph of a folder, an archive, an `.npz` file, or files of edges.
+
+    Args:
+        files: As a person names them.
+        temporary: A folder for what has to be unpacked; it stays until the source is used no more.
+        settings: Of `Tables`.
+    """
+    settings = settings or {}
+    if not files:
+        raise DataError("no file is named; name at least one.")
+    path = files[0]
+    one = len(files) == 1
+    if one and path.is_dir():
+        return Tables(**settings | split_files(path.iterdir(), path))
+    if one and path.suffix == ".npz":
+        _refuse_settings(path, settings)
+        return Npz.open(path, temporary)
+    if one and is_tar(path):
+        return Archive.open(path, temporary, settings)
+    return Tables(files=files, **settings)
+
+
+def _refuse_settings(path: Path, settings: dict[str, Any]) -> None:
+    for name in settings:
+        raise DataError(f"{path}: --{name.replace('_', '-')} is for files of lines or rows; leave it out.")
+
+
+__all__ = ["GraphSource", "Tables", "open_source"]

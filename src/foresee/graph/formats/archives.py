@@ -1,0 +1,106 @@
+"""Data sets as they are handed around: a folder or a tar archive with train, valid and test files of edges.
+
+An archive is unpacked into a temporary folder, only files whose names say which split they are, and none elsewhere;
+sentences about its lines name the archive and the file in it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from foresee.data.source import BadLine, ReportBadLine
+from foresee.errors import DataError
+from foresee.graph.formats.source import EdgeChunk, NodeChunk
+from foresee.graph.formats.tables import Tables
+
+_SPLIT_FILE = re.compile(
+    r"^(train|valid|val|dev|test)[^/]*\.(txt|tsv|csv|del|parquet)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE
+)
+_SPLITS = {"train": "files", "valid": "valid_files", "val": "valid_files", "dev": "valid_files", "test": "test_files"}
+
+
+def split_files(files: Iterable[Path], where: Path) -> dict[str, tuple[Path, ...]]:
+    """Files by the split that their names say, as `Tables` takes them."""
+    found: dict[str, list[Path]] = {"files": [], "valid_files": [], "test_files": []}
+    for file in sorted(files):
+        match = _SPLIT_FILE.match(file.name)
+        if match is not None:
+            found[_SPLITS[match[1].lower()]].append(file)
+    if not found["files"]:
+        raise DataError(
+            f"{where}: there is no file of train edges in it (such as train.txt or train.tsv.gz); name the files "
+            "themselves."
+        )
+    return {name: tuple(paths) for name, paths in found.items()}
+
+
+def is_tar(path: Path) -> bool:
+    """By content: plain or packed."""
+    return path.is_file() and tarfile.is_tarfile(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A tar archive, unpacked; as `Tables`, with sentences that a person can follow."""
+
+    tables: Tables
+    unpacked: Path
+
+    @staticmethod
+    def open(path: Path, temporary: Path, settings: dict[str, Any]) -> Archive:
+        folder = temporary / path.name
+        folder.mkdir()
+        try:
+            with tarfile.open(path) as archive:
+                members = [it for it in archive if it.isfile() and _SPLIT_FILE.match(Path(it.name).name)]
+                for member in members:
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    with content, open(folder / Path(member.name).name, "wb") as out:
+                        shutil.copyfileobj(content, out, 1 << 20)
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise DataError(f"{path}: the archive cannot be unpacked ({error}); fetch it again.") from None
+        files = split_files(folder.iterdir(), path)
+        return Archive(Tables(**settings | files), temporary)
+
+    @property
+    def name(self) -> str:
+        return "archive"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        tables = self.tables
+        return tuple(it.relative_to(self.unpacked) for it in (*tables.files, *tables.valid_files, *tables.test_files))
+
+    @property
+    def num_nodes(self) -> int | None:
+        return self.tables.num_nodes
+
+    @property
+    def has_nodes(self) -> bool:
+        return self.tables.has_nodes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def edges(self, report: ReportBadLine) -> Iterator[EdgeChunk]:
+        try:
+            yield from self.tables.edges(self._within(report))
+        except DataError as error:
+            raise DataError(str(error).replace(f"{self.unpacked}/", "")) from None
+
+    def nodes(self, report: ReportBadLine) -> Iterator[NodeChunk]:
+        yield from self.tables.nodes(report)
+
+    def _within(self, report: ReportBadLine) -> ReportBadLine:
+        def told(bad: BadLine) -> None:
+            report(replace(bad, file=bad.file.relative_to(self.unpacked)))
+
+        return told
