@@ -1,1 +1,43 @@
-"""Orders in which an epoch meets the buckets of a graph: one file each, by name."""
+"""The registry of orders: every list, table, plot and sentence that names orders asks here.
+
+An order of this package stands in one file beside this one and in one line of BUILT_IN, whose order is that of all
+lists. An installed package adds one by an entry point of the group `foresee.orders` whose object is an `Order`.
+"""
+
+from __future__ import annotations
+
+from foresee.base.registry import Registry
+from foresee.errors import ConfigError
+from foresee.graph.orders import beta, comet, dispersed, hilbert, inside_out, random, ring, row_major, sequential
+from foresee.graph.orders.order import Order, Setting
+from foresee.graph.orders.traversal import Traversal, states_of_nodes
+
+BUILT_IN = (
+    random.ORDER,
+    row_major.ORDER,
+    hilbert.HILBERT,
+    hilbert.HILBERT_SYMMETRIC,
+    inside_out.ORDER,
+    beta.BETA,
+    beta.BETA_DEFERRED,
+    comet.ORDER,
+    ring.ORDER,
+    sequential.ORDER,
+    dispersed.ORDER,
+)
+DEFAULT = ring.ORDER
+
+
+def _check_order(name: str, thing: object) -> None:
+    if not isinstance(thing, Order):
+        raise ConfigError(f"{thing!r} is no order; give a foresee.graph.orders.Order")
+    if thing.name != name:
+        raise ConfigError(f"the order {thing.name!r} is declared as {name!r}; give both the same name")
+
+
+ORDERS: Registry[Order] = Registry("order", "foresee.orders", _check_order)
+"""All there are, by name."""
+for _order in BUILT_IN:
+    ORDERS.add(_order.name, _order)
+
+__all__ = ["BUILT_IN", "DEFAULT", "ORDERS", "Order", "Setting", "Traversal", "states_of_nodes"]
