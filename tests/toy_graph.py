@@ -60,7 +60,7 @@ class ToyGraph:
 
     def _adjacency(self, by: int, other: int) -> Any:
         edges = self.splits["train"]
-        order = np.argsort(edges[:, by], kind="stable")
+        order = np.lexsort((edges[:, 1], edges[:, other], edges[:, by]))
         counts = np.bincount(edges[:, by], minlength=self.num_nodes)
         return SimpleNamespace(
             offsets=np.append(0, np.cumsum(counts)).astype(np.int64), ids=edges[order, other].astype(np.int64),

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from foresee.base.registry import Registry
 from foresee.errors import ConfigError
 
+VALUES_AT_ONCE = 1 << 22
+
 
 @runtime_checkable
 class Decoder(Protocol):
@@ -149,8 +151,10 @@ class RotatE(nn.Module):
         return _times(known, turn, conjugate=heads and self.relations.turned)
 
     def compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        apart = queries.unsqueeze(-2) - candidates.unsqueeze(-3)
-        return -modulus(apart).sum(-1)
+        # A few queries at a time: their differences to all candidates are large.
+        at_once = max(1, VALUES_AT_ONCE // max(1, candidates.numel()))
+        parts = [part.unsqueeze(-2) - candidates.unsqueeze(-3) for part in torch.split(queries, at_once, -2)]
+        return torch.cat([-modulus(apart).sum(-1) for apart in parts], -2)
 
     def size(self, relations: Tensor) -> Tensor:
         return torch.zeros(len(relations), 1)

@@ -2,8 +2,8 @@
 
 In: a model, where vectors of nodes come from (`Vectors`: a store, or an encoder over one), a graph and a split. Out:
 `LinkMetrics` over both sides of every edge, against all nodes or against a sample, filtered or not; `NodeMetrics` for
-classes. Memory is bounded by the numbers of queries and candidates at once, whatever the size of the table; the table is
-read once for every `queries_at_once` queries. Nothing is learned or drawn from torch's generator meanwhile.
+classes. Memory is bounded by the numbers of queries and candidates at once, whatever the size of the table; the table
+is read once for every `queries_at_once` queries. Nothing is learned or drawn from torch's generator meanwhile.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 
 from foresee.base.arrays import Float64, Int64
 from foresee.errors import DataError
 from foresee.graph.draws import below, key_of
-from foresee.graph.ranking import LinkMetrics, Queries, Ranks, Ties, summary
+from foresee.graph.ranking import Known, LinkMetrics, Queries, Ranks, Ties, summary
 from foresee.run.evaluation import judging
 from foresee.store.contract import Rows, Store
 
@@ -66,7 +67,7 @@ class EvaluationOptions:
     """Rank so many edges of the split, chosen by the seed. None: all."""
     seed: int = 0
     queries_at_once: int = 1 << 15
-    candidates_at_once: int = 1 << 13
+    candidates_at_once: int = 1 << 11
 
 
 def evaluate_links(
@@ -81,9 +82,13 @@ def evaluate_links(
         for heads in (False, True) if options.both_sides else (False,):
             for begin in range(0, len(edges), options.queries_at_once):
                 part = np.asarray(edges[begin : begin + options.queries_at_once], np.int64)
-                counted = Ranks(model.decoder, _queries(model, vectors, part, heads, truths))
+                counted = Ranks(
+                    model.decoder,
+                    _queries(model, vectors, part, heads, truths),
+                    candidates_at_once=options.candidates_at_once,
+                )
                 for nodes in _candidates(graph, vectors.num_nodes, options, begin + int(heads)):
-                    counted.add_some(nodes, vectors.of(nodes))
+                    counted.add(nodes, vectors.of(nodes))
                 ranks.append(counted.ranks(options.ties))
     num_candidates = min(options.num_candidates or vectors.num_nodes, vectors.num_nodes)
     return summary(
@@ -108,8 +113,7 @@ def _queries(model: Any, vectors: Vectors, edges: Int64, heads: bool, truths: Tr
     ends = vectors.of(nodes)
     known_vectors, right_vectors = (ends[torch.from_numpy(it)] for it in np.split(places, 2))
     queries = model.decoder.query(known_vectors, torch.from_numpy(relations), heads=heads)
-    nothing = np.empty(0, np.int64), np.empty(0, np.int64)
-    left_out = nothing if truths is None else truths.of(known, relations, heads=heads)
+    left_out = () if truths is None else truths.of(known, relations, heads=heads)
     return Queries(queries, wanted, right_vectors, left_out)
 
 
@@ -136,40 +140,47 @@ class Truths:
     def __init__(self, graph: Any) -> None:
         self._near = graph.neighbours()
         others = [np.asarray(graph.edges(split)) for split in graph.num_edges if split != "train"]
-        self._others = np.concatenate([np.empty((0, 3), np.int64), *others]).astype(np.int64)
-        self._sorted = {heads: self._others[np.argsort(self._others[:, 2 if heads else 0], kind="stable")]
-                        for heads in (False, True)}  # fmt: skip
+        edges = np.concatenate([np.empty((0, 3), np.int64), *others]).astype(np.int64)
+        self._others = {
+            heads: edges[np.lexsort((edges[:, 0 if heads else 2], edges[:, 2 if heads else 0]))]
+            for heads in (False, True)
+        }
 
-    def of(self, known: Int64, relations: Int64, *, heads: bool) -> tuple[Int64, Int64]:
-        """(queries, nodes): every other end of an edge with that end and relation, sorted by node."""
-        near = self._near.incoming if heads else self._near.outgoing
-        others, by, end = self._sorted[heads], 2 if heads else 0, 0 if heads else 2
-        offsets = np.searchsorted(others[:, by], [known, known + 1])
-        found = [
-            _expand(near.offsets[known], near.offsets[known + 1], relations, near.relations, near.ids),
-            _expand(offsets[0], offsets[1], relations, others[:, 1], others[:, end]),
-        ]
-        queries, nodes = (np.concatenate(parts).astype(np.int64) for parts in zip(*found, strict=True))
-        order = np.argsort(nodes, kind="stable")
-        return queries[order], nodes[order]
+    def of(self, known: Int64, relations: Int64, *, heads: bool) -> tuple[Known, ...]:
+        """Every other end of an edge with that end and relation, of the train split and of all others."""
+        near, others = self._near.incoming if heads else self._near.outgoing, self._others[heads]
+        begins, ends = np.searchsorted(others[:, 2 if heads else 0], [known, known + 1])
+        return (
+            _with_relation(near.offsets[known], near.offsets[known + 1], relations, near.relations, near.ids),
+            _with_relation(begins, ends, relations, others[:, 1], others[:, 0 if heads else 2]),
+        )
 
 
-EXPANDED_AT_ONCE = 1 << 22
+def _with_relation(begins: Int64, ends: Int64, relations: Int64, kinds: Any, ids: Any) -> Known:
+    """In each query's range, those whose kind is its relation; all of them where edges have none."""
+    kinds = np.empty(0, np.int64) if kinds is None else kinds
+    offsets = np.zeros(len(begins) + 1, np.int64)
+    _fill_with_relation(begins, ends, relations, kinds, ids, offsets, np.empty(0, np.int64))
+    np.cumsum(offsets, out=offsets)
+    nodes = np.empty(offsets[-1], np.int64)
+    _fill_with_relation(begins, ends, relations, kinds, ids, offsets, nodes)
+    return Known(offsets, nodes)
 
 
-def _expand(begins: Int64, ends: Int64, relations: Int64, kinds: Any, ids: Any) -> tuple[Int64, Int64]:
-    """(queries, ids) in each query's range whose kind is its relation, some queries at a time."""
-    sizes = ends - begins
-    cuts = np.searchsorted(np.cumsum(sizes), np.arange(EXPANDED_AT_ONCE, int(sizes.sum()), EXPANDED_AT_ONCE))
-    pieces = []
-    for part in np.split(np.arange(len(begins)), np.unique(cuts + 1)):
-        times = sizes[part]
-        queries = np.repeat(part, times)
-        places = np.repeat(begins[part] - (np.cumsum(times) - times), times) + np.arange(times.sum())
-        right = np.asarray(kinds[places]) == relations[queries]
-        pieces.append((queries[right], np.asarray(ids[places[right]], np.int64)))
-    queries, nodes = (np.concatenate(it) for it in zip(*pieces, strict=True))
-    return queries, nodes
+@njit(nogil=True, cache=True)
+def _fill_with_relation(
+    begins: Int64, ends: Int64, relations: Int64, kinds: Any, ids: Any, offsets: Int64, out: Int64
+) -> None:
+    """Counts into `offsets` if there is no place for the ids yet, else fills them in."""
+    for query in range(len(begins)):
+        place = offsets[query]
+        for at in range(begins[query], ends[query]):
+            if len(kinds) == 0 or kinds[at] == relations[query]:
+                if len(out):
+                    out[place] = ids[at]
+                    place += 1
+                else:
+                    offsets[query + 1] += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,12 +115,12 @@ def edges_among(sources: Int64, relations: Int64, negatives: Int64, near: Any) -
         relations: [edges].
         negatives: [chunks, nodes], edge i belongs to chunk i // ceil(edges / chunks).
         near: The edges of the graph by that source: where each one's begin (`offsets`), their other ends (`ids`) and
-            their `relations`.
+            their `relations`; None: they have none.
     """
     order = np.argsort(negatives, axis=1, kind="stable")
+    kinds = np.empty(0, np.int32) if near.relations is None else near.relations
     found: Int64 = _edges_among(
-        sources, relations, np.take_along_axis(negatives, order, 1), order, near.offsets, near.ids,
-        near.relations,
+        sources, relations, np.take_along_axis(negatives, order, 1), order, near.offsets, near.ids, kinds,
         chunk_edges(len(sources), len(negatives)),
     )  # fmt: skip
     return found
@@ -136,7 +136,7 @@ def _edges_among(
     for edge in range(len(sources)):
         chunk = edge // per_chunk
         for place in range(offsets[sources[edge]], offsets[sources[edge] + 1]):
-            if kinds[place] != relations[edge]:
+            if len(kinds) and kinds[place] != relations[edge]:
                 continue
             at = np.searchsorted(ascending[chunk], ends[place])
             while at < ascending.shape[1] and ascending[chunk, at] == ends[place]:

@@ -6,24 +6,32 @@ right end itself is never a candidate. A rank counts ties as half (`realistic`, 
 that a sort could give), or as all higher (`pessimistic`, as Marius has it): a model that gives everything one score
 stands in the middle, or last, and never first.
 
-Scores of right ends come from a product of matrices as those of candidates do, so equal vectors have equal scores.
+Scores of right ends come from products of the same shape as those of candidates, so equal vectors have equal scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numba import njit
 from torch import Tensor
+from torch.nn.functional import pad
 
 from foresee.base.arrays import Float32, Float64, Int64
 
 QUERIES_OF_A_TILE = 1024
 Ties = Literal["realistic", "pessimistic"]
+
+
+class Known(NamedTuple):
+    """Nodes by query, ascending for each."""
+
+    offsets: Int64  # [queries + 1]
+    nodes: Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +41,8 @@ class Queries:
     vectors: Tensor  # [queries, width]
     right: Int64  # [queries]: the right ends
     right_vectors: Tensor  # [queries, dim]
-    known: tuple[Int64, Int64]
-    """(queries, nodes), pairs that count for nothing, sorted by node."""
+    known: tuple[Known, ...]
+    """Nodes that count for nothing; one may stand in several lists."""
 
     def __len__(self) -> int:
         return len(self.right)
@@ -79,51 +87,50 @@ class LinkMetrics:
 class Ranks:
     """Counts for some queries, block of candidates after block."""
 
-    def __init__(self, decoder: Any, queries: Queries) -> None:
-        self._decoder, self._queries = decoder, queries
+    def __init__(self, decoder: Any, queries: Queries, *, candidates_at_once: int) -> None:
+        self._decoder, self._queries, self._width = decoder, queries, candidates_at_once
         self.higher, self.same = np.zeros((2, len(queries)), np.int64)
         tiles = [slice(begin, begin + QUERIES_OF_A_TILE) for begin in range(0, len(queries), QUERIES_OF_A_TILE)]
         self._tiles = [(tile, self._right_scores(tile)) for tile in tiles]
 
     def _right_scores(self, tile: slice) -> Tensor:  # [queries of the tile]
+        right = self._queries.right_vectors[tile]
+        pieces = [slice(begin, begin + self._width) for begin in range(0, len(right), self._width)]
+        return torch.cat([self._scores(tile, right[piece])[piece].diagonal() for piece in pieces])
+
+    def _scores(self, tile: slice, vectors: Tensor) -> Tensor:
+        """[queries of the tile, vectors], always by a product of one shape: others may round otherwise."""
+        padded = pad(vectors, (0, 0, 0, self._width - len(vectors)))
+        scores: Tensor = self._decoder.compare(self._queries.vectors[tile], padded)
+        return scores[:, : len(vectors)]
+
+    def add(self, nodes: Int64, vectors: Tensor) -> None:
+        """Counts these candidates, distinct and ascending, [candidates, dim]."""
         queries = self._queries
-        compared = self._decoder.compare(queries.vectors[tile], queries.right_vectors[tile])
-        scores: Tensor = compared.diagonal().clone()
-        return scores
-
-    def add(self, first_node: int, vectors: Tensor) -> None:
-        """Counts candidates that follow one another from a node on, [candidates, dim]."""
-        self.add_some(np.arange(first_node, first_node + len(vectors)), vectors)
-
-    def add_some(self, nodes: Int64, vectors: Tensor) -> None:
-        """Counts these candidates, ascending."""
-        who, known = self._queries.known
-        begin, end = np.searchsorted(known, [nodes[0], nodes[-1] + 1]) if len(nodes) else (0, 0)
-        left_out = [self._within(nodes, known[begin:end], who[begin:end])]
-        left_out.append(self._within(nodes, self._queries.right, np.arange(len(self._queries))))
-        queries, places = (np.concatenate(parts) for parts in zip(*left_out, strict=True))
-        order = np.argsort(queries, kind="stable")
-        queries, places = queries[order], places[order]
         for tile, right in self._tiles:
-            scores = self._decoder.compare(self._queries.vectors[tile], vectors)
-            first, last = np.searchsorted(queries, [tile.start, tile.stop])
-            mine = torch.from_numpy(queries[first:last] - tile.start), torch.from_numpy(places[first:last])
-            scores[mine] = float("-inf")
-            _count(scores.contiguous().numpy(), right.numpy(), self.higher[tile], self.same[tile])
-
-    @staticmethod
-    def _within(nodes: Int64, wanted: Int64, who: Int64) -> tuple[Int64, Int64]:
-        """(queries, places among the candidates) of those wanted nodes that are candidates."""
-        left, right = np.searchsorted(nodes, wanted), np.searchsorted(nodes, wanted, side="right")
-        times = right - left
-        within = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-        return np.repeat(who, times), np.repeat(left, times) + within
+            scores = self._scores(tile, vectors).contiguous().numpy()
+            for known in (*queries.known, Known(np.arange(len(queries) + 1), queries.right)):
+                _leave_out(scores, nodes, known.offsets[tile.start : tile.stop + 1], known.nodes)
+            _count(scores, right.numpy(), self.higher[tile], self.same[tile])
 
     def ranks(self, ties: Ties) -> Float64:
         """Of each query, from 1 on."""
         share = 0.5 if ties == "realistic" else 1.0
         ranks: Float64 = 1.0 + self.higher + share * self.same
         return ranks
+
+
+@njit(nogil=True, cache=True)
+def _leave_out(scores: Float32, nodes: Int64, offsets: Int64, known: Int64) -> None:
+    """No score for the known nodes of each row."""
+    for row in range(scores.shape[0]):
+        mine = known[offsets[row] : offsets[row + 1]]
+        for at in range(np.searchsorted(mine, nodes[0]), len(mine)):
+            if mine[at] > nodes[-1]:
+                break
+            place = np.searchsorted(nodes, mine[at])
+            if nodes[place] == mine[at]:
+                scores[row, place] = -np.inf
 
 
 @njit(nogil=True, cache=True)
