@@ -98,9 +98,7 @@ def _after_round(p: int, c: int, rest: Path) -> Path:
 def _sparse_ring(p: int, c: int) -> Path:
     """The ring of the next larger m; what makes no new pair does not come, and a greedy end takes over at the best time."""
     m = -(-(p - 1) // (2 * (c - 1)))
-    found = [
-        _cut_ring(p, c, multiple, periods) for multiple in (m - 1, m) for periods in (p // 2, p - c, p) if multiple
-    ]
+    found = [_cut_ring(p, c, multiple, periods) for multiple in (m - 1, m) for periods in (p // 2, p - c, p) if multiple]
     return min(found, key=lambda path: len(path.slots))
 
 
