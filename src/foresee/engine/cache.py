@@ -46,7 +46,7 @@ class Cache(Protocol):
         ...
 
     def embeddings(self, work: PlannedStep) -> torch.Tensor:
-        """[samples, features, width]: the step's rows, pooled. A leaf that collects the gradient."""
+        """[samples, features, width]: the step's rows, pooled. A leaf that collects the gradient where one is used."""
         ...
 
     def update(
@@ -164,7 +164,7 @@ class SlotCache:
         out = self._pooled.take(batch.num_samples * batch.num_features, self._layout.width)
         pool(self._rows.values, record.unique, record.inverse, batch, self._pooling, out, self._threads)
         shape = batch.num_samples, batch.num_features, self._layout.width
-        return torch.from_numpy(out).view(shape).requires_grad_()
+        return torch.from_numpy(out).view(shape).requires_grad_(record.learns)
 
     def update(
         self, work: PlannedStep, gradient: torch.Tensor, positions: Int32 | None = None, *, divisor: int = 1

@@ -31,10 +31,12 @@ def make_header(
     placement: str | None = None,
     placement_positions: Sequence[int] | None = None,
     planned_from: int | None = None,
+    read_only: bool = False,
 ) -> Header:
     """The header of a plan for this stream.
 
     planned_from: the step at which the plan began, if it is entered at `first_step` and has to go on as it would have.
+    read_only: rows are only read: nothing learns, nothing is written back.
     """
     if cache_rows < 1:
         raise PlanError(f"a cache of {cache_rows} rows cannot hold anything; give at least one batch's distinct rows")
@@ -47,6 +49,7 @@ def make_header(
             placement=placement,
             placement_positions=None if placement_positions is None else tuple(placement_positions),
             planned_from=planned_from,
+            read_only=read_only,
         ),
         num_workers=num_workers,
         capacity_rows=cache_rows,

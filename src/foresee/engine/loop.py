@@ -221,7 +221,7 @@ class Run:
             self._exchange.update(work, gradient, cache)
             self.steps_done = record.step + 1
             self._counters = self._counted.pop(record.step)
-            pipeline.write_back(record.step, record.evict.row, cache.take(record.evict))
+            pipeline.write_back(record.step, record.evict, cache.take(record.evict))
 
     def _send_rows(self, work: PlannedStep) -> None:
         """Rows leave for the peers that need them in the next step."""

@@ -60,7 +60,10 @@ class Step:
 
     @property
     def embeddings(self) -> Tensor:
-        """[samples, features, width], a leaf that collects the gradient. Stays as it is, also after the update."""
+        """[samples, features, width], a leaf that collects the gradient. Stays as it is, also after the update.
+
+        Rows that are only read need no gradient and collect none.
+        """
         if self._embeddings is None:
             self._embeddings = self._arrive()
             del self._arrive  # and what it holds: rows as they were fetched
@@ -107,18 +110,27 @@ class Step:
         self._timeline.learned(loss)
 
     def update(self) -> None:
-        """Applies the gradient of `embeddings` to the step's rows. Call it once, after backward."""
+        """Applies the gradient of `embeddings` to the step's rows. Call it once, after backward.
+
+        Where rows are only read it just ends the step.
+        """
         if self.updated:
             raise UsageError(f"step {self.index} was updated already; call step.update() once for each step")
-        if self._embeddings is None or self._embeddings.grad is None:
-            raise UsageError(f"step {self.index}: its embeddings have no gradient; call loss.backward() first")
         if self._wait is None:
-            self._finish(self._work, self._embeddings.grad)
+            self._finish(self._work, self._gradient())
         else:
             self._lane.span("compute", self.index)
             self._wait()
             self._lane.span("exchange", self.index)
         self.updated = True
+
+    def _gradient(self) -> Tensor:
+        if not self._work.record.learns:
+            # Nobody looks at it. Asked for in any case: later steps look for these rows in their slots.
+            return self.embeddings
+        if self._embeddings is None or self._embeddings.grad is None:
+            raise UsageError(f"step {self.index}: its embeddings have no gradient; call loss.backward() first")
+        return self._embeddings.grad
 
     def update_during_backward(self) -> None:
         """Lets the update begin once backward has the gradient of `embeddings`, beside the rest of backward.
@@ -131,6 +143,8 @@ class Step:
         self._during_backward = True
 
     def _begin_with_gradient(self, embeddings: Tensor) -> None:
+        if not embeddings.requires_grad:
+            return
         # Weak, as the collector does not see through a tensor's hooks: step, embeddings and hook would stay for ever.
         start = WeakMethod(self._start_update)
 

@@ -50,7 +50,7 @@ class TorchCache:
         else:
             offsets = self._on_device(batch.bag_offsets)
             pooled = torch_kernels.gather_bags(self._rows.values, unique, inverse, offsets, self._mean)
-        return pooled.view(batch.num_samples, batch.num_features, self._layout.width).requires_grad_()
+        return pooled.view(batch.num_samples, batch.num_features, self._layout.width).requires_grad_(record.learns)
 
     def update(self, work: PlannedStep, gradient: Tensor, positions: Int32 | None = None, *, divisor: int = 1) -> None:
         record = work.record

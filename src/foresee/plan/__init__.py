@@ -16,6 +16,7 @@ from foresee.plan.check_additive import check_additive
 from foresee.plan.policies import all_policies, find, is_trainable, register, trainable, unregister
 from foresee.plan.policies.lookahead import Lookahead
 from foresee.plan.policy import PROFILE_STEPS, Policy, Profile
+from foresee.plan.read_only import ReadOnly
 from foresee.plan.record import Accesses, Counters, Header, Planner, PlannerOptions, Record
 from foresee.plan.resumed import ResumedPlan
 from foresee.plan.upcoming import WINDOW_BYTES, WINDOW_STEPS, window_bytes
@@ -39,7 +40,8 @@ def make_planner(header: Header, profile: Profile) -> Planner:
             f"planner {header.planner!r} cannot plan for {header.num_workers} workers; choose one of "
             f"{', '.join(trainable(header.num_workers))}"
         )
-    return make(header, profile)
+    planner = make(header, profile)
+    return ReadOnly(header, planner) if header.options.read_only else planner
 
 
 def planned_from(header: Header) -> int:

@@ -12,8 +12,10 @@ For each step it proves:
   slots      a slot is below the capacity, free when a row is put into it, and never used after it was freed; a worker
              holds a row once
   updates    each touched row, and no other, is applied exactly once, where its optimiser state is, with the gradient of
-             every other user; or summed over all workers and applied by each to its replica
-  evictions  the slot holds the named row in the named version, and no gradient for it is still on its way
+             every other user; or summed over all workers and applied by each to its replica; none where rows are only
+             read, and there nothing is written back
+  evictions  the slot holds the named row in the named version, and no gradient for it is still on its way; if a next
+             use is stated, it is the next step that uses the row
 and at the end that no update is left behind in a cache. It uses dictionaries and no cleverness: it may be slow.
 """
 
@@ -27,7 +29,7 @@ from typing import Protocol
 import numpy as np
 
 from foresee.errors import PlanViolation
-from foresee.plan.check_step import faults_of_fetch, faults_of_lookups, faults_of_step
+from foresee.plan.check_step import StatedUses, faults_of_fetch, faults_of_lookups, faults_of_step
 from foresee.plan.count import Counting
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Kind, Record, Transfers, compared_parts
 
@@ -144,6 +146,8 @@ class _Game:
         """The same the other way round: the slot of each row."""
         self.parcels: dict[int, list[_Parcel]] = {}
         """By deadline."""
+        self.stated_uses = StatedUses()
+        self.end = header.first_step
 
     def wrong(self, what: str) -> None:
         self.verdict.num_violations += 1
@@ -158,7 +162,8 @@ class _Game:
                 self.wrong(f"step {step}: worker {record.worker} adds at the store, where owners assign")
             if not all(self._known(transfers, record.worker) for transfers in (record.send, record.recv)):
                 self.wrong(f"step {step}: worker {record.worker} exchanges with itself or nobody, or no known kind")
-        for fault in faults_of_step(step, accesses, records):
+        self.end = step + 1
+        for fault in (*faults_of_step(step, accesses, records), *self.stated_uses.use(step, accesses)):
             self.wrong(fault)
         for parcel in self.parcels.pop(step, []):
             self._put(f"step {step}", parcel.worker, parcel.slot, parcel.held)
@@ -246,11 +251,12 @@ class _Game:
                 held.version = step + 1
                 held.final_after = deadline - 1
         applied += self._reduce(step, records)
-        if sorted(applied) != sorted(users):
+        expected = [] if self.header.options.read_only else sorted(users)
+        if sorted(applied) != expected:
             self.wrong(f"step {step}: the rows applied are not the rows touched, each once")
         if gradients:
             self.wrong(f"step {step}: {len(gradients)} slots get gradients and are not applied")
-        for row in users:
+        for row in expected:
             self.true_version[row] = step + 1
 
     def _reduce(self, step: int, records: list[Record]) -> list[int]:
@@ -327,6 +333,10 @@ class _Game:
                 self.wrong(f"step {step}: slot {slot} of worker {sender} is moved twice")
 
     def _evict(self, step: int, record: Record) -> None:
+        if self.header.options.read_only and len(record.evict):
+            self.wrong(f"step {step}, row {record.evict.row[0]}: written back, but rows are only read")
+        for fault in self.stated_uses.leave(step, record.evict):
+            self.wrong(fault)
         for slot, row, version in zip(record.evict.slot, record.evict.row, record.evict.version, strict=True):
             self._evict_slot(step, record.worker, int(slot), int(row), int(version))
 
@@ -350,6 +360,8 @@ class _Game:
                 self.wrong(f"step {step}: slot {slot} is dropped, but it is no copy")
 
     def finish(self, promised: Counters | None) -> Verdict:
+        for fault in self.stated_uses.finish(self.end):
+            self.wrong(fault)
         for row, version in self.true_version.items():
             if self.store_version.get(row, 0) != version:
                 self.wrong(f"row {row}: version {version} never reached the store")

@@ -20,8 +20,11 @@ import numpy as np
 from foresee.base.arrays import Int32, Int64
 from foresee.errors import PlanError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1 has no `evict.next_use`; such plans are read, too."""
 UNKNOWN_VERSION = -1
+NOT_KNOWN = -1
+"""`next_use` of a row whose next use is not inside what the planner knows."""
 NOTHING_BEFORE = -1
 """`not_before` of a fetch that has to wait for no step."""
 Value = int | str | None
@@ -68,9 +71,17 @@ class Evict:
     slot: Int32 = field(default_factory=empty_int32)
     row: Int64 = field(default_factory=empty_int64)
     version: Int32 = field(default_factory=empty_int32)
+    next_use: Int32 = field(default_factory=empty_int32)
+    """The step that uses each row next, or NOT_KNOWN; empty: nobody knows any. A hint for stores: a store may lay a row
+    beside others of that step, and no byte that it returns depends on it."""
 
     def __len__(self) -> int:
         return len(self.row)
+
+    @property
+    def known_next_use(self) -> Int32 | None:
+        """`next_use` as stores take it: one for each row, or None."""
+        return self.next_use if len(self.next_use) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +164,13 @@ class Record:
     send: Transfers = field(default_factory=Transfers)
     """Rows that leave after this step, in the order in which the peer lists them in `recv`. A MOVE frees its slot."""
     drop: Int32 = field(default_factory=empty_int32)
-    """Slots of copies that served this step only: free after it, without a write-back."""
+    """Slots that are free after the step without a write-back: of copies that served this step only, and of rows that
+    are only read."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether this worker's gradient is used, here or at the owner of a row."""
+        return len(self.apply) > 0 or bool((self.send.kind == Kind.GRAD).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +253,11 @@ class PlannerOptions:
     """Batches that may wait in memory, where they come from a source that is read only once."""
     staleness: int = 0
     """Updates that replicas may be late by, for protocols that allow it; these only compare."""
+    read_only: bool = False
+    """Nothing is applied, and rows that leave are dropped."""
 
     def to_dict(self) -> dict[str, Value]:
-        """As JSON has it in saved plans, in run folders and between processes; the last two only where they are set."""
+        """As JSON has it in saved plans, in run folders and between processes; some only where they are set."""
         positions = self.placement_positions
         content: dict[str, Value] = {
             "window_steps": self.window_steps,
@@ -248,7 +267,9 @@ class PlannerOptions:
             "placement_positions": None if positions is None else ",".join(map(str, positions)),
             "planned_from": self.planned_from,
         }
-        more = {"read_ahead_steps": self.read_ahead_steps, "staleness": self.staleness}
+        more: dict[str, Value] = {
+            "read_ahead_steps": self.read_ahead_steps, "staleness": self.staleness, "read_only": int(self.read_only),
+        }  # fmt: skip
         return content | {name: value for name, value in more.items() if value}
 
     @classmethod
@@ -269,7 +290,7 @@ def _option(name: str, value: object) -> Any:
         if all(number.isdecimal() and len(number) < 10 for number in numbers):
             return tuple(map(int, numbers))
     elif name not in ("placement", "placement_positions") and isinstance(value, int) and 0 <= value < 1 << 62:
-        return bool(value) if name == "remember_versions" else value
+        return bool(value) if name in ("remember_versions", "read_only") else value
     raise ValueError(f"the planner option {name} is {str(value)[:40]!r}")
 
 

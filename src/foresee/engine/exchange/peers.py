@@ -48,7 +48,10 @@ class Exchange(Protocol):
         ...
 
     def update(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> None:
-        """After backward: gradients go to the owners of their rows, and owners apply them."""
+        """After backward: gradients go to the owners of their rows, and owners apply them.
+
+        Where the record learns nothing, nobody looks at the gradient.
+        """
         ...
 
     def send_rows(self, record: Record, cache: Cache) -> None:
@@ -79,10 +82,11 @@ class LocalExchange:
         pass
 
     def update(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> None:
-        cache.update(work, gradient)
+        if work.record.learns:
+            cache.update(work, gradient)
 
     def send_rows(self, record: Record, cache: Cache) -> None:
-        pass
+        cache.table.free(record.drop)
 
     def settle(self, cache: Cache) -> list[tuple[Int64, Rows]]:
         return []
