@@ -21,7 +21,7 @@ from foresee.plan import Lookahead, make_planner, plan
 from foresee.plan.check import check
 from foresee.plan.count import count
 from foresee.plan.policies.belady import Belady
-from foresee.plan.record import NOT_KNOWN, Accesses, Counters, Evict, Fetch, Header, Record
+from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Counters, Evict, Fetch, Header, Record
 from foresee.testing.traces import header_for, largest_batch, skewed_trace
 
 Records = list[Record]
@@ -249,6 +249,12 @@ def eviction_in_an_old_version(records: Records) -> Records:
     return changed(records, record.step, evict=edited(record.evict, "version", 0, int(record.evict.version[0]) - 1))
 
 
+def eviction_of_an_updated_row_in_no_version(records: Records) -> Records:
+    """Only of a row that is as the store has it may a plan leave the version open."""
+    record = first(records, lambda record: len(record.evict) > 0 and record.step > 3)
+    return changed(records, record.step, evict=edited(record.evict, "version", 0, UNKNOWN_VERSION))
+
+
 def eviction_too_early(records: Records) -> Records:
     """The row leaves one step before its last use."""
     for record in records[1:]:
@@ -321,6 +327,7 @@ MUTANTS: list[tuple[Mutation, str]] = [
     (eviction_of_another_slot, r"evicted, but the slot holds \d+"),
     (eviction_twice, "evicted, but the slot holds None"),
     (eviction_in_an_old_version, r"evicted as version \d+, the slot has \d+"),
+    (eviction_of_an_updated_row_in_no_version, r"evicted as version -1, the slot has \d+"),
     (eviction_too_early, "is read but holds nothing"),
     (next_use_too_late, r"evicted as used next in step \d+, but step \d+ uses it"),
     (next_use_of_a_row_that_never_comes_back, r"step 22, row \d+: evicted as used next in step 23, which does not"),

@@ -32,14 +32,18 @@ def make_header(
     placement_positions: Sequence[int] | None = None,
     planned_from: int | None = None,
     read_only: bool = False,
+    partition_rows: int = 1,
 ) -> Header:
     """The header of a plan for this stream.
 
     planned_from: the step at which the plan began, if it is entered at `first_step` and has to go on as it would have.
     read_only: rows are only read: nothing learns, nothing is written back.
+    partition_rows: so many rows come and go together, in slots that follow one another.
     """
     if cache_rows < 1:
         raise PlanError(f"a cache of {cache_rows} rows cannot hold anything; give at least one batch's distinct rows")
+    if partition_rows < 1:
+        raise PlanError(f"partitions of {partition_rows} rows hold nothing; give partition_rows at least 1")
     return Header(
         planner=planner,
         options=PlannerOptions(
@@ -50,6 +54,7 @@ def make_header(
             placement_positions=None if placement_positions is None else tuple(placement_positions),
             planned_from=planned_from,
             read_only=read_only,
+            partition_rows=partition_rows,
         ),
         num_workers=num_workers,
         capacity_rows=cache_rows,

@@ -19,7 +19,7 @@ from foresee.data.batch import Batch, BatchStream
 from foresee.engine.kernels import LookupOrder, order_lookups
 from foresee.errors import PlanError, UsageError
 from foresee.plan import make_planner, planned_from
-from foresee.plan.ranked_eviction import BatchTooLargeError
+from foresee.plan.ranked_eviction import BatchTooLargeError, in_words
 from foresee.plan.record import Accesses, Header, Planner, Record, refuse_compared
 from foresee.plan.row_table import checksum_of
 
@@ -93,7 +93,9 @@ def _records(stream: BatchStream, header: Header, batches: Iterable[Batch]) -> I
     try:
         yield from driven(make_planner(header, profile), accesses())
     except BatchTooLargeError as error:
-        raise too_large(error.step, error.num_distinct, error.capacity_rows, stream) from None
+        raise too_large(
+            error.step, error.num_distinct, error.capacity_rows, stream, partition_rows=error.partition_rows
+        ) from None
 
 
 def driven(planner: Planner, steps: Iterable[Accesses], advance: Advance | None = None) -> Iterator[Record]:
@@ -162,11 +164,14 @@ TOO_LARGE_REMEDY = (
 )
 
 
-def too_large(step: int, num_distinct: int, capacity_rows: int, stream: BatchStream) -> PlanError:
+def too_large(
+    step: int, num_distinct: int, capacity_rows: int, stream: BatchStream, *, partition_rows: int = 1
+) -> PlanError:
     """The sentence for a batch that the cache cannot hold. Naming the smallest that can takes a pass over the rest."""
-    what = f"step {step} touches {num_distinct} distinct rows, but the cache holds {capacity_rows}"
+    what = f"step {step} touches {in_words(num_distinct, partition_rows)}, but the cache holds {capacity_rows}"
     try:
-        needed = max((len(np.unique(later.rows)) for later in stream.batches(step)), default=0)
+        units = (len(np.unique(later.rows // partition_rows)) for later in stream.batches(step))
+        needed = max(units, default=0) * partition_rows
     except UsageError:  # batches that can be read only once
         return PlanError(f"{what}; give the cache at least {num_distinct} rows: {TOO_LARGE_REMEDY}")
     fewest = max(needed, num_distinct)

@@ -16,10 +16,10 @@ from foresee.plan.check_additive import check_additive
 from foresee.plan.policies import all_policies, find, is_trainable, register, trainable, unregister
 from foresee.plan.policies.lookahead import Lookahead
 from foresee.plan.policy import PROFILE_STEPS, Policy, Profile
-from foresee.plan.read_only import ReadOnly
 from foresee.plan.record import Accesses, Counters, Header, Planner, PlannerOptions, Record
 from foresee.plan.resumed import ResumedPlan
 from foresee.plan.upcoming import WINDOW_BYTES, WINDOW_STEPS, window_bytes
+from foresee.plan.variants import Partitions, ReadOnly
 
 
 def make_planner(header: Header, profile: Profile) -> Planner:
@@ -40,7 +40,7 @@ def make_planner(header: Header, profile: Profile) -> Planner:
             f"planner {header.planner!r} cannot plan for {header.num_workers} workers; choose one of "
             f"{', '.join(trainable(header.num_workers))}"
         )
-    planner = make(header, profile)
+    planner = Partitions(header, make, profile) if header.options.partition_rows > 1 else make(header, profile)
     return ReadOnly(header, planner) if header.options.read_only else planner
 
 

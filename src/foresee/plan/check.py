@@ -14,8 +14,8 @@ For each step it proves:
   updates    each touched row, and no other, is applied exactly once, where its optimiser state is, with the gradient of
              every other user; or summed over all workers and applied by each to its replica; none where rows are only
              read, and there nothing is written back
-  evictions  the slot holds the named row in the named version, and no gradient for it is still on its way; if a next
-             use is stated, it is the next step that uses the row
+  evictions  the slot holds the named row in the named version, or in the store's where none is named, and no gradient
+             for it is still on its way; if a next use is stated, it is the next step that uses the row
 and at the end that no update is left behind in a cache. It uses dictionaries and no cleverness: it may be slow.
 """
 
@@ -146,7 +146,7 @@ class _Game:
         """The same the other way round: the slot of each row."""
         self.parcels: dict[int, list[_Parcel]] = {}
         """By deadline."""
-        self.stated_uses = StatedUses()
+        self.stated_uses = StatedUses(header.options.partition_rows)
         self.end = header.first_step
 
     def wrong(self, what: str) -> None:
@@ -348,6 +348,8 @@ class _Game:
             return
         if held.copy:
             self.wrong(f"{where}: evicted, but it is a copy, which has no optimiser state")
+        if version == UNKNOWN_VERSION and held.version == self.store_version.get(row, 0):
+            version = held.version  # came with its partition and was not updated: whatever it is, it is what it was
         if held.version != version or held.final_after > step:
             self.wrong(f"{where}: evicted as version {version}, the slot has {held.version} after {held.final_after}")
         self.store_version[row] = version

@@ -49,9 +49,11 @@ def faults_of_lookups(step: int, accesses: Accesses, record: Record, found: Int6
 class StatedUses:
     """What evictions said of the next use of their rows, held against the steps that follow."""
 
-    def __init__(self) -> None:
-        self._stated: dict[int, tuple[int, int]] = {}
-        """Of each row that left with a known next use: after which step it left, and that use."""
+    def __init__(self, partition_rows: int = 1) -> None:
+        """`partition_rows`: a row is used when its partition is."""
+        self._size = partition_rows
+        self._stated: dict[int, tuple[int, int, int]] = {}
+        """Of each partition that left with a known next use: after which step it left, that use, and a row of it."""
 
     def leave(self, step: int, evict: Evict) -> Iterator[str]:
         """Rows leave after a step, each with the step of its next use."""
@@ -60,18 +62,20 @@ class StatedUses:
             return
         for row, use in zip(evict.row.tolist(), evict.next_use.tolist(), strict=False):
             if use != NOT_KNOWN:
-                self._stated[row] = (step, use)
+                left = self._stated.setdefault(row // self._size, (step, use, row))
+                if left[:2] != (step, use):
+                    yield f"step {step}: rows {left[2]} and {row} of one partition are evicted with other next uses"
 
     def use(self, step: int, accesses: Accesses) -> Iterator[str]:
         """A step uses its rows."""
-        for row in np.unique(accesses.rows).tolist() if self._stated else ():
-            left, use = self._stated.pop(row, (step, step))
+        for partition in np.unique(accesses.rows // self._size).tolist() if self._stated else ():
+            left, use, row = self._stated.pop(partition, (step, step, 0))
             if use != step:
                 yield f"step {left}, row {row}: evicted as used next in step {use}, but step {step} uses it"
 
     def finish(self, end: int) -> Iterator[str]:
         """The trace has ended before step `end`; what lies after it nobody can tell."""
-        for row, (left, use) in self._stated.items():
+        for left, use, row in self._stated.values():
             if use < end:
                 yield f"step {left}, row {row}: evicted as used next in step {use}, which does not use it"
 

@@ -34,15 +34,24 @@ Rank = Callable[[int, Int32, Int64], Int64]
 """(step, slots accessed in order of first access, their rows) -> a rank for each. The lowest is evicted first."""
 
 
+def in_words(num_rows: int, partition_rows: int) -> str:
+    """What a step touches."""
+    if partition_rows == 1:
+        return f"{num_rows} distinct rows"
+    return f"{num_rows // partition_rows} partitions of {partition_rows} rows"
+
+
 class BatchTooLargeError(PlanError):
     """The refusal that every planner gives to a batch that can never fit."""
 
-    def __init__(self, step: int, num_distinct: int, capacity_rows: int) -> None:
+    def __init__(self, step: int, num_distinct: int, capacity_rows: int, partition_rows: int = 1) -> None:
+        """`num_distinct`: rows that the step needs slots for, those of whole partitions if they are planned."""
         super().__init__(
-            f"step {step} touches {num_distinct} distinct rows, but the cache holds {capacity_rows}; "
+            f"step {step} touches {in_words(num_distinct, partition_rows)}, but the cache holds {capacity_rows}; "
             f"the smallest cache that works for this step is {num_distinct} rows"
         )
         self.step = step
+        self.partition_rows = partition_rows
         self.num_distinct = num_distinct
         self.capacity_rows = capacity_rows
 

@@ -255,6 +255,8 @@ class PlannerOptions:
     """Updates that replicas may be late by, for protocols that allow it; these only compare."""
     read_only: bool = False
     """Nothing is applied, and rows that leave are dropped."""
+    partition_rows: int = 1
+    """Rows that come and go together, in slots that follow one another; 1: each row on its own."""
 
     def to_dict(self) -> dict[str, Value]:
         """As JSON has it in saved plans, in run folders and between processes; some only where they are set."""
@@ -269,6 +271,7 @@ class PlannerOptions:
         }
         more: dict[str, Value] = {
             "read_ahead_steps": self.read_ahead_steps, "staleness": self.staleness, "read_only": int(self.read_only),
+            "partition_rows": self.partition_rows if self.partition_rows > 1 else None,
         }  # fmt: skip
         return content | {name: value for name, value in more.items() if value}
 

@@ -218,22 +218,25 @@ class RowTable:
         If room is needed, rows that are in no slot, last touched before `stamp_min` and last written back before step
         `written_min` are forgotten. With the defaults nothing is.
         """
-        inverse = np.empty(len(rows), np.int32)
-        distinct, checksum = self._number(rows, inverse, stamp)
+        distinct, inverse, checksum = self.number(rows, stamp)
         self._reserve(len(distinct), stamp_min, written_min)
         marks, entries = np.empty(len(distinct), np.int64), np.empty(len(distinct), np.int64)
         self._num_entries += _enter(self.entries, distinct, stamp, self._fresh_past, marks, entries)
         return Distinct(distinct, inverse, marks, entries, checksum)
 
-    def _number(self, rows: Int64, inverse: Int32, stamp: int) -> tuple[Int64, int]:
-        """Fills `inverse`; returns the distinct rows and the checksum."""
+    def number(self, rows: Int64, stamp: int) -> tuple[Int64, Int32, int]:
+        """The distinct rows in order of first access, for each lookup its position among them, and the checksum.
+
+        Looks nothing up and enters nothing into the table.
+        """
+        inverse = np.empty(len(rows), np.int32)
         if len(self._distinct) < len(rows):
             self._distinct = np.empty(len(rows), np.int64)
         while True:
             self._positions.fill(NOBODY)
             count, checksum, bad = _number(rows, self.num_rows, self._positions, inverse, self._distinct)
             if bad == -1:
-                return self._distinct[:count].copy(), int(checksum)
+                return self._distinct[:count].copy(), inverse, int(checksum)
             if bad != TOO_MANY:
                 raise PlanError(
                     f"step {stamp}: lookup {bad} names row {rows[bad]}, but the tables have rows 0 to "

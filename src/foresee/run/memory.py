@@ -19,6 +19,7 @@ from foresee.errors import ConfigError
 from foresee.plan import window_bytes
 from foresee.plan.record import Header
 from foresee.plan.upcoming import LOOKUP_BYTES, NEXT_USE_BYTES, ROW_TABLE_BYTES, WINDOW_STEPS, bytes_in_window
+from foresee.plan.variants import staged_rows_max
 from foresee.store.contract import Layout
 
 SLOT_TABLE_BYTES = 12
@@ -69,14 +70,27 @@ def memory_needed(
 ) -> Memory:
     """What a run of this plan takes, beside the model and torch."""
     distinct = len(np.unique(batch.rows))
-    in_flight = 2 * header.fetch_ahead_steps + 4 + WRITES_IN_FLIGHT + 2
+    in_flight = _steps_in_flight(header)
     return Memory(
         slots=header.capacity_rows * (layout.row_bytes + SLOT_TABLE_BYTES),
-        staging=in_flight * distinct * layout.row_bytes,
+        staging=_staged_rows(header, batch, distinct) * layout.row_bytes,
         window=_window(header, batch, distinct, in_flight),
         log=(GROUPS_KEPT + 1) * shuffle_samples * sample_bytes(batch),  # one more while it is decoded
         rows=layout.num_rows * layout.row_bytes + layout.num_rows // 8 if rows_in_memory else 0,
     )
+
+
+def _steps_in_flight(header: Header) -> int:
+    return 2 * header.fetch_ahead_steps + 4 + WRITES_IN_FLIGHT + 2
+
+
+def _staged_rows(header: Header, batch: Batch, distinct: int) -> int:
+    """Rows between store and cache. Of partitions the plan itself bounds those that come."""
+    size = header.options.partition_rows
+    if size == 1:
+        return _steps_in_flight(header) * distinct
+    whole = len(np.unique(batch.rows // size)) * size
+    return max(staged_rows_max(header), whole) + (WRITES_IN_FLIGHT + 2) * whole
 
 
 def planner_memory(layout: Layout, header: Header, batch: Batch, shuffle_samples: int) -> Memory:
