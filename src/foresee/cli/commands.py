@@ -36,6 +36,7 @@ COMMANDS = {
     "plan-server": "Read the log, plan for all workers, and give each its own records, until SIGTERM or Ctrl-C.",
     "worker": "Train a share of every batch, together with the other workers.",
     "status": "Show health and counters of embedding servers. Exits with 2 if one of them does not answer.",
+    "graph": "Graphs whose nodes outgrow memory: prepare edges, then train, evaluate and ask, all from disk.",
     "cluster": "Plan a shared GPU cluster: who runs when, who is hurt, what if.",
 }
 _ELSEWHERE = {
@@ -44,6 +45,7 @@ _ELSEWHERE = {
     "layout": "foresee.cli.serve",
     "plan-server": "foresee.cli.serve",
     "status": "foresee.cli.serve",
+    "graph": "foresee.graph.commands",
     "cluster": "foresee.cluster.commands",
 }
 _LOOK: dict[str, Any] = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False, "add_completion": False}

@@ -39,6 +39,8 @@ class ExternalSort:
         self.num_rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
+        if not len(batch):
+            return
         self._pending.append(batch)
         self._pending_bytes += batch.nbytes
         self.num_rows += len(batch)

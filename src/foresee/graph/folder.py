@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from foresee.graph.neighbours import Neighbours
 
 DESCRIPTION_FILE = "graph.json"
+NAMES_FILE = "node-names.arrow"
 VERSION = 1
 NODES_MAX = (1 << 32) - (1 << 16)
 """Pairs of nodes are sorted as one 64-bit number."""
@@ -132,11 +133,11 @@ class GraphFolder:
 
     def node_names(self) -> pa.ChunkedArray:
         """The name of each node, by id: text, or the number it had; mapped from the disk."""
-        return _names(self.path / "node-names.arrow", self.num_nodes)
+        return stored_names(self.path / NAMES_FILE, self.num_nodes)
 
     def relation_names(self) -> pa.ChunkedArray:
         """The name of each relation, by id."""
-        return _names(self.path / "relation-names.arrow", self.num_relations)
+        return stored_names(self.path / "relation-names.arrow", self.num_relations)
 
     def partitioned(
         self, num_partitions: int, *, cache: Path | None = None, memory_bytes: int = DEFAULT_MEMORY_BYTES
@@ -204,7 +205,8 @@ def _sizes(fields: dict[str, Any], key: str) -> dict[str, int]:
     return {name: json_fields.whole(sizes, name, 0, json_fields.LARGE_MAX) for name in SPLIT_NAMES if name in sizes}
 
 
-def _names(path: Path, num: int) -> pa.ChunkedArray:
+def stored_names(path: Path, num: int) -> pa.ChunkedArray:
+    """The names in a file, mapped."""
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (OSError, pa.ArrowException) as error:

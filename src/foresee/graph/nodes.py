@@ -7,7 +7,7 @@ has no label, is in no split, and has zeros as features. Classes that are words 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from foresee.data.order import SPLIT_NAMES
 from foresee.data.source import ReportProgress
 from foresee.errors import DataError
 from foresee.graph.arrays import ArrayWriter
-from foresee.graph.external_sort import ExternalSort, keys_of
+from foresee.graph.external_sort import ExternalSort, begins_group, keys_of
+from foresee.graph.folder import NAMES_FILE
 from foresee.graph.formats.source import NodeChunk, rows_at_once
 
 WORDS_MAX = 1 << 24
@@ -71,10 +72,15 @@ class Words:
 
 
 class NodeSort:
-    """Takes chunks of nodes with their numbers, writes what is known of all nodes."""
+    """Takes chunks of nodes with their numbers, writes what is known of all nodes.
 
-    def __init__(self, sort: ExternalSort, num_nodes: int, classes: Words) -> None:
+    Args:
+        twice: The error if the node of this number has two rows.
+    """
+
+    def __init__(self, sort: ExternalSort, num_nodes: int, classes: Words, twice: Callable[[int], DataError]) -> None:
         self._sort, self._num_nodes, self._classes = sort, num_nodes, classes
+        self._twice = twice
         self.num_features = 0
         self.sizes: dict[str, int] = {}
 
@@ -103,9 +109,11 @@ class NodeSort:
         writers: dict[str, ArrayWriter] = {}
         hashes: dict[str, Any] = {}  # one for each array, so that blocks leave no trace
         order = self._classes.order()
-        names = _NameFile(folder / "node-names.arrow") if given_names else None
+        names = _NameFile(folder / NAMES_FILE) if given_names else None
         try:
             for start, stop, rows in blocks(self._sort.sorted(), self._num_nodes, rows_at_once(self.num_features)):
+                if not (begins := begins_group(keys_of(rows))).all():
+                    raise self._twice(int(keys_of(rows)[np.flatnonzero(~begins)[0]]))
                 for name, array in self._arrays(start, stop, rows, order).items():
                     if name not in writers:
                         writers[name] = ArrayWriter(folder / f"{name}.npy", array.dtype, array.shape[1:])

@@ -8,6 +8,7 @@ from typing import Any
 from foresee.errors import DataError
 from foresee.graph.formats.archives import Archive, is_tar, split_files
 from foresee.graph.formats.npz import Npz
+from foresee.graph.formats.ogb import Ogb, is_ogb
 from foresee.graph.formats.source import GraphSource
 from foresee.graph.formats.tables import Tables
 
@@ -25,6 +26,9 @@ def open_source(files: tuple[Path, ...], temporary: Path, settings: dict[str, An
         raise DataError("no file is named; name at least one.")
     path = files[0]
     one = len(files) == 1
+    if one and path.is_dir() and is_ogb(path):
+        _refuse_settings(path, settings)
+        return Ogb.open(path, temporary)
     if one and path.is_dir():
         return Tables(**settings | split_files(path.iterdir(), path))
     if one and path.suffix == ".npz":
@@ -32,7 +36,7 @@ def open_source(files: tuple[Path, ...], temporary: Path, settings: dict[str, An
         return Npz.open(path, temporary)
     if one and is_tar(path):
         return Archive.open(path, temporary, settings)
-    return Tables(files=files, **settings)
+    return Tables(edge_files=files, **settings)
 
 
 def _refuse_settings(path: Path, settings: dict[str, Any]) -> None:

@@ -22,17 +22,23 @@ from foresee.graph.formats.tables import Tables
 _SPLIT_FILE = re.compile(
     r"^(train|valid|val|dev|test)[^/]*\.(txt|tsv|csv|del|parquet)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE
 )
-_SPLITS = {"train": "files", "valid": "valid_files", "val": "valid_files", "dev": "valid_files", "test": "test_files"}
+_SPLITS = {
+    "train": "edge_files",
+    "valid": "valid_files",
+    "val": "valid_files",
+    "dev": "valid_files",
+    "test": "test_files",
+}
 
 
 def split_files(files: Iterable[Path], where: Path) -> dict[str, tuple[Path, ...]]:
     """Files by the split that their names say, as `Tables` takes them."""
-    found: dict[str, list[Path]] = {"files": [], "valid_files": [], "test_files": []}
+    found: dict[str, list[Path]] = {"edge_files": [], "valid_files": [], "test_files": []}
     for file in sorted(files):
         match = _SPLIT_FILE.match(file.name)
         if match is not None:
             found[_SPLITS[match[1].lower()]].append(file)
-    if not found["files"]:
+    if not found["edge_files"]:
         raise DataError(
             f"{where}: there is no file of train edges in it (such as train.txt or train.tsv.gz); name the files "
             "themselves."
@@ -75,8 +81,10 @@ class Archive:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        tables = self.tables
-        return tuple(it.relative_to(self.unpacked) for it in (*tables.files, *tables.valid_files, *tables.test_files))
+        inside = (file.is_relative_to(self.unpacked) for file in self.tables.files)
+        return tuple(
+            it.relative_to(self.unpacked) if own else it for it, own in zip(self.tables.files, inside, strict=True)
+        )
 
     @property
     def num_nodes(self) -> int | None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from foresee.base.arrays import Bool, Int64
 from foresee.data.cells import as_strings, numbers_of, to_mask
+from foresee.data.column_syntax import tabbed
 from foresee.data.formats.delimited import Layout, delimited_chunks, header_names
 from foresee.data.formats.parquet import parquet_chunks
 from foresee.data.formats.text import line_blocks
@@ -38,7 +39,8 @@ class Tables:
     name: ClassVar[str] = "tables"
     notes: ClassVar[tuple[str, ...]] = ()
 
-    files: tuple[Path, ...]
+    edge_files: tuple[Path, ...]
+    """Those of train, or of all splits."""
     valid_files: Annotated[
         tuple[Path, ...], "A file with the edges of the valid split. May be given several times."
     ] = ()
@@ -68,7 +70,7 @@ class Tables:
 
     def __post_init__(self) -> None:
         own = tuple(path for path in (self.node_file, self.features, self.labels) if path is not None)
-        check_files((*self.files, *self.valid_files, *self.test_files, *own))
+        check_files(self.files)
         if self.num_nodes is None and self.node_file is None and own:
             raise DataError(
                 f"{own[0]}: its rows are those of nodes, but which is whose is not known; name the nodes in the same "
@@ -76,12 +78,17 @@ class Tables:
             )
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        nodes = tuple(path for path in (self.features, self.labels, self.node_file) if path is not None)
+        return (*self.edge_files, *self.valid_files, *self.test_files, *nodes)
+
+    @property
     def has_nodes(self) -> bool:
         return any(path is not None for path in (self.node_file, self.features, self.labels))
 
     def edges(self, report: ReportBadLine) -> Iterator[EdgeChunk]:
         held_out = bool(self.valid_files or self.test_files)
-        files = [(file, 0 if held_out else DRAWN) for file in self.files]
+        files = [(file, 0 if held_out else DRAWN) for file in self.edge_files]
         files += [(file, 1) for file in self.valid_files] + [(file, 2) for file in self.test_files]
         sizes = [file.stat().st_size for file, _ in files]
         for number, (file, split) in enumerate(files):
@@ -104,7 +111,7 @@ class Tables:
 
     def _layout(self, file: Path) -> tuple[Layout, tuple[str, ...]]:
         first = _first_line(file, self.encoding, self.comment)
-        separator = self.separator or next((mark for mark in "\t, " if mark in first), "\t")
+        separator = tabbed(self.separator or "") or next((mark for mark in "\t, " if mark in first), "\t")
         if self.header:
             layout = Layout(separator=separator, quoted=separator == ",", header=True, encoding=self.encoding)
             return layout, header_names(file, layout)

@@ -1,0 +1,121 @@
+"""`foresee graph`: prepare and the commands that follow it, each a short function that calls one other and shows.
+
+In: files and options. Out: tables and sentences on the terminal, folders where asked for. Options of `prepare` are the
+annotated fields of `Tables` and `GraphOptions`. What needs torch imports it when it is invoked.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from foresee.base.terminal import counted, show, terminal
+from foresee.cli.options import REQUIRED, options_of, with_parameters
+from foresee.data.source import terminal_progress
+from foresee.graph.folder import GraphFolder
+from foresee.graph.formats import Tables, open_source
+from foresee.graph.options import GraphOptions
+from foresee.graph.prepare import GraphReport, prepare_graph
+from foresee.graph.synthetic import Synthetic, synthetic_graph
+
+app = typer.Typer(
+    help="Graphs whose nodes outgrow memory: prepare edges, then train, evaluate and ask, all from disk.",
+    no_args_is_help=True,
+)
+
+PREPARE = r"""Turn edges into a prepared graph: TSV, CSV, Parquet, .npz, a tar archive, or a folder as OGB has them.
+
+    Two columns are head and tail, three head, relation and tail, four a weight more; or name them. Sorted on disk:
+    memory does not grow with the number of edges or of names.
+
+        foresee graph prepare FB15k-237.tar.gz --out data/fb15k-237
+
+        foresee graph prepare links.tsv.gz --out data/links --valid-share 0.05 --test-share 0.05 --partitions 16
+
+        foresee graph prepare edges.parquet --out data/paid --head payer --tail payee --weight amount
+
+        foresee graph prepare dataset/ogbn_arxiv --out data/arxiv --train-nodes-first
+    """
+SYNTHETIC = """Make a graph of any size from a seed: a power law with planted communities, its best score known.
+
+        foresee graph synthetic --out data/demo --num-nodes 1000000 --num-edges 10000000 --num-relations 20
+    """
+
+
+def _prepare_command() -> Callable[..., None]:
+    """The command, with an option for each field that has a text."""
+    own, shared = options_of(Tables), options_of(GraphOptions)
+    defaults = {option.name: option.convert(option.default) for option in own}
+    files = Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Edges. Text may be plain, gzip, bzip2, xz or zstd.")
+    ]
+    out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the prepared graph.")]
+
+    def prepare(**given: Any) -> None:
+        settings = {option.name: option.value(given) for option in own}
+        settings = {name: value for name, value in settings.items() if value != defaults[name]}
+        options = GraphOptions(**{option.name: option.value(given) for option in shared})
+        target = given["out"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(prefix=f".{target.name}.unpacked-", dir=target.parent) as temporary,
+            terminal_progress() as progress,
+        ):
+            source = open_source(tuple(given["files"]), Path(temporary), settings)
+            report = prepare_graph(source, target, options, progress)
+        _show(report)
+
+    derived = [(option.name, option.annotation, option.default) for option in (*own, *shared)]
+    return with_parameters(prepare, [("files", files, REQUIRED), ("out", out, REQUIRED), *derived])
+
+
+def _show(report: GraphReport) -> None:
+    console, graph = terminal(), report.graph
+    show(console, f"{graph.path}: {_sizes(graph)}", _table(graph), *report.notes)
+    if report.num_bad:
+        were = "was" if report.num_bad == 1 else "were"
+        show(console, f"{counted(report.num_bad, 'bad line')} {were} set aside in {report.bad_lines_file}")
+
+
+def _sizes(graph: GraphFolder) -> str:
+    words = [counted(graph.num_nodes, "node"), counted(sum(graph.num_edges.values()), "edge")]
+    words += [counted(graph.num_relations, "relation")] if graph.num_relations else []
+    words += [counted(graph.num_features, "feature")] if graph.num_features else []
+    words += [f"{graph.num_classes:,} classes"] if graph.num_classes else []
+    return "; ".join([*words, counted(graph.num_partitions, "partition")])
+
+
+def _table(graph: GraphFolder) -> Table:
+    table = Table("split")
+    for heading in ("edges", "nodes") if graph.num_split_nodes else ("edges",):
+        table.add_column(heading, justify="right")
+    for name in dict.fromkeys([*graph.num_edges, *graph.num_split_nodes]):
+        cells = [f"{graph.num_edges.get(name, 0):,}", f"{graph.num_split_nodes.get(name, 0):,}"]
+        table.add_row(name, *cells[: 2 if graph.num_split_nodes else 1])
+    return table
+
+
+def _synthetic_command() -> Callable[..., None]:
+    own, shared = options_of(Synthetic), options_of(GraphOptions)
+    out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the prepared graph.")]
+
+    def synthetic(**given: Any) -> None:
+        source = Synthetic(**{option.name: option.value(given) for option in own})
+        options = GraphOptions(**{option.name: option.value(given) for option in shared})
+        with terminal_progress() as progress:
+            report = synthetic_graph(source, given["out"], options, progress)
+        _show(report)
+        best = ", ".join(f"{name} {value:.4f}" for name, value in report.graph.best.items())
+        show(terminal(), f"nobody can do better on average than {best}" if best else "nothing is held out")
+
+    derived = [(option.name, option.annotation, option.default) for option in (*own, *shared)]
+    return with_parameters(synthetic, [("out", out, REQUIRED), *derived])
+
+
+app.command("prepare", help=PREPARE, no_args_is_help=True)(_prepare_command())
+app.command("synthetic", help=SYNTHETIC)(_synthetic_command())
