@@ -1,5 +1,5 @@
-"""`beta` and `beta_deferred`: Marius's order. c - 1 partitions stay while all others pass by in the last slot, then leave
-for good, and the next c - 1 come.
+"""`beta` and `beta_deferred`: Marius's order. c - 1 partitions stay while all others pass by in the last slot, then
+leave for good, and the next c - 1 come.
 
 `beta` trains a bucket as soon as both partitions are there, as published first; `beta_deferred` in a random one of the
 states that have both. The buffer is filled anew each epoch.

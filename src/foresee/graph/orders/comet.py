@@ -30,12 +30,12 @@ def _group_size(setting: Setting) -> int:
     if size < 1 or any(number % size for number in (p, c, setting.pinned)) or groups not in (None, p // size):
         named = f"{p} partitions into {p // max(size, 1) if groups is None else groups} groups"
         raise PlanError(
-            f"comet cannot put {named} of equal size with a buffer of {c} and {setting.pinned} pinned; choose partitions, "
-            "buffer and logical partitions that divide each other, such as 32, 8 and 8"
+            f"comet cannot put {named} of equal size with a buffer of {c} and {setting.pinned} pinned; choose numbers "
+            "of partitions, buffer and logical partitions that divide each other, such as 32, 8 and 8"
         )
     if (c - setting.pinned) // size < 2 and c < p:
         raise PlanError(
-            f"comet has room for {(c - setting.pinned) // size} group of {size} beside {setting.pinned} pinned partitions "
+            f"comet has room for {(c - setting.pinned) // size} group of {size} beside {setting.pinned} pinned ones "
             "and needs 2; choose more logical partitions or a larger buffer"
         )
     return size

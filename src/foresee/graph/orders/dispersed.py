@@ -1,8 +1,8 @@
 """`dispersed`, for node classification where the training nodes do not fit: each partition comes in once an epoch.
 
-Partitions (or random groups of them) that are not there come one after the other, each in the place of a random one that
-is not pinned. The nodes of a partition are trained in a random one of the states that have it (`states_of_nodes` says so
-for each node alone). An epoch begins with what the last one left.
+Partitions (or random groups of them) that are not there come one after the other, each in the place of a random one
+that is not pinned. The nodes of a partition are trained in a random one of the states that have it (`states_of_nodes`
+says so for each node alone). An epoch begins with what the last one left.
 """
 
 from __future__ import annotations

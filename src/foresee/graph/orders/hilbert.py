@@ -1,7 +1,7 @@
 """`hilbert` and `hilbert_symmetric`: buckets along Hilbert's curve, whose neighbours share a partition.
 
-For a p that is no power of two the curve is that of the next one, and what lies outside is left out. The symmetric order
-trains (j, i) right after (i, j), which needs the same two partitions.
+For a p that is no power of two the curve is that of the next one, and what lies outside is left out. The symmetric
+order trains (j, i) right after (i, j), which needs the same two partitions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from foresee.base.arrays import Int32, Int64
 from foresee.graph.orders.order import Order, Setting
-from foresee.graph.orders.traversal import Traversal, from_buckets
+from foresee.graph.orders.traversal import Traversal, from_buckets, without_twins
 
 
 def hilbert_buckets(num_partitions: int) -> Int32:
@@ -27,8 +27,7 @@ def hilbert_symmetric_buckets(num_partitions: int) -> Int32:
     low, high = along.min(axis=1), along.max(axis=1)
     _, first = np.unique(low.astype(np.int64) * num_partitions + high, return_index=True)
     met = along[np.sort(first)]
-    both = np.stack([met, met[:, ::-1]], axis=1).reshape(-1, 2)
-    return both[(both[:, 0] != both[:, 1]) | (np.arange(len(both)) % 2 == 0)]
+    return without_twins(np.stack([met, met[:, ::-1]], axis=1))
 
 
 def hilbert(setting: Setting, rng: np.random.Generator) -> Traversal:

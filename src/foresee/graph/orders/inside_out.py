@@ -10,7 +10,7 @@ import numpy as np
 
 from foresee.base.arrays import Int32
 from foresee.graph.orders.order import Order, Setting
-from foresee.graph.orders.traversal import Traversal, from_buckets
+from foresee.graph.orders.traversal import Traversal, from_buckets, without_twins
 
 
 def inside_out_buckets(num_partitions: int, rng: np.random.Generator) -> Int32:
@@ -25,12 +25,11 @@ def inside_out(setting: Setting, rng: np.random.Generator) -> Traversal:
 
 def _layer(layer: int, num_partitions: int, rng: np.random.Generator) -> Int32:
     others = rng.permutation(np.arange(layer, num_partitions))
-    pairs = np.stack([np.full(len(others), layer), others], axis=1)
+    pairs = np.stack([np.full(len(others), layer), others], axis=1).astype(np.int32)
     both = np.stack([pairs, pairs[:, ::-1]], axis=1)
     turned = rng.random(len(others)) < 0.5
     both[turned] = both[turned, ::-1]
-    flat = both.reshape(-1, 2)
-    return flat[(flat[:, 0] != flat[:, 1]) | (np.arange(len(flat)) % 2 == 0)].astype(np.int32)
+    return without_twins(both)
 
 
 ORDER = Order(

@@ -1,4 +1,4 @@
-"""What an order is: a way to bring an epoch's buckets before a buffer, with all that lists, tables and reports say of it.
+"""What an order is: a way to bring an epoch's buckets before a buffer, with all that lists and reports say of it.
 
 In: a `Setting` (partitions, buffer, what the last epoch left there) and a generator of random numbers. Out: a
 `Traversal`. An order stands in one file beside this one and one line of the registry; from outside, an entry point of
@@ -36,9 +36,10 @@ class Setting:
 
     def __post_init__(self) -> None:
         p, c = self.num_partitions, self.capacity
-        if not 2 <= c <= p:
+        if not min(p, 2) <= c <= p or p < 1:
             raise PlanError(
-                f"a buffer of {c} partitions cannot train a graph of {p}; give it at least 2 and at most {max(p, 2)}"
+                f"a buffer of {c} partitions cannot train a graph of {p}; "
+                f"give it at least {min(max(p, 1), 2)} and at most {max(p, 1)}"
             )
         if not 0 <= self.pinned <= p:
             raise PlanError(f"{self.pinned} of {p} partitions cannot stay; pin between 0 and {p}")

@@ -3,32 +3,34 @@
 A window of c - 1 neighbours takes in partition i, which meets the c - 2 others and the last visitor: distances 1 to
 c - 1. Then visitors come from further ahead; one at distance b meets distances b to b + c - 2. With visitors at ...,
 3c - 2, 2c - 1, c, a turn covers each distance from 1 to m (c - 1) once. So where p = 2 m (c - 1) + 1 every pair meets
-in m p states, and no read is wasted. A buffer of more than half keeps what it can and turns the rest. For other p the
-best of a ring without useless visits, of beta's rounds before a smaller ring, and of a greedy end is taken.
+in m p states, and no read is wasted. A buffer of more than half keeps what it can and turns the rest. For other p it is
+the better of the next larger ring without useless visits, and of the next smaller one with guests or a round of beta.
 
 An epoch begins with the partitions that the last one left: they are the first state, and all other places on the circle
-are drawn anew. Each bucket is trained in a random one of the states that have it.
+are drawn anew. Each bucket is trained in a random one of the states that have it. With logical partitions random groups
+stand on the circle instead: fewer and larger states. With several turns each pair meets several times an epoch.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
-from foresee.base.arrays import Bool, Int32
+from foresee.base.arrays import Int32
+from foresee.errors import PlanError
 from foresee.graph.orders.bounds import ring_multiple
 from foresee.graph.orders.order import Order, Setting
 from foresee.graph.orders.traversal import Path, Traversal, in_random_state
 
 
 def ring(setting: Setting, rng: np.random.Generator) -> Traversal:
-    p, held = setting.num_partitions, setting.carried
-    states: list[Int32] = []
+    p, c, size = setting.num_partitions, setting.capacity, _group_size(setting)
+    held = rng.permutation(p)[:c].astype(np.int32) if setting.carried is None else setting.carried
+    states = [held]
     for _ in range(setting.turns):
-        turn = _relabelled(_some_path(p, setting.capacity, rng), p, held, rng).states()
-        states += turn[1:] if states else turn
-        held = states[-1]
+        states += _turned(_some_path(p // size, c // size, rng), p, states[-1], rng)
     return in_random_state(p, states, rng)
 
 
@@ -37,26 +39,19 @@ def ring_path(p: int, c: int, phase: int = 0) -> Path:
     m = ring_multiple(p, c)
     if m is None:
         raise ValueError(f"no ring of {p} partitions fits a buffer of {c}")
-    window = c if m == 1 else c - 1
-    first = np.empty(c, np.int32)
-    first[-np.arange(window) % window] = -np.arange(window) % p
-    if m > 1:
-        first[-1] = c - 1 if phase == 0 else (m - phase) * (c - 1) + 1
-    period, event = np.divmod(np.arange(phase + 1, phase + m * p), m)
-    slots = np.where(event == 0, period % window, c - 1)
-    incoming = np.where(event == 0, period, period + (m - event) * (c - 1) + 1) % p
-    return Path(first, slots.astype(np.int32), incoming.astype(np.int32))
+    return _turn(p, c, m, phase)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def best_path(p: int, c: int) -> Path:
     """The shortest path of states that we know, for any p and c."""
     if 2 * c > p:
         return _around_pinned(p, c)
     if ring_multiple(p, c):
         return ring_path(p, c)
-    found = [_sparse_ring(p, c), _after_round(p, c, best_path(p - (c - 1), c))]
-    return min(found, key=lambda path: len(path.slots))
+    m, more = divmod(p - 1, 2 * (c - 1))
+    above = _with_guests(p, c, m) if 2 < c > more else _after_round(p, c, best_path(p - (c - 1), c))
+    return min(_sparse_ring(p, c), above, key=lambda path: len(path.slots))
 
 
 def _some_path(p: int, c: int, rng: np.random.Generator) -> Path:
@@ -64,16 +59,33 @@ def _some_path(p: int, c: int, rng: np.random.Generator) -> Path:
     return best_path(p, c) if m is None else ring_path(p, c, int(rng.integers(m)))
 
 
-def _relabelled(path: Path, p: int, held: Int32 | None, rng: np.random.Generator) -> Path:
-    """The same path over other partitions: first those that are held, in their slots."""
-    c = len(path.first)
-    if held is None:
-        held = rng.permutation(p)[:c].astype(np.int32)
-    slot_of = rng.permutation(c).astype(np.int32)
-    label_of = np.empty(p, np.int32)
-    label_of[path.first] = held[slot_of]
-    label_of[np.setdiff1d(np.arange(p), path.first)] = rng.permutation(np.setdiff1d(np.arange(p), held))
-    return Path(held, slot_of[path.slots], label_of[path.incoming])
+def _turned(path: Path, p: int, held: Int32, rng: np.random.Generator) -> list[Int32]:
+    """The states of the path behind its first, which is what the buffer holds; who is where on it is drawn.
+
+    A partition of the path is a group here, and a slot of it as many slots.
+    """
+    slots_of = rng.permutation(len(held)).reshape(len(path.first), -1)
+    size = slots_of.shape[1]
+    members = np.empty((p // size, size), np.int32)
+    members[path.first] = held[slots_of]
+    others = np.setdiff1d(np.arange(p // size), path.first)
+    members[others] = rng.permutation(np.setdiff1d(np.arange(p), held)).reshape(-1, size)
+    buffer, found = held.copy(), []
+    for slot, group in zip(path.slots.tolist(), path.incoming.tolist(), strict=True):
+        buffer[slots_of[slot]] = members[group]
+        found.append(buffer.copy())
+    return found
+
+
+def _group_size(setting: Setting) -> int:
+    p, c, groups = setting.num_partitions, setting.capacity, setting.logical_partitions or setting.num_partitions
+    size = p // groups if 0 < groups <= p else 0
+    if size == 0 or p % groups or c % size or (c < 2 * size and c < p):
+        raise PlanError(
+            f"ring cannot put {p} partitions into {groups} groups of which a buffer of {c} holds 2 or more; choose "
+            "numbers of partitions, buffer and logical partitions that divide each other, such as 64, 32 and 4"
+        )
+    return size
 
 
 def _around_pinned(p: int, c: int) -> Path:
@@ -83,6 +95,42 @@ def _around_pinned(p: int, c: int) -> Path:
         return Path(np.arange(p, dtype=np.int32), np.empty(0, np.int32), np.empty(0, np.int32))
     path = ring_path(turning, room)
     return Path(np.append(path.first, np.arange(turning, p)).astype(np.int32), path.slots, path.incoming)
+
+
+def _with_guests(p: int, c: int, m: int) -> Path:
+    """A ring, and up to c - 1 guests who stand on no circle: each visits whenever the window is all new to them.
+
+    So a guest meets c - 1 partitions with every read, and in 2 m visits all but one, `last`. Guests, `last` and as many
+    of the first window as fit are the first state. The others of the window come for `last` and guests, but 0 is there
+    before `last` leaves: a ring of m = 1 makes that pair in no other state.
+    """
+    n = 2 * m * (c - 1) + 1
+    guests, last, window = list(range(n, p)), n - c + 1, [-place % n for place in range(c - 1)]
+    there, coming = window[: n + c - 1 - p], window[n + c - 1 - p :]
+    leaving = [last, *guests[:-1]] if there else [guests[0], last, *guests[1:-1]]
+    first, reads = [*guests, last, *there], list(zip(leaving, coming, strict=True))
+    visitor = guests[-1]
+    for period in range(n):
+        come = guests[:-1] if period == 0 else guests if period % (c - 1) == 0 and period < 2 * m * (c - 1) else []
+        ahead = [(period + k * (c - 1) + 1) % n for k in range(m - 1, 0, -1)]
+        if period > 0:
+            reads.append((visitor if m == 1 else (period - c + 1) % n, period))
+            visitor = (period - c + 1) % n if m == 1 else visitor
+        for partition in [*come, *([c - 1] if period == 0 and m > 1 else []), *ahead]:
+            reads.append((visitor, partition))
+            visitor = partition
+    return _by_slot(first, reads)
+
+
+def _by_slot(first: list[int], reads: list[tuple[int, int]]) -> Path:
+    """Of reads by who leaves and who comes."""
+    slot_of = {partition: slot for slot, partition in enumerate(first)}
+    slots = []
+    for leaving, coming in reads:
+        slot_of[coming] = slot_of.pop(leaving)
+        slots.append(slot_of[coming])
+    incoming = [coming for _, coming in reads]
+    return Path(np.array(first, np.int32), np.array(slots, np.int32), np.array(incoming, np.int32))
 
 
 def _after_round(p: int, c: int, rest: Path) -> Path:
@@ -95,64 +143,41 @@ def _after_round(p: int, c: int, rest: Path) -> Path:
     return Path(np.arange(c, dtype=np.int32), slots.astype(np.int32), incoming.astype(np.int32))
 
 
-def _sparse_ring(p: int, c: int) -> Path:
-    """The ring of the next larger m; what makes no new pair does not come, and a greedy end takes over at the best time."""
-    m = -(-(p - 1) // (2 * (c - 1)))
-    found = [_cut_ring(p, c, multiple, periods) for multiple in (m - 1, m) for periods in (p // 2, p - c, p) if multiple]
-    return min(found, key=lambda path: len(path.slots))
-
-
-def _cut_ring(p: int, c: int, m: int, num_periods: int) -> Path:
+def _turn(p: int, c: int, m: int, phase: int = 0) -> Path:
+    """All that comes while the window moves once round p partitions, with m - 1 visitors in each period."""
     window = c if m == 1 else c - 1
     first = np.empty(c, np.int32)
     first[-np.arange(window) % window] = -np.arange(window) % p
     if m > 1:
-        first[-1] = c - 1
-    meetings = _Meetings(p, first)
-    for event in range(1, num_periods * m):
-        period, visitor = divmod(event, m)
-        partition = (period + (m - visitor) * (c - 1) + 1 if visitor else period) % p
-        meetings.bring(c - 1 if visitor else period % window, partition, needed=not visitor)
-    meetings.finish()
-    return Path(first, np.array(meetings.slots, np.int32), np.array(meetings.incoming, np.int32))
+        first[-1] = c - 1 if phase == 0 else (m - phase) * (c - 1) + 1
+    period, event = np.divmod(np.arange(phase + 1, phase + m * p), m)
+    slots = np.where(event == 0, period % window, c - 1)
+    incoming = np.where(event == 0, period, period + (m - event) * (c - 1) + 1) % p
+    return Path(first, slots.astype(np.int32), incoming.astype(np.int32))
 
 
-class _Meetings:
-    """A buffer, and which pairs of partitions have not been in it together."""
+def _sparse_ring(p: int, c: int) -> Path:
+    """The ring with enough visitors for all distances; one that would make no new pair does not come.
 
-    def __init__(self, p: int, first: Int32) -> None:
-        self._buffer = first.copy()
-        self._missing: Bool = ~np.eye(p, dtype=bool)
-        self._missing[np.ix_(first, first)] = False
-        self.slots: list[int] = []
-        self.incoming: list[int] = []
-
-    def bring(self, slot: int, partition: int, needed: bool = True) -> None:
-        """Brings a partition into a slot; one that is not needed there comes only if it makes a new pair."""
-        there = np.flatnonzero(self._buffer == partition)
-        if len(there):
-            if needed:
-                self._buffer[there[0]], self._buffer[slot] = self._buffer[slot], partition
-            return
-        left = self._buffer[slot]
-        self._buffer[slot] = partition
-        if not needed and not self._missing[partition, self._buffer].any():
-            self._buffer[slot] = left
-            return
-        self._missing[partition, self._buffer] = self._missing[self._buffer, partition] = False
-        self.slots.append(slot)
-        self.incoming.append(partition)
-
-    def finish(self) -> None:
-        """Until all have met: what makes most pairs comes, for the one that has fewest to make."""
-        while self._missing.any():
-            to_make = self._missing.sum(axis=1)
-            new = self._missing[:, self._buffer]
-            gain = new.sum(axis=1)[:, None] - new - to_make[self._buffer] / (len(to_make) + 1)
-            gain[self._buffer] = -np.inf
-            gain[to_make == 0] = -np.inf
-            partition, slot = np.unravel_index(np.argmax(gain), gain.shape)
-            self.bring(int(slot), int(partition))
+    The last visitor of a period also meets whoever enters next. One that stays until its own turn to enter the window
+    is there already: its slot and that of the oldest change roles.
+    """
+    path = _turn(p, c, -(-(p - 1) // (2 * (c - 1))))
+    slot_of, visiting = list(range(c)), c - 1
+    buffer, missing, reads = path.first.copy(), ~np.eye(p, dtype=bool), []
+    missing[np.ix_(buffer, buffer)] = False
+    coming = list(zip(path.slots.tolist(), path.incoming.tolist(), strict=True))
+    for (role, partition), (next_role, after) in pairwise([*coming, (visiting, 0)]):
+        meets = buffer.copy()
+        meets[slot_of[visiting]] = partition if next_role == visiting else after
+        if partition == buffer[slot_of[visiting]]:
+            slot_of[role], slot_of[visiting] = slot_of[visiting], slot_of[role]
+        elif role != visiting or missing[partition, meets].any():
+            buffer[slot_of[role]] = partition
+            missing[partition, buffer] = missing[buffer, partition] = False
+            reads.append((slot_of[role], partition))
+    slots, incoming = np.array(reads, np.int32).T
+    return Path(path.first, slots, incoming)
 
 
 ORDER = Order(

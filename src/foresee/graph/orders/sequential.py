@@ -1,7 +1,7 @@
-"""`sequential`, for node classification: partitions with training nodes stay, the rest of the buffer is drawn each epoch.
+"""`sequential`, for node classification: partitions with training nodes stay, the rest of the buffer is drawn anew.
 
-`foresee graph prepare` gives training nodes the first ids, so they fill the first partitions: these are pinned. There is
-one state, and nothing moves inside an epoch.
+`foresee graph prepare` gives training nodes the first ids, so they fill the first partitions: these are pinned. There
+is one state, and nothing moves inside an epoch.
 """
 
 from __future__ import annotations

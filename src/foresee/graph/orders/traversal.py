@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -102,6 +103,14 @@ def from_buckets(num_partitions: int, capacity: int, order: Int32) -> Traversal:
     return Traversal(num_partitions, tuple(states), tuple(np.split(order, begins[1:])))
 
 
+def without_twins(pairs: Int32) -> Int32:
+    """[pairs, 2, 2], a bucket and its transpose, one after the other [buckets, 2]; those on the diagonal once."""
+    keep = np.ones(pairs.shape[:2], bool)
+    keep[:, 1] = pairs[:, 0, 0] != pairs[:, 0, 1]
+    found: Int32 = pairs[keep]
+    return found
+
+
 def states_of_nodes(traversal: Traversal, partitions: Int64, rng: np.random.Generator) -> Int32:
     """For each node, given its partition: one of the states that have it, all with equal chance; -1: none has it."""
     present = np.zeros((traversal.num_partitions, len(traversal.states)), bool)
@@ -128,7 +137,7 @@ def _by_grid(states: Sequence[Int32], grid: Int32) -> Traversal:
     sources, targets = np.divmod(by_state, len(grid))
     ends = np.searchsorted(grid.ravel()[by_state], np.arange(len(states) + 1))
     buckets = np.stack([sources, targets], axis=1).astype(np.int32)
-    cut = tuple(buckets[begin:end] for begin, end in zip(ends[:-1], ends[1:], strict=True))
+    cut = tuple(buckets[begin:end] for begin, end in pairwise(ends))
     return Traversal(len(grid), tuple(states), cut)
 
 
