@@ -160,6 +160,10 @@ class GraphStream:
         """Which epoch a step belongs to."""
         return int(np.searchsorted(self._first_steps, step, side="right")) - 1
 
+    def steps_of_epoch(self, epoch: int) -> int:
+        """Steps of one epoch; those of another may be a few more or fewer."""
+        return self._epochs[epoch].num_steps
+
     def traversal(self, epoch: int) -> Traversal:
         """The states and buckets of an epoch."""
         return self._epochs[epoch].traversal

@@ -77,6 +77,8 @@ class Task:
     """Of a step, those of all workers."""
     has_labels: bool
     """Samples have a logit and a label each, so there are figures over the latest of them."""
+    summed: bool = False
+    """The loss is a sum over samples; their mean is shown."""
 
 
 def train_steps(
@@ -99,7 +101,8 @@ def train_steps(
             # All gradients are averaged over workers: weighted by its samples, each worker's mean is its part of the
             # batch's. Where all have the same number the weight is exactly 1, which changes no bit.
             num_samples = task.num_samples(step)
-            loss = _finite(task.loss(logits, step), step) * (group.num_workers * len(logits) / num_samples)
+            loss = task.loss(logits, step) * (group.num_workers * len(logits) / num_samples)
+            mean = _finite(loss.item() / (num_samples if task.summed else 1), step)
             step.span("forward")
             loss.backward()  # type: ignore[no-untyped-call]
             step.span("backward")
@@ -107,11 +110,11 @@ def train_steps(
             optimizer.zero_grad()
             step.span("dense")
             step.update()
-            agreed = group.agree(stop=stop_asked(), commit=commit_due(), loss=loss.item())
+            agreed = group.agree(stop=stop_asked(), commit=commit_due(), loss=mean)
             finished = run.steps_done == run.stream.num_steps
             done = StepResult(
                 steps_done=run.steps_done,
-                loss=loss.item() if agreed.loss is None else agreed.loss,
+                loss=mean if agreed.loss is None else agreed.loss,
                 num_samples=num_samples,
                 logits=logits.detach(),
                 labels=step.labels,
@@ -136,11 +139,11 @@ def loss_of(logits: torch.Tensor, step: Step) -> torch.Tensor:
     return binary_cross_entropy_with_logits(logits, step.labels)
 
 
-def _finite(loss: torch.Tensor, step: Step) -> torch.Tensor:
+def _finite(loss: float, step: Step) -> float:
     """The loss itself; refuses a training that has diverged."""
-    if not math.isfinite(loss.item()):
-        raise checkpoint.diverged(step.index, f"the loss is {loss.item()}")
-    step.learned(loss.item())
+    if not math.isfinite(loss):
+        raise checkpoint.diverged(step.index, f"the loss is {loss}")
+    step.learned(loss)
     return loss
 
 
