@@ -37,6 +37,11 @@ LINKS = Task(loss=lambda costs, step: costs.sum(), num_samples=lambda step: step
 """What each edge costs, summed: so an edge moves its rows as far whatever the size of the batch."""
 
 
+def task_of(config: GraphConfig) -> Task:
+    """What the loop learns."""
+    return LINKS
+
+
 def forward(model: nn.Module, step: Step) -> Tensor:
     """What the model gives for the edges or nodes of a step."""
     out: Tensor = model(step.item, step.embeddings)
@@ -86,7 +91,7 @@ def parts_of(config: GraphConfig) -> Parts:
     )  # fmt: skip
     check_memory(memory)
     return Parts(
-        digest=graph.digest, half=half, group=Alone(model, forward), task=LINKS,
+        digest=graph.digest, half=half, group=Alone(model, forward), task=task_of(config),
         open_tables=lambda: build.node_tables(config, graph),
         make_run=lambda tables, num_threads: make_run(stream, tables, header, num_threads),
         evaluation=lambda run: evaluation_of(config, graph, model, run),

@@ -161,7 +161,7 @@ def carry_out(
     console, half = console or Console(), parts.half
     with (
         _folder(config, parts.digest, resume=resume, replace=replace) as folder,
-        _threads(config.train.num_threads) as num_threads,
+        torch_threads(config.train.num_threads) as num_threads,
         parts.open_tables() as tables,
         StopSignals() as stop,
         sinks_of(config, folder) as sinks,
@@ -240,7 +240,7 @@ def recording(config: AnyRun) -> Timeline:
 
 
 @contextmanager
-def _threads(num_threads: int | None) -> Iterator[int]:
+def torch_threads(num_threads: int | None) -> Iterator[int]:
     """Torch's threads are a setting of the whole process, so it gets its old number back."""
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads or before)
