@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from foresee.base.arrays import Int64
 from foresee.errors import ConfigError, UsageError
-from foresee.graph.batches import GraphStream, LinkOptions, whole_graph
+from foresee.graph.batches import GraphStream, whole_graph
 from foresee.graph.draws import below, key_of, shuffled
+from foresee.graph.examples import LinkBatches, edges_to_train
 from foresee.graph.negatives import NegativeOptions, NodeRange, draw, edges_among
 from foresee.graph.orders.traversal import Traversal
 from toy_graph import ToyGraph, toy_graph
@@ -32,9 +33,11 @@ def halves(epoch: int) -> Traversal:
 
 def stream_of(graph: ToyGraph, *, batch_edges: int = 32, epochs: int = 2, negatives: NegativeOptions = SMALL,
               seed: int = 0) -> GraphStream:  # fmt: skip
-    options = LinkOptions(batch_edges=batch_edges, epochs=epochs, seed=seed, negatives=negatives)
     traverse = (lambda epoch: whole_graph(graph.num_partitions)) if graph.num_partitions != 4 else halves
-    return GraphStream(graph, traverse, options, order="test")
+    return GraphStream(
+        graph, edges_to_train(graph), traverse, LinkBatches(graph, negatives), batch_size=batch_edges, epochs=epochs,
+        seed=seed, order="test",
+    )  # fmt: skip
 
 
 def edges_of(stream: GraphStream, step: int) -> Int64:
@@ -47,7 +50,9 @@ def test_every_edge_comes_once_an_epoch_in_another_order() -> None:
     graph = toy_graph()
     stream = stream_of(graph, epochs=2)
     epochs = [
-        np.concatenate([edges_of(stream, step) for step in range(stream.num_steps) if stream.epoch_of(step) == epoch])
+        np.concatenate(
+            [edges_of(stream, step) for step in range(stream.num_steps) if stream.state_of(step)[0] == epoch]
+        )
         for epoch in range(2)
     ]
     wanted = np.unique(graph.edges("train"), axis=0)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from foresee.base.arrays import Int64
 from foresee.errors import ConfigError
-from foresee.graph.batches import LinkItem
 from foresee.graph.decoders import DECODERS, ComplEx, DistMult, Dot, RotatE, TransE
+from foresee.graph.examples import LinkItem
 from foresee.graph.losses import LOSSES, logistic, margin, softmax
 from foresee.graph.model import LinkModel, Objective
 

@@ -53,6 +53,8 @@ class GraphModelConfig(Section):
     """Passed to it, such as `hidden: [64]`, `heads: 4` or `dropout: 0.5`."""
     fanouts: list[int] = Field(default=[10], min_length=1)
     """Neighbours that are sampled at each hop, the one next to the node first; 0: all."""
+    direction: Literal["incoming", "outgoing", "both"] = "both"
+    """Neighbours that point to a node, that it points to, or both."""
     neighbours: Literal["graph", "buffer"] = "graph"
     """Where they come from: the whole graph, or the partitions in the buffer."""
     inputs: Literal["embeddings", "features"] = "embeddings"
@@ -206,9 +208,9 @@ class GraphConfig(Section):
     result_keys: ClassVar[tuple[str, ...]] = (
         "model.task", "model.dim", "model.decoder", "model.decoder_options", "model.inverse", "model.loss",
         "model.loss_options", "model.both_sides", "model.n3", "model.l2", "model.encoder", "model.encoder_options",
-        "model.fanouts", "model.neighbours", "model.inputs", "negatives", "order", "tables.store", "tables.optimizer",
-        "tables.seed", "tables.init_scale", "train.batch_size", "train.seed", "train.optimizer", "train.schedule",
-        "train.num_threads",
+        "model.fanouts", "model.direction", "model.neighbours", "model.inputs", "negatives", "order", "tables.store",
+        "tables.optimizer", "tables.seed", "tables.init_scale", "train.batch_size", "train.seed",
+        "train.optimizer", "train.schedule", "train.num_threads",
     )  # fmt: skip
     """The others say where things are, how often something is shown or kept, how far to train, or what is cached."""
 

@@ -8,8 +8,9 @@ is read once for every `queries_at_once` queries. Nothing is learned or drawn fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,8 +22,12 @@ from foresee.base.arrays import Float64, Int64
 from foresee.errors import DataError
 from foresee.graph.draws import below, key_of
 from foresee.graph.ranking import Known, LinkMetrics, Queries, Ranks, Ties, summary
+from foresee.graph.sampling import Sampler
 from foresee.run.evaluation import judging
 from foresee.store.contract import Rows, Store
+
+EVALUATION_STEP = -1
+"""Neighbours are drawn as of a step that no training has."""
 
 
 class Vectors(Protocol):
@@ -47,6 +52,37 @@ class StoredVectors:
         rows = Rows.empty(len(nodes), self._store.layout)
         self._store.read(np.ascontiguousarray(nodes, np.int64), rows)
         return torch.from_numpy(rows.values)
+
+
+class EncodedVectors:
+    """What an encoder makes of rows: every node once, block by block, into a file that goes when this does.
+
+    Args:
+        encoder: Gives vectors of a sample's targets.
+        rows: Vectors that it reads.
+        sampler: Draws neighbourhoods; the same for the same node.
+        nodes_at_once: Targets of a block.
+    """
+
+    def __init__(self, encoder: Any, rows: Vectors, sampler: Sampler, *, nodes_at_once: int = 1024) -> None:
+        self.num_nodes = rows.num_nodes
+        self._vectors: Any = None
+        with TemporaryFile() as file:
+            for begin in range(0, self.num_nodes, nodes_at_once):
+                targets = np.arange(begin, min(begin + nodes_at_once, self.num_nodes))
+                file.write(encoded(encoder, rows, sampler, targets).numpy().tobytes())
+            file.flush()
+            self._vectors = np.memmap(file, np.float32, "r").reshape(self.num_nodes, -1)
+
+    def of(self, nodes: Int64) -> Tensor:
+        return torch.from_numpy(self._vectors[nodes])
+
+
+def encoded(encoder: Any, rows: Vectors, sampler: Sampler, targets: Int64) -> Tensor:
+    """What an encoder makes of some nodes, [nodes, width]."""
+    sample = sampler.sample(targets, EVALUATION_STEP)
+    out: Tensor = encoder(sample, rows.of(sample.nodes))
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,14 +254,12 @@ def node_metrics(given: Int64, labels: Int64, num_classes: int) -> NodeMetrics:
 
 
 def evaluate_nodes(
-    model: Any, logits: Callable[[Int64], Tensor], graph: Any, split: str, *, nodes_at_once: int = 1024,
+    logits: Callable[[Int64], Tensor], graph: Any, split: str, *, nodes_at_once: int = 1024,
     nodes_max: int | None = None,
 ) -> NodeMetrics:  # fmt: skip
     """Accuracy and F1 of a split; `logits` gives those of some nodes, [nodes, classes]."""
     nodes = np.asarray(graph.nodes(split))[:nodes_max]
     labels = np.asarray(graph.labels()[nodes])
-    given: Sequence[Int64] = []
-    with judging(model):
-        pieces = range(0, len(nodes), nodes_at_once)
-        given = [logits(nodes[begin : begin + nodes_at_once]).argmax(1).numpy() for begin in pieces]
+    pieces = range(0, len(nodes), nodes_at_once)
+    given = [logits(nodes[begin : begin + nodes_at_once]).argmax(1).numpy() for begin in pieces]
     return node_metrics(np.concatenate([np.empty(0, np.int64), *given]), labels, int(graph.num_classes))

@@ -1,7 +1,7 @@
 """What is trained on batches of edges: an encoder or none, a decoder, a loss, and what large vectors cost.
 
 In: a `LinkItem` and the rows of its batch. Out: the cost of each edge, [edges], both sides together. Chunks are padded
-to equal sizes for one product of matrices, and the padding is cut off again before anything is counted. `classify` is
+to equal sizes for one product of matrices, and the padding is cut off again before anything is counted. `NodeModel` is
 the same for nodes: logits [nodes, classes].
 """
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, pad
 
-from foresee.graph.batches import HEADS, TAILS, LinkItem
 from foresee.graph.decoders import modulus
+from foresee.graph.examples import HEADS, TAILS, LinkItem, NodeItem
 from foresee.graph.losses import NOTHING, Loss, penalty
 from foresee.graph.negatives import chunk_edges
 
@@ -61,7 +61,7 @@ class LinkModel(nn.Module):
 
     def _ends(self, item: LinkItem, rows: Tensor) -> tuple[Tensor, ...]:
         nodes = rows
-        if self.encoder is not None:
+        if self.encoder is not None and item.positions is not None:
             nodes = embedding(torch.from_numpy(item.positions), self.encoder(item.sample, rows))
         wrong = item.num_chunks * item.num_negatives
         return torch.split(nodes, [item.num_edges, item.num_edges, wrong, wrong])
@@ -91,3 +91,16 @@ class LinkModel(nn.Module):
             factor * penalty(sizes, power=power)
             for factor, power in ((objective.n3, 3), (objective.l2, 2)) if factor
         )  # fmt: skip
+
+
+class NodeModel(nn.Module):
+    """An encoder whose vectors are logits of classes."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, item: NodeItem, rows: Tensor) -> Tensor:
+        """[nodes, classes]; rows [nodes of the sample, 1, width] as the engine gives them."""
+        logits: Tensor = self.encoder(item.sample, rows.squeeze(1))
+        return logits

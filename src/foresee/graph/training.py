@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from rich.console import Console
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling, too_large
@@ -21,15 +23,26 @@ from foresee.engine.step import Step
 from foresee.engine.tables import Tables
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
-from foresee.graph.evaluation import StoredVectors, evaluate_links
+from foresee.graph.evaluation import (
+    EncodedVectors,
+    NodeMetrics,
+    StoredVectors,
+    encoded,
+    evaluate_links,
+    evaluate_nodes,
+)
+from foresee.graph.examples import sampler_of
+from foresee.graph.ranking import LinkMetrics
 from foresee.plan.record import Header
 from foresee.run.callbacks import Callback, Evaluation
 from foresee.run.dense_half import DenseHalf
+from foresee.run.evaluation import judging
 from foresee.run.group import Alone
 from foresee.run.loop import Task
 from foresee.run.memory import check_memory, in_words, memory_needed
 from foresee.run.progress import Display
 from foresee.run.training import Outcome, Parts, carry_out
+from foresee.store.contract import Store
 from foresee.store.registry import store_kind
 
 LINKS = Task(loss=lambda costs, step: costs.sum(), num_samples=lambda step: step.item.num_edges,
@@ -37,9 +50,14 @@ LINKS = Task(loss=lambda costs, step: costs.sum(), num_samples=lambda step: step
 """What each edge costs, summed: so an edge moves its rows as far whatever the size of the batch."""
 
 
+NODES = Task(loss=lambda logits, step: cross_entropy(logits, torch.from_numpy(step.item.labels)),
+             num_samples=lambda step: len(step.item.labels), has_labels=False)  # fmt: skip
+"""The classes of nodes."""
+
+
 def task_of(config: GraphConfig) -> Task:
     """What the loop learns."""
-    return LINKS
+    return LINKS if config.model.task == "links" else NODES
 
 
 def forward(model: nn.Module, step: Step) -> Tensor:
@@ -117,17 +135,34 @@ def make_run(stream: Any, tables: Tables, header: Header, num_threads: int) -> R
 
 
 def evaluation_of(config: GraphConfig, graph: Any, model: Any, run: Run) -> Evaluation | None:
-    """Ranks of the valid split's edges; None if there is none."""
-    if not graph.num_edges.get("valid"):
+    """Of the valid split's edges or nodes; None if there are none."""
+    there = graph.num_split_nodes if config.model.task == "nodes" else graph.num_edges
+    if not there.get("valid"):
         return None
 
-    def figures(edges_max: int | None) -> Any:
-        options = config.evaluation.options(
-            both_sides=config.model.both_sides, seed=config.train.seed, edges_max=edges_max
-        )
-        return evaluate_links(model, StoredVectors(run.tables.store), graph, "valid", options)
+    def figures(samples_max: int | None) -> Any:
+        return evaluate(config, graph, model, run.tables.store, "valid", samples_max=samples_max)
 
     return Evaluation(figures, lambda found: found.in_words())
+
+
+def evaluate(
+    config: GraphConfig, graph: Any, model: Any, store: Store, split: str, *, samples_max: int | None = None
+) -> LinkMetrics | NodeMetrics:
+    """How good a model with these rows is on a split, or on some of it."""
+    rows = StoredVectors(store)
+    sampler = None if model.encoder is None else sampler_of(graph.neighbours(), build.sampling_of(config))
+    if sampler is not None and config.model.task == "nodes":
+        with judging(model):
+            return evaluate_nodes(
+                lambda nodes: encoded(model.encoder, rows, sampler, nodes), graph, split, nodes_max=samples_max
+            )
+    with judging(model):
+        vectors = rows if sampler is None else EncodedVectors(model.encoder, rows, sampler)
+    options = config.evaluation.options(
+        both_sides=config.model.both_sides, seed=config.train.seed, edges_max=samples_max
+    )
+    return evaluate_links(model, vectors, graph, split, options)
 
 
 def _opening(config: GraphConfig, run: Run, first_step: int) -> str:
@@ -136,9 +171,11 @@ def _opening(config: GraphConfig, run: Run, first_step: int) -> str:
     begin = f"from step {first_step:,} on" if first_step else "from the start"
     size = header.options.partition_rows
     unit = "rows" if size == 1 else f"partitions of {size:,} rows"
+    model = config.model
+    what = " and ".join(filter(None, [model.encoder, model.decoder if model.task == "links" else None]))
     return (
-        f"{config.model.decoder} on {config.graph}: {run.stream.num_steps:,} steps of up to "
-        f"{config.train.batch_size:,} edges, {begin}\n"
+        f"{what} on {config.graph}: {run.stream.num_steps:,} steps of up to "
+        f"{config.train.batch_size:,} {'edges' if model.task == 'links' else 'nodes'}, {begin}\n"
         f"{layout.num_rows:,} nodes of {layout.row_bytes} bytes in {where}; cache of {header.capacity_rows:,} rows "
         f"({header.capacity_rows / layout.num_rows:.1%}), planner {header.planner}, moving {unit}"
     )

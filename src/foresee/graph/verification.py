@@ -31,8 +31,6 @@ from foresee.run.group import Alone
 from foresee.run.loop import train_steps
 from foresee.run.training import torch_threads
 from foresee.store.contract import Rows, Store
-from foresee.store.memory import MemoryStore
-from foresee.store.registry import store_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +79,11 @@ def verify(config: GraphConfig, folder: Path, *, num_steps: int | None = None) -
     first = FirstSteps(stream, min(num_steps or stream.num_steps, stream.num_steps))
     header = replace(build.plan_header(config, graph, stream, chosen), num_steps=first.num_steps)
     plain = make_header(first, planner="none", cache_rows=first.num_rows, read_only=header.options.read_only)
-    layout = build.table_layout(config, graph)
-    kind = store_kind(config.tables.store)
+    plainly = config.model_copy(update={"tables": config.tables.model_copy(update={"store": "memory"})})
     with (
         torch_threads(config.train.num_threads) as num_threads,
-        Tables(MemoryStore(layout), build.optimizer_of(config)) as left,
-        Tables(kind.open(folder, layout), build.optimizer_of(config)) as right,
+        build.new_tables(plainly, graph, folder) as left,
+        build.new_tables(config, graph, folder) as right,
     ):
         weights, _ = learned(config, graph, first, left, plain, num_threads)
         others, counters = learned(config, graph, first, right, header, num_threads)
