@@ -52,7 +52,9 @@ newcomer: $(VENV)/.installed
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		scikit-learn pandas polars h5py keras-preprocessing
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps \
-		torchrec==1.8.0 deepctr-torch==0.3.0 fuxictr==2.3.9
+		torchrec==1.8.0 deepctr-torch==0.3.0 fuxictr==2.3.9 torch_geometric==2.8.1 dgl==1.1.3
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		networkx requests xxhash aiohttp fsspec pyparsing
 	touch $@
 
 bench-env: .venv-bench/.installed
