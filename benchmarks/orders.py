@@ -10,14 +10,15 @@ one partition less than a turn. BETA is counted as published: its swaps, and c t
     worst_over_beta     worst over both
     worst_over_swaps    worst over all p <= 64, 3 <= c < p, of reads over the bound on swaps, which no order can beat
 
-The last line is one JSON object, with a table of some cases. It takes about 20 s; nothing in it is drawn by chance but
-COMET's, Hilbert's and BETA's tables, from seed 0.
+The last line is one JSON object, with a table of some cases, and how far some orders are from random order for their
+reads (`Traversal.unevenness`). It takes about 10 s of one core; what orders draw for the tables comes from seed 0.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numba import njit
@@ -31,6 +32,17 @@ from foresee.graph.orders.traversal import Path
 RING_MAX = 1021
 OTHER_MAX = 64
 TABLE = ((7, 4), (13, 4), (16, 4), (16, 8), (29, 8), (32, 8), (32, 16), (61, 16), (64, 16), (121, 31))
+KNOBS = (
+    ("beta", Setting(num_partitions=32, capacity=8)),
+    ("comet", Setting(num_partitions=32, capacity=8)),
+    ("ring", Setting(num_partitions=29, capacity=8)),
+    ("comet", Setting(num_partitions=32, capacity=16)),
+    ("ring", Setting(num_partitions=61, capacity=31)),
+    ("ring", Setting(num_partitions=64, capacity=32, logical_partitions=4)),
+    ("ring", Setting(num_partitions=61, capacity=31, turns=2)),
+    ("ring", Setting(num_partitions=64, capacity=32, logical_partitions=4, turns=2)),
+    ("ring", Setting(num_partitions=65, capacity=39, logical_partitions=5, turns=3)),
+)
 COMPARED = ("hilbert_symmetric", "inside_out", "beta", "comet", "ring")
 
 
@@ -82,6 +94,18 @@ def in_words(p: int, c: int) -> dict[str, float | int | None]:
     return row
 
 
+def knob(name: str, setting: Setting) -> dict[str, float | int | str]:
+    """Reads against closeness to random order, of an epoch that begins where the last one ended."""
+    order, rng = ORDERS[name], np.random.default_rng(0)
+    last = order.traverse(setting, rng).states[-1]
+    traversal = order.traverse(replace(setting, carried=last) if order.carries else setting, rng)
+    reads = traversal.reads(last) if order.carries else traversal.reads()
+    row: dict[str, float | int | str] = {"order": name, "p": setting.num_partitions, "c": setting.capacity}
+    row |= {"logical_partitions": setting.logical_partitions or 0, "turns": setting.turns}
+    row |= {"reads": round(reads / setting.num_partitions, 2), "unevenness": round(traversal.unevenness(), 2)}
+    return row
+
+
 def main() -> None:
     ring_reads = {case: proved_reads(*case) for case in rings()}
     other_reads = {case: proved_reads(*case) for case in others()}
@@ -97,9 +121,20 @@ def main() -> None:
     }
     cases = {"rings": len(ring_reads), "others": len(other_reads)}
     table = [in_words(p, c) for p, c in TABLE]
-    for row in table:
+    knobs = [knob(name, setting) for name, setting in KNOBS]
+    rows: list[Mapping[str, object]] = [*table, *knobs]
+    for row in rows:
         print("  ".join(f"{name} {value if value is not None else '-'}" for name, value in row.items()))
-    print(json.dumps({**{name: round(value, 3) for name, value in figures.items()}, "cases": cases, "table": table}))
+    print(
+        json.dumps(
+            {
+                **{name: round(value, 3) for name, value in figures.items()},
+                "cases": cases,
+                "table": table,
+                "knobs": knobs,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -103,6 +103,16 @@ def test_a_quarter_of_freebase_reads_the_table_twice() -> None:
     )
 
 
+def test_reads_that_are_left_become_turns() -> None:
+    need = {**FREEBASE, "memory_bytes": 50_000_000_000}
+    fewest, closer = tune(Need(**need)), tune(Need(**need, table_reads_max=2.5))
+    assert (fewest.turns, closer.turns) == (1, 3)
+    assert closer.reads == 3 * fewest.reads
+    assert closer.bytes_read <= 2.5 * 86_054_151 * 800 < closer.bytes_read + fewest.bytes_read
+    assert "order ring in 3 turns: an epoch reads" in str(closer)
+    assert tune(Need(**FREEBASE, memory_bytes=10_000_000_000, table_reads_max=2.5)).turns == 1
+
+
 def test_all_of_freebase_is_trained_in_memory() -> None:
     advice = tune(Need(**FREEBASE, memory_bytes=80_000_000_000))
     assert advice.in_memory

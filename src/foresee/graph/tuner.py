@@ -39,6 +39,8 @@ class Need:
     """2 where neighbours are looked up among the edges of the buffer, by source and by target."""
     working_bytes: int = 64 << 20
     """For batches, gradients and weights."""
+    table_reads_max: float = 0.0
+    """Times the table that an epoch may read; what the fewest reads leave of it goes into turns, closer to random."""
 
     def __post_init__(self) -> None:
         for name in ("num_nodes", "row_bytes", "memory_bytes", "block_bytes"):
@@ -60,6 +62,8 @@ class Advice:
     order: str
     num_partitions: int
     capacity: int
+    turns: int = 1
+    """How often every pair of partitions meets in an epoch."""
     reads: int
     """Partitions read in an epoch that begins with the buffer of the one before."""
     bytes_read: int
@@ -80,8 +84,9 @@ class Advice:
         memory = f"memory {_size(self.memory_bytes)} of {_size(self.need.memory_bytes)}: {parts}"
         if self.in_memory:
             return f"in memory, order {self.order}: nothing is read in an epoch\n{memory}"
+        turns = f" in {self.turns} turns" if self.turns > 1 else ""
         return (
-            f"{self.num_partitions} partitions, {self.capacity} in the buffer, order {self.order}: "
+            f"{self.num_partitions} partitions, {self.capacity} in the buffer, order {self.order}{turns}: "
             f"an epoch reads {self.reads} partitions, {_size(self.bytes_read)}, "
             f"{self.bytes_read / self.need.table_bytes:.2f} times the table\n{memory}"
         )
@@ -102,12 +107,14 @@ def tune(need: Need) -> Advice:
     bytes_read = reads * _partition_bytes(need, partitions)
     best = fits[np.lexsort((partitions[fits], bytes_read[fits]))[0]]
     p, c = int(partitions[best]), int(capacities[best])
+    turns = max(1, int(need.table_reads_max * need.table_bytes / bytes_read[best]))
     return Advice(
         order=ring.ORDER.name,
         num_partitions=p,
         capacity=c,
-        reads=int(reads[best]),
-        bytes_read=int(bytes_read[best]),
+        turns=turns,
+        reads=turns * int(reads[best]),
+        bytes_read=turns * int(bytes_read[best]),
         memory=_memory(need, p, c),
         need=need,
     )

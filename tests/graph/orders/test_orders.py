@@ -188,6 +188,18 @@ def bias(traversal: Traversal) -> float:
     return float((shares.max(axis=1) - shares.min(axis=1)).max())
 
 
+def test_unevenness_is_the_distance_from_random_order() -> None:
+    assert traverse("random", 16, 4).unevenness() == 0
+    # Both partitions train half of their buckets, then the other half: nothing is ahead of anything.
+    even = Traversal(2, (np.array([0, 1], np.int32),) * 2, (np.array([[0, 0], [1, 1]]), np.array([[0, 1], [1, 0]])))
+    assert even.unevenness() == 0
+    # Partition 0 has three of its four sides in the first state (the diagonal counts twice), partition 1 one.
+    ahead = Traversal(2, even.states, (np.array([[0, 0], [0, 1]]), np.array([[1, 1], [1, 0]])))
+    assert ahead.unevenness() == 0.25
+    turned = [traverse("ring", 15, 8, turns=turns).unevenness() for turns in (1, 3)]
+    assert turned[1] < 0.8 * turned[0] < 0.8 * traverse("beta", 15, 8).unevenness()
+
+
 def test_comet_pins_what_it_is_told_to() -> None:
     traversal = traverse("comet", 32, 16, pinned=4, logical_partitions=8)
     check(traversal, 16)

@@ -51,6 +51,8 @@ def best_path(p: int, c: int) -> Path:
         return ring_path(p, c)
     m, more = divmod(p - 1, 2 * (c - 1))
     above = _with_guests(p, c, m) if 2 < c > more else _after_round(p, c, best_path(p - (c - 1), c))
+    if c == 2:
+        return above  # Every read makes one new pair: there is nothing to gain.
     return min(_sparse_ring(p, c), above, key=lambda path: len(path.slots))
 
 
@@ -150,10 +152,13 @@ def _turn(p: int, c: int, m: int, phase: int = 0) -> Path:
     first[-np.arange(window) % window] = -np.arange(window) % p
     if m > 1:
         first[-1] = c - 1 if phase == 0 else (m - phase) * (c - 1) + 1
-    period, event = np.divmod(np.arange(phase + 1, phase + m * p), m)
-    slots = np.where(event == 0, period % window, c - 1)
-    incoming = np.where(event == 0, period, period + (m - event) * (c - 1) + 1) % p
-    return Path(first, slots.astype(np.int32), incoming.astype(np.int32))
+    period = np.arange(p + 1, dtype=np.int32)[:, None]
+    ahead = np.array([0, *((m - visitor) * (c - 1) + 1 for visitor in range(1, m))], np.int32)
+    incoming, slots = period + ahead, np.full((p + 1, m), c - 1, np.int32)
+    incoming[incoming >= p] -= p
+    slots[:, :1] = period % window
+    turn = slice(phase + 1, phase + m * p)
+    return Path(first, slots.ravel()[turn], incoming.ravel()[turn])
 
 
 def _sparse_ring(p: int, c: int) -> Path:

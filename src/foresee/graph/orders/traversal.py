@@ -45,6 +45,18 @@ class Traversal:
             grid[buckets[:, 0], buckets[:, 1]] = state
         return grid
 
+    def unevenness(self) -> float:
+        """How far an order of edges is from random, 0 to 1.
+
+        How much the share of a partition's buckets that were trained differs from that of all, at the worst time of the
+        epoch, as a mean over partitions. Edges in random order have 0.
+        """
+        grid = self.state_of_bucket()
+        sides = np.concatenate([grid, grid.T], axis=1)
+        trained = np.stack([np.bincount(side, minlength=len(self.states)) for side in sides]).cumsum(axis=1)
+        shares = trained / trained[:, -1:]
+        return float(np.abs(shares - shares.mean(axis=0)).max(axis=1).mean())
+
 
 @dataclass(frozen=True, slots=True)
 class Path:
