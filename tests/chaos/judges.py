@@ -29,8 +29,7 @@ from foresee.errors import ForeseeError, PlanViolation, StaleReadError
 from foresee.plan import make_planner, plan
 from foresee.plan.check import check
 from foresee.plan.check_additive import check_additive
-from foresee.plan.policies.herald import herald
-from foresee.plan.policies.het import het
+from foresee.plan.policies.herald import herald, het
 from foresee.plan.record import Fetch, Header, Record, compared_parts
 from foresee.planner_service.server import PlanSession, kept_steps
 from foresee.store import commits

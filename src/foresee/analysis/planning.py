@@ -60,7 +60,8 @@ def first_steps(stream: BatchStream, num_steps: int | None) -> FirstSteps:
 
 
 def counters_of(stream: BatchStream, header: Header, advance: Advance | None = None) -> Counters:
-    """What a plan moves."""
+    """What a plan moves; that needs no next uses."""
+    header = replace(header, options=replace(header.options, uses_ahead_steps=None))
     return count(planned_records(stream, header, advance))
 
 

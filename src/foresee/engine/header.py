@@ -33,12 +33,14 @@ def make_header(
     planned_from: int | None = None,
     read_only: bool = False,
     partition_rows: int = 1,
+    uses_ahead_steps: int | None = None,
 ) -> Header:
     """The header of a plan for this stream.
 
     planned_from: the step at which the plan began, if it is entered at `first_step` and has to go on as it would have.
     read_only: rows are only read: nothing learns, nothing is written back.
     partition_rows: so many rows come and go together, in slots that follow one another.
+    uses_ahead_steps: next uses of rows are looked for so far ahead, for stores that lay rows out by them.
     """
     if cache_rows < 1:
         raise PlanError(f"a cache of {cache_rows} rows cannot hold anything; give at least one batch's distinct rows")
@@ -55,6 +57,7 @@ def make_header(
             planned_from=planned_from,
             read_only=read_only,
             partition_rows=partition_rows,
+            uses_ahead_steps=uses_ahead_steps or None,
         ),
         num_workers=num_workers,
         capacity_rows=cache_rows,

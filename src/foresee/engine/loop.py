@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -59,6 +60,7 @@ class Run:
             False.
         timeline: Who records what the run does.
         trained: What to write down with the commit of a step about its batches.
+        scratch: A folder for temporary files of the planner; None: where the system has them.
     """
 
     stream: BatchStream
@@ -72,6 +74,7 @@ class Run:
     commit_at_end: bool = True
     timeline: Timeline = NOT_RECORDED
     trained: Callable[[int], Trained | None] = field(default_factory=lambda: lambda step: None)
+    scratch: Path | None = None
 
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
@@ -264,7 +267,7 @@ class Run:
 
     def _work(self) -> Iterator[PlannedStep]:
         if self.records is None:
-            source = planned(self.stream, self.header, self.pooling, worker=self.exchange.rank)
+            source = planned(self.stream, self.header, self.pooling, worker=self.exchange.rank, scratch=self.scratch)
         else:
             source = replayed(self.stream, self.records, self.header.first_step, self.pooling)
         counting = Counting()

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foresee.data.batch import Batch, BatchStream
 from foresee.engine.kernels import LookupOrder, order_lookups
+from foresee.engine.uses_ahead import UsesAhead
 from foresee.errors import PlanError, UsageError
 from foresee.plan import make_planner, planned_from
 from foresee.plan.ranked_eviction import BatchTooLargeError, in_words
@@ -59,14 +63,16 @@ def accesses_of(batch: Batch) -> Accesses:
     return Accesses(batch.rows, batch.sample_offsets)
 
 
-def planned_records(stream: BatchStream, header: Header, advance: Advance | None = None) -> Iterator[Record]:
+def planned_records(
+    stream: BatchStream, header: Header, advance: Advance | None = None, scratch: Path | None = None
+) -> Iterator[Record]:
     """The records of a plan for the header's steps, those of all workers.
 
-    A batch that cannot fit is refused with the cache that works.
+    A batch that cannot fit is refused with the cache that works. `scratch`: the folder of temporary files.
     """
     begun = planned_from(header)
     batches = islice(stream.batches(begun), header.first_step + header.num_steps - begun)
-    return _records(stream, header, batches if advance is None else _followed(batches, advance))
+    return _records(stream, header, batches if advance is None else _followed(batches, advance), scratch)
 
 
 def _followed(batches: Iterable[Batch], advance: Advance) -> Iterator[Batch]:
@@ -75,7 +81,7 @@ def _followed(batches: Iterable[Batch], advance: Advance) -> Iterator[Batch]:
         advance()
 
 
-def _records(stream: BatchStream, header: Header, batches: Iterable[Batch]) -> Iterator[Record]:
+def _records(stream: BatchStream, header: Header, batches: Iterable[Batch], scratch: Path | None) -> Iterator[Record]:
     """What the header's planner makes of the stream's batches, from the plan's first one on."""
 
     def profile(num_steps: int) -> Iterator[Accesses]:
@@ -88,10 +94,14 @@ def _records(stream: BatchStream, header: Header, batches: Iterable[Batch]) -> I
                     f"the stream gives the batch of step {batch.step} where step {step} is due; give batches in step "
                     "order"
                 )
-            yield accesses_of(batch)
+            found = accesses_of(batch)
+            yield found if ahead is None else replace(found, next_uses=partial(ahead.of, step))
 
     try:
-        yield from driven(make_planner(header, profile), accesses())
+        with ExitStack() as files:
+            looks = header.options.uses_ahead_steps
+            ahead = files.enter_context(UsesAhead(stream, header, scratch)) if looks else None
+            yield from driven(make_planner(header, profile), accesses())
     except BatchTooLargeError as error:
         raise too_large(
             error.step, error.num_distinct, error.capacity_rows, stream, partition_rows=error.partition_rows
@@ -107,7 +117,9 @@ def driven(planner: Planner, steps: Iterable[Accesses], advance: Advance | None 
     yield from planner.finish()
 
 
-def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: int = 0) -> Iterator[PlannedStep]:
+def planned(
+    stream: BatchStream, header: Header, pooling: Pooling, *, worker: int = 0, scratch: Path | None = None
+) -> Iterator[PlannedStep]:
     """One worker's work from the header's first step on, planned as the stream is read."""
     waiting: deque[Batch] = deque()
 
@@ -117,7 +129,7 @@ def planned(stream: BatchStream, header: Header, pooling: Pooling, *, worker: in
                 waiting.append(batch.without_rows())
             yield batch
 
-    for record in _records(stream, header, read()):
+    for record in _records(stream, header, read(), scratch):
         if record.worker == worker:
             batch = waiting.popleft()
             yield _work(_own(batch, record), record, pooling, batch.num_samples, len(waiting))

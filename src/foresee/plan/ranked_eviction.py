@@ -15,7 +15,7 @@ import numpy as np
 
 from foresee.base.arrays import Int32, Int64
 from foresee.errors import PlanError
-from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record
+from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record, empty_int32
 from foresee.plan.row_table import NO_SLOT, Distinct, RowTable
 
 
@@ -67,6 +67,8 @@ class RankedEviction:
         self._slot_row = np.zeros(header.capacity_rows, np.int64)
         self._slot_last = np.full(header.capacity_rows, -1, np.int32)
         self._slot_rank = np.zeros(header.capacity_rows, np.int64)
+        self._slot_later: Int32 | None = None
+        """When the row in each slot is used next, if anybody looked for that."""
         self._next = header.first_step
         self._open: Record | None = None
 
@@ -103,7 +105,8 @@ class RankedEviction:
         rows, versions = self._slot_row[victims], self._slot_last[victims] + np.int32(1)
         self._table.release(rows, versions, step=self._open.step)
         self._slot_last[victims] = -1
-        return [replace(self._open, evict=Evict(victims, rows, versions))]
+        next_use = empty_int32() if self._slot_later is None else self._slot_later[victims]
+        return [replace(self._open, evict=Evict(victims, rows, versions, next_use))]
 
     def _admit(self, step: int, accesses: Accesses, batch: Distinct, unique: Int32, missing: Int64) -> Record:
         fetch_rows, fetch_slots = batch.rows[missing], unique[missing]
@@ -111,6 +114,10 @@ class RankedEviction:
         self._slot_row[fetch_slots] = fetch_rows
         self._slot_last[unique] = step
         self._slot_rank[unique] = self._rank(step, unique, batch.rows)
+        if accesses.next_uses is not None:
+            if self._slot_later is None:
+                self._slot_later = np.full(len(self._slot_row), NOT_KNOWN, np.int32)
+            self._slot_later[unique] = accesses.next_uses(batch.rows)
         return Record(
             step=step,
             worker=0,

@@ -10,7 +10,7 @@ middle of a run, or has forgotten a row that left its window long ago, says UNKN
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Protocol
@@ -45,6 +45,8 @@ class Accesses:
 
     rows: Int64  # [lookups]
     sample_offsets: Int32  # [samples + 1]: sample i accesses rows[sample_offsets[i]:sample_offsets[i + 1]]
+    next_uses: Callable[[Int64], Int32] | None = None
+    """(distinct rows in order of first access) -> the step that uses each next, or NOT_KNOWN; None: not looked for."""
 
     @property
     def num_samples(self) -> int:
@@ -257,6 +259,9 @@ class PlannerOptions:
     """Nothing is applied, and rows that leave are dropped."""
     partition_rows: int = 1
     """Rows that come and go together, in slots that follow one another; 1: each row on its own."""
+    uses_ahead_steps: int | None = None
+    """Beyond the window, next uses are known so many steps ahead, or to the end; None: not beyond it. Decides nothing:
+    it is what rows are written back with."""
 
     def to_dict(self) -> dict[str, Value]:
         """As JSON has it in saved plans, in run folders and between processes; some only where they are set."""
@@ -272,6 +277,7 @@ class PlannerOptions:
         more: dict[str, Value] = {
             "read_ahead_steps": self.read_ahead_steps, "staleness": self.staleness, "read_only": int(self.read_only),
             "partition_rows": self.partition_rows if self.partition_rows > 1 else None,
+            "uses_ahead_steps": self.uses_ahead_steps,
         }  # fmt: skip
         return content | {name: value for name, value in more.items() if value}
 

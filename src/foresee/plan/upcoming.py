@@ -63,6 +63,11 @@ class NextUses:
         return first
 
 
+def with_later_uses(next_use: Int32, later: Int32) -> Int32:
+    """The next uses of victims, where the window knows none those that were known when each was used last."""
+    return np.where(next_use == NOBODY, later, next_use)
+
+
 @njit(nogil=True, cache=True)
 def choose_victims(lists: Int32, heads: Int32, step: int, last_known: int, victims: Int32, next_use: Int32) -> int:
     """Takes victims off the lists: first rows without a known use, oldest first, then the farthest bucket.

@@ -170,7 +170,7 @@ def _header_inside(header: Header) -> Header:
 
 def _inside(accesses: Accesses, partition_rows: int) -> Accesses:
     """The accesses of a step, of partitions."""
-    return Accesses(accesses.rows // partition_rows, accesses.sample_offsets)
+    return replace(accesses, rows=accesses.rows // partition_rows)
 
 
 class ReadOnly:

@@ -22,6 +22,7 @@ from foresee.engine.optimizers import Optimizer, make_optimizer
 from foresee.engine.plan_file import PlanFile
 from foresee.engine.planned_step import Pooling, too_large
 from foresee.engine.tables import Tables, layout_for
+from foresee.engine.uses_ahead import USES_AHEAD_STEPS
 from foresee.errors import ConfigError, PlanError
 from foresee.plan import is_trainable, trainable
 from foresee.plan.record import Header
@@ -77,7 +78,15 @@ def plan_header(
         placement=config.distributed.placement if workers > 1 else None,
         placement_positions=_placement_positions(config, log) if workers > 1 else None,
         planned_from=planned_from,
+        uses_ahead_steps=_uses_ahead_steps(config),
     )
+
+
+def _uses_ahead_steps(config: RunConfig) -> int | None:
+    """How far ahead next uses are looked for: by default only for a store that makes something of it."""
+    if config.cache.uses_ahead_steps is not None:
+        return config.cache.uses_ahead_steps
+    return USES_AHEAD_STEPS if store_kind(config.tables.store).takes_next_use else None
 
 
 def _placement_positions(config: RunConfig, log: ClickLog) -> tuple[int, ...] | None:
@@ -132,7 +141,7 @@ def make_run(
         header = replace(header, first_step=first_step, num_steps=stream.num_steps - first_step)
     return Run(
         stream, tables, header, Pooling.of(log.mean_features), records=records, device=training_device(config),
-        num_threads=num_threads, commit_at_end=False,
+        num_threads=num_threads, commit_at_end=False, scratch=config.run if config.run.is_dir() else None,
     )  # fmt: skip
 
 

@@ -82,6 +82,8 @@ class CacheConfig(Section):
     """A fixed lookahead as in the Bagpipe paper. Left out: as far as the cache can use, within `window_bytes`."""
     window_bytes: int | None = Field(default=None, ge=1)
     """Memory for the batches that the planner looks at. Left out: 2 GB, and as much as `window_steps` need."""
+    uses_ahead_steps: int | None = Field(default=None, ge=0)
+    """How far to look for next uses. Left out: 16,384 steps if the store lays rows out by them; 0: the window only."""
     plan_file: Path | None = Field(default=None, strict=False)
     """A plan kept by `foresee plan --out`. Left out: planned while training."""
 

@@ -14,6 +14,7 @@ import numpy as np
 from foresee.base.machine import available_bytes, in_megabytes
 from foresee.data.batch import Batch
 from foresee.data.stream import GROUPS_KEPT
+from foresee.engine import uses_ahead
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
 from foresee.errors import ConfigError
 from foresee.plan import window_bytes
@@ -159,6 +160,18 @@ def window_in_words(header: Header, batch: Batch) -> str:
     return f"{seen}; memory cuts it: all {wanted:,} steps would take {megabytes(wanted * _bytes_of(batch))}"
 
 
+def uses_in_words(header: Header, batch: Batch) -> str:
+    """One line for a person: how far next uses are looked for, and what that takes."""
+    size, steps = header.options.partition_rows, header.options.uses_ahead_steps
+    if not steps:
+        return "next uses: known inside the window only"
+    num_bytes = uses_ahead.file_bytes(header, len(np.unique(batch.rows // size)))
+    return (
+        f"next uses: looked for up to {min(steps, header.num_steps):,} steps ahead (cache.uses_ahead_steps), in "
+        f"temporary files of up to {megabytes(num_bytes)}"
+    )
+
+
 def window_is_cut(header: Header, batch: Batch) -> bool:
     """Does memory end the window before its steps or the log do?"""
     return window_steps(header, batch) <= _wanted_steps(header)
@@ -182,4 +195,5 @@ def _window(header: Header, batch: Batch, distinct: int, in_flight: int) -> int:
     of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(planned) + LOOKUP_BYTES * len(batch.rows))
     rows_known = min(header.num_rows, header.capacity_rows + num_steps * distinct)
     of_rows = num_steps * NEXT_USE_BYTES * distinct + rows_known * ROW_TABLE_BYTES
-    return of_batches + of_rows + header.capacity_rows * PLANNER_SLOT_BYTES
+    of_uses = uses_ahead.memory_bytes(header, distinct)
+    return of_batches + of_rows + header.capacity_rows * PLANNER_SLOT_BYTES + of_uses

@@ -274,8 +274,9 @@ def plan_origin(folder: RunFolder, header: Header) -> int | None:
 
 
 def _settings(header: Header) -> dict[str, Any]:
-    """Everything a plan follows from, beside the log."""
-    parameters = {name: value for name, value in header.options.to_dict().items() if name != "planned_from"}
+    """Everything a plan follows from, beside the log. How far ahead next uses are looked for decides nothing."""
+    without = ("planned_from", "uses_ahead_steps")
+    parameters = {name: value for name, value in header.options.to_dict().items() if name not in without}
     return {
         "planner": header.planner, "parameters": parameters, "num_workers": header.num_workers,
         "capacity_rows": header.capacity_rows, "fetch_ahead_steps": header.fetch_ahead_steps,

@@ -41,7 +41,7 @@ from foresee.run.ending import StopSignals
 from foresee.run.evaluation import group_position
 from foresee.run.group import Alone, Group
 from foresee.run.loop import CLICKS, Task, train_run
-from foresee.run.memory import check_memory, in_words, memory_needed, window_in_words
+from foresee.run.memory import check_memory, in_words, memory_needed, uses_in_words, window_in_words
 from foresee.run.progress import Display, make_display
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import finish_switch
@@ -127,7 +127,8 @@ def train(
         ),
         evaluation=lambda run: clicks(run, model, log, config.train.ranking),
         opening=lambda run, first_step: [
-            _opening(config, run, first_step), in_words(memory), window_in_words(header, first_batch)
+            _opening(config, run, first_step), in_words(memory), window_in_words(header, first_batch),
+            *([uses_in_words(header, first_batch)] if header.options.uses_ahead_steps else []),
         ],
     )  # fmt: skip
     return carry_out(

@@ -43,6 +43,7 @@ class StoreKind:
         open_reader: As `open`, for who only reads, beside a process that trains. None: `open`.
         holds: Whether tables of this kind are at a path.
         checked: The files are those of docs/formats-tables.md, which `foresee check` reads.
+        takes_next_use: It lays rows out by their next use, so a run looks far ahead for those.
     """
 
     name: str
@@ -54,6 +55,7 @@ class StoreKind:
     open_reader: Callable[[Path, Layout], Any] | None = None
     holds: Callable[[Path], bool] = holds_files
     checked: bool = False
+    takes_next_use: bool = False
 
 
 def _check_kind(name: str, kind: object) -> None:
@@ -81,6 +83,7 @@ DISK = StoreKind(
     in_folder=True,
     holds=lambda folder: (folder / MANIFEST_FILE).exists(),
     checked=True,
+    takes_next_use=getattr(DiskStore, "takes_next_use", False),
 )
 
 STORES: Registry[StoreKind] = Registry("store", "foresee.stores", _check_kind)

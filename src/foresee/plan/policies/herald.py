@@ -1,4 +1,6 @@
-"""Herald: samples go where their rows were trained last, and updates are pushed only when another worker needs them.
+"""Herald, and HET, which it builds on: both add at the store.
+
+Herald: samples go where their rows were trained last, and updates are pushed only when another worker needs them.
 
 The published scheduler, list for list: every worker's cache is simulated as LRU, a row counts for a worker if its
 replica there holds updates that were not pushed ("valid"), and each sample in file order goes to the worker with room
@@ -9,6 +11,14 @@ that were not pushed and another worker trains it next; so does every other such
 row unless its replica contains every update: only the one who trained it last, alone, has that. The published run time
 pushes only rows of the batch just trained and counts versions without a push, and so reads stale rows; tests bring both
 into a plan, and the checker finds them.
+
+HET: replicas may be stale, by at most `staleness` updates each way. A row at the store counts the updates it got, one
+for each lookup. A worker remembers the count it knows, and its own updates since its last push. Before a step it pulls
+a row it does not hold, or whose count at the store is more than `staleness` ahead of what it knows; after a step it
+pushes what it trained and has more than `staleness` own updates of. So a read misses at most staleness updates at the
+store and staleness at each other worker: workers x staleness. With staleness 0 it is exact. Workers wait for each other
+after every step (BSP); sample i goes to worker i mod workers. A dirty victim is pushed before its slot is used again,
+which is one step earlier than in the published code.
 """
 
 from __future__ import annotations
@@ -18,7 +28,7 @@ import numpy as np
 from foresee.base.arrays import Int32, Int64
 from foresee.plan.policy import USERS_MAX, Policy, Profile
 from foresee.plan.record import Accesses, Header
-from foresee.plan.workers.additive import Additive, Replicas
+from foresee.plan.workers.additive import Additive, BoundedStaleness, Replicas
 from foresee.plan.workers.placement import greedy
 from foresee.plan.workers.recency import widened
 
@@ -79,5 +89,25 @@ POLICY = Policy(
     compared=compared,
     additive=True,
     workers_min=2,
+    workers_max=USERS_MAX,
+)
+
+
+def het(header: Header, staleness: int) -> Additive:
+    """HET's planner. Only with staleness 0 is it exact."""
+    return Additive(header, BoundedStaleness(header.num_workers, staleness))
+
+
+def compared_het(header: Header, profile: Profile) -> Additive:
+    return het(header, header.options.staleness)
+
+
+HET = Policy(
+    name="het",
+    meaning="replicas may be stale by so many updates",
+    colour="#b59a2f",
+    compared=compared_het,
+    additive=True,
+    takes_staleness=True,
     workers_max=USERS_MAX,
 )

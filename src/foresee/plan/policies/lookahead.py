@@ -32,7 +32,7 @@ from foresee.base.prefetch import prefetch_read, prefetch_write
 from foresee.errors import PlanError
 from foresee.plan.policy import Policy, Profile
 from foresee.plan.ranked_eviction import BatchTooLargeError
-from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record
+from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record, empty_int32
 from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, RowTable, find, prefetch_entry
 from foresee.plan.upcoming import (
     NOBODY,
@@ -42,8 +42,10 @@ from foresee.plan.upcoming import (
     bytes_in_window,
     choose_victims,
     window_bytes,
+    with_later_uses,
 )
 from foresee.plan.workers.ownership import Ownership, placed_ownership
+from foresee.plan.workers.placement import contiguous
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -122,9 +124,13 @@ def _fill(
 
 @njit(nogil=True, cache=True)
 def _enlist(
-    unique: Int32, step: int, first: int, next_use: Int32, slot_last: Int32, lists: Int32, heads: Int32
-) -> None:
-    """Puts every slot of the step into the bucket of its next use, or at the end of the list without one."""
+    unique: Int32, step: int, first: int, next_use: Int32, slot_last: Int32, lists: Int32, heads: Int32,
+    later: Int32, slot_later: Int32,
+) -> None:  # fmt: skip
+    """Puts every slot of the step into the bucket of its next use, or at the end of the list without one.
+
+    later: the next use of every row if it is known beyond the window, for those without one in it; or empty.
+    """
     nowhere = len(lists) - 1
     for k in range(len(unique)):
         if k + PREFETCH_DISTANCE < len(unique):
@@ -139,6 +145,8 @@ def _enlist(
             lists[slot, 1] = before
             lists[before, 0] = slot
             lists[nowhere, 1] = slot
+            if len(later):
+                slot_later[slot] = later[k]
         else:
             bucket = following % len(heads)
             lists[slot, 0] = heads[bucket]
@@ -154,6 +162,8 @@ class _Read:
     inverse: Int32
     first_use: int
     checksum: int
+    later: Int32
+    """Next uses beyond the window, if anybody looked for them."""
 
 
 class Lookahead:
@@ -185,6 +195,7 @@ class Lookahead:
         self._table = RowTable(num_rows=header.num_rows, fresh_version=fresh)
         self._slot_row = np.zeros(capacity, np.int64)
         self._slot_last = np.full(capacity, -1, np.int32)
+        self._slot_later = np.full(capacity, NOT_KNOWN, np.int32)
         self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
         self._num_free = capacity
         self._lists = np.full((capacity + 1, 2), capacity, np.int32)
@@ -227,7 +238,8 @@ class Lookahead:
             self._table.entries, batch.entries, batch.marks, step, self._planned, self._uses.first, self._uses.ring,
             self._lists, self._heads,
         )  # fmt: skip
-        self._window.append(_Read(accesses.num_samples, batch.rows, batch.inverse, first, batch.checksum))
+        later = empty_int32() if accesses.next_uses is None else accesses.next_uses(batch.rows)
+        self._window.append(_Read(accesses.num_samples, batch.rows, batch.inverse, first, batch.checksum, later))
         self._bytes_held += bytes_in_window(len(batch.inverse), len(batch.rows))
         self._read += 1
 
@@ -252,7 +264,7 @@ class Lookahead:
         """Slots to be freed, and the next use of the row in each."""
         victims, next_use = (np.empty(max(0, num_needed), np.int32) for _ in range(2))
         count = choose_victims(self._lists, self._heads, step, self._read - 1, victims, next_use)
-        return victims[:count], next_use[:count]
+        return victims[:count], with_later_uses(next_use[:count], self._slot_later[victims[:count]])
 
     def _window_too_large(self, step: int, num_missing: int) -> PlanError:
         needed = len(self._slot_row) - self._num_free + num_missing
@@ -287,7 +299,10 @@ class Lookahead:
             fetch.row, fetch.slot, fetch.version,
         )  # fmt: skip
         self._num_free -= count
-        _enlist(unique, step, batch.first_use, self._uses.ring, self._slot_last, self._lists, self._heads)
+        _enlist(
+            unique, step, batch.first_use, self._uses.ring, self._slot_last, self._lists, self._heads,
+            batch.later, self._slot_later,
+        )  # fmt: skip
         return Record(
             step=step,
             worker=0,
@@ -325,3 +340,18 @@ POLICY = Policy(
     together=together,
     foresight_steps=WINDOW_STEPS,
 )
+
+
+def without_placement(header: Header, profile: Profile) -> Ownership:
+    """Samples go in equal slices."""
+    return Ownership(header, contiguous)
+
+
+OWNER = Policy(
+    name="owner",
+    meaning="a row belongs to one trainer and moves with use",
+    colour="#4aa8a8",
+    compared=without_placement,
+    workers_min=2,
+)
+"""What lookahead is for several workers, but for placement: shows what that is worth."""

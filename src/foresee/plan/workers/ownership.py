@@ -27,7 +27,18 @@ import numpy as np
 from foresee.base.arrays import Int32, Int64
 from foresee.errors import PlanError
 from foresee.plan.ranked_eviction import BatchTooLargeError
-from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Kind, Record, Transfers
+from foresee.plan.record import (
+    NOT_KNOWN,
+    UNKNOWN_VERSION,
+    Accesses,
+    Evict,
+    Fetch,
+    Header,
+    Kind,
+    Record,
+    Transfers,
+    empty_int32,
+)
 from foresee.plan.row_table import LOW, NO_SLOT, RowTable, checksum_of
 from foresee.plan.upcoming import (
     NOBODY,
@@ -37,6 +48,7 @@ from foresee.plan.upcoming import (
     bytes_in_window,
     choose_victims,
     window_bytes,
+    with_later_uses,
 )
 from foresee.plan.workers import ownership_kernels as kernels
 from foresee.plan.workers.ownership_kernels import (
@@ -62,6 +74,8 @@ class _Read:
     rows: Int64
     inverse: Int32
     first_use: int
+    later: Int32
+    """Next uses beyond the window, if anybody looked for them."""
 
 
 @dataclass(slots=True)
@@ -108,6 +122,7 @@ class Ownership:
         self._table = RowTable(num_rows=header.num_rows, fresh_version=fresh)
         self._slot_row = np.full((workers, capacity), -1, np.int64)
         self._slot_last = np.full((workers, capacity), -1, np.int32)
+        self._slot_later = np.full((workers, capacity), NOT_KNOWN, np.int32)
         self._shared_at = np.full((workers, capacity), -1, np.int32)
         self._free = np.tile(np.arange(capacity - 1, -1, -1, dtype=np.int32), (workers, 1))
         self._num_free = np.full(workers, capacity, np.int64)
@@ -162,7 +177,8 @@ class Ownership:
             self._table.entries, batch.rows, batch.marks, step, self._planned, self._uses.first, self._uses.ring,
             self._lists, self._heads,
         )  # fmt: skip
-        self._window.append(_Read(accesses, batch.rows, batch.inverse, first))
+        later = empty_int32() if accesses.next_uses is None else accesses.next_uses(batch.rows)
+        self._window.append(_Read(accesses, batch.rows, batch.inverse, first, later))
         self._bytes_held += bytes_in_window(len(batch.inverse), len(batch.rows))
         self._read += 1
 
@@ -217,7 +233,8 @@ class Ownership:
             if count < missing or not self._open:
                 held = self.header.capacity_rows
                 raise BatchTooLargeError(step, held + missing - count, held)
-            self._evict(self._open[-1], worker, victims, next_use)
+            later = self._slot_later[worker, victims]
+            self._evict(self._open[-1], worker, victims, with_later_uses(next_use, later))
 
     def _evict(self, after: _Planned, worker: int, victims: Int32, next_use: Int32) -> None:
         rows, versions = self._slot_row[worker, victims], self._slot_last[worker, victims] + np.int32(1)
@@ -243,7 +260,10 @@ class Ownership:
             self._table.entries, batch.rows, held, users, owners, step, batch.first_use, self._uses.ring,
             self._slot_row, self._shared_at, self._free, self._num_free, sent, slots, transfers, fetches,
         )  # fmt: skip
-        kernels.enlist(owners, slots, step, batch.first_use, self._uses.ring, self._slot_last, self._lists, self._heads)
+        kernels.enlist(
+            owners, slots, step, batch.first_use, self._uses.ring, self._slot_last, self._lists, self._heads,
+            batch.later, self._slot_later,
+        )  # fmt: skip
         transfers, fetches = transfers[:num_transfers], fetches[:num_fetches]
         planned = _Planned(step, [], [transfers[transfers[:, SENT] == step]], [Evict()] * workers)
         for ahead in self._open:

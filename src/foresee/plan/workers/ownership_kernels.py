@@ -169,9 +169,13 @@ def carry_out(
 
 @njit(nogil=True, cache=True)
 def enlist(
-    owners: Int32, slots: Int32, step: int, first: int, next_use: Int32, slot_last: Int32, lists: Int32, heads: Int32
-) -> None:
-    """Puts owned slots into the bucket of their next use, or at the end of the list of rows without one."""
+    owners: Int32, slots: Int32, step: int, first: int, next_use: Int32, slot_last: Int32, lists: Int32, heads: Int32,
+    later: Int32, slot_later: Int32,
+) -> None:  # fmt: skip
+    """Puts owned slots into the bucket of their next use, or at the end of the list of rows without one.
+
+    later: the next use of every row if it is known beyond the window, for those without one in it; or empty.
+    """
     nowhere = lists.shape[1] - 1
     for k in range(len(owners)):
         worker, slot = owners[k], slots[k, owners[k]]
@@ -183,6 +187,8 @@ def enlist(
             lists[worker, slot, 1] = before
             lists[worker, before, 0] = slot
             lists[worker, nowhere, 1] = slot
+            if len(later):
+                slot_later[worker, slot] = later[k]
         else:
             bucket = following % heads.shape[1]
             lists[worker, slot, 0] = heads[worker, bucket]
