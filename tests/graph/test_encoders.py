@@ -12,7 +12,7 @@ from graph_runs import config_of, kept_bytes, small_graph, train
 from torch import Tensor, nn
 
 from foresee.errors import ConfigError
-from foresee.graph.encoders import ENCODERS, GatLayer, GcnLayer, SageLayer, bipartite, edge_index
+from foresee.graph.encoders import ENCODERS, GatLayer, GcnLayer, SageLayer
 from foresee.graph.folder import GraphFolder
 from foresee.graph.neighbours import Neighbours
 from foresee.graph.options import GraphOptions
@@ -101,21 +101,6 @@ def test_dropout_is_for_training_and_widths_are_checked() -> None:
         ENCODERS["graph_sage"](6, 5, 2, hidden=[7, 7])
     with pytest.raises(ConfigError, match="dropout: found 1"):
         ENCODERS["gcn"](6, 5, 1, dropout=1.0)
-
-
-def test_edges_for_pytorch_geometric(graph: Path) -> None:
-    """A sum over `edge_index` is the sum over neighbours."""
-    near = GraphFolder.open(graph).neighbours()
-    targets = np.array([5, 9])
-    sample = Sampler(near, [ALL], direction="both").sample(targets, 0)
-    values = torch.randn(len(sample.nodes), 3)
-    sources, own = edge_index(sample)
-    from_all, of_targets = bipartite(sample, values)
-    summed = torch.zeros(2, 3).index_add(0, own, from_all[sources])
-    where = {int(node): place for place, node in enumerate(sample.nodes)}
-    wanted = [values[[where[it] for it in neighbours_of(near, node)]].sum(0) for node in targets.tolist()]
-    torch.testing.assert_close(summed, torch.stack(wanted))
-    assert torch.equal(of_targets, values[-2:])
 
 
 SAGE = {"dim": 6, "encoder": "graph_sage", "fanouts": [3, 2]}

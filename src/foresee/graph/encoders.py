@@ -8,8 +8,8 @@ by `sample.rows`; then the outermost nodes are dropped. Between layers: ReLU and
     gcn          W (own + sum(neighbours)) / (1 + number)        Kipf and Welling, ICLR '17, each node by itself
     gat          attention over neighbours and the node itself   Veličković et al., ICLR '18
 
-One of your own is any `nn.Module(in_width, out_width, num_layers, **options)` with `forward(sample, rows)`. Layers of
-PyTorch Geometric work as they are: `edge_index(sample)` gives their edges, `bipartite(sample, values)` their nodes.
+One of your own is any `nn.Module(in_width, out_width, num_layers, **options)` with `forward(sample, rows)`; layers of
+PyTorch Geometric work in it as they are (`pyg.py`).
 """
 
 from __future__ import annotations
@@ -164,17 +164,6 @@ def gcn(in_width: int, out_width: int, num_layers: int, **options: Any) -> Encod
 def gat(in_width: int, out_width: int, num_layers: int, *, heads: int = 4, **options: Any) -> Encoder:
     """GAT whose heads are averaged."""
     return Encoder(lambda one, other: GatLayer(one, other, heads=heads), in_width, out_width, num_layers, **options)
-
-
-def edge_index(sample: Sample) -> Tensor:
-    """[2, edges] of a sample's outermost hop for PyTorch Geometric: neighbours, and nodes among those with some."""
-    owners = _owners(torch.from_numpy(sample.neighbour_offsets), len(sample.rows))
-    return torch.stack([torch.from_numpy(sample.rows), owners])
-
-
-def bipartite(sample: Sample, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The vectors of neighbours and of the nodes that have some: what a layer of PyTorch Geometric takes for x."""
-    return values, values[sample.first :]
 
 
 def _check(name: str, kind: object) -> None:
