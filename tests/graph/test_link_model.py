@@ -177,6 +177,23 @@ def test_padding_counts_for_nothing(num_edges: int, num_chunks: int) -> None:
     assert costs.shape == (num_edges,)
 
 
+@pytest.mark.parametrize("masked", [None, (np.array([[0, 1], [6, 4]]), np.empty((0, 2), np.int64))])
+@pytest.mark.parametrize("name", ["distmult", "complex", "dot"])
+def test_the_fused_softmax_is_the_plain_one(name: str, masked: tuple[Int64, Int64] | None) -> None:
+    """Costs and gradients, of rows and of relations, with padding and masks."""
+    found = []
+    for products in (True, False):
+        model = LinkModel(made(name, inverse=True), Objective(loss=softmax, options={}))
+        model.decoder.products = products  # type: ignore[assignment]
+        torch.manual_seed(3)
+        rows = torch.randn(2 * 7 + 2 * 3 * 5, 1, DIM).requires_grad_()
+        costs = model(item_of(7, 3, masked=masked), rows)
+        (costs * torch.arange(7)).sum().backward()
+        found.append([costs.detach(), rows.grad, *(it.grad for it in model.parameters())])
+    for fused, plain in zip(*found, strict=True):
+        torch.testing.assert_close(fused, plain, atol=1e-5, rtol=1e-4)
+
+
 def test_masked_pairs_are_left_out_of_their_side() -> None:
     masked = np.array([[0, 1], [3, 4]]), np.array([[2, 0]])
     rows = torch.randn(2 * 4 + 2 * 2 * 5, DIM)

@@ -4,6 +4,7 @@ In: vectors [edges, dim] and relation numbers. Out: `query` turns one end and th
 `compare` scores it against candidates for the other end: so all candidates of a chunk are one product of matrices.
 Asked for heads, a decoder turns the relation round; with `inverse` it has a second table of relations for that side
 instead. Relations are ordinary weights of the module, and start so that a fresh decoder compares the ends themselves.
+`products = True` says that `compare` is a product of matrices, which is quicker to learn from.
 
 A decoder of one's own is any `nn.Module` with the methods of `Decoder`, as package.module:Class.
 """
@@ -47,6 +48,8 @@ class Decoder(Protocol):
 class Dot(nn.Module):
     """The product of both ends; relations count for nothing."""
 
+    products = True
+
     def __init__(self, dim: int, num_relations: int, *, inverse: bool = True) -> None:
         super().__init__()
 
@@ -80,6 +83,8 @@ class _Relations(nn.Module):
 class DistMult(nn.Module):
     """sum(head * relation * tail)."""
 
+    products = True
+
     def __init__(self, dim: int, num_relations: int, *, inverse: bool = True) -> None:
         super().__init__()
         self.relations = _Relations(num_relations, dim, inverse=inverse)
@@ -97,6 +102,8 @@ class DistMult(nn.Module):
 
 class ComplEx(nn.Module):
     """The real part of sum(head * relation * conjugate of tail); the first half of a vector is real."""
+
+    products = True
 
     def __init__(self, dim: int, num_relations: int, *, inverse: bool = True) -> None:
         super().__init__()

@@ -16,7 +16,8 @@ from torch.nn.functional import embedding, pad
 
 from foresee.graph.decoders import modulus
 from foresee.graph.examples import HEADS, TAILS, LinkItem, NodeItem
-from foresee.graph.losses import NOTHING, Loss, penalty
+from foresee.graph.fused import SoftmaxOfProducts
+from foresee.graph.losses import NOTHING, Loss, penalty, softmax
 from foresee.graph.negatives import chunk_edges
 
 
@@ -71,14 +72,18 @@ class LinkModel(nn.Module):
     ) -> Tensor:
         decoder: Any = self.decoder
         queries = decoder.query(known, relations, heads=side == HEADS)
-        positive = decoder.compare(queries.unsqueeze(-2), wanted.unsqueeze(-2))[:, 0, 0]
+        products = getattr(decoder, "products", False)
+        positive = _of_each(decoder, queries, wanted, products=products)
         per_chunk = chunk_edges(item.num_edges, item.num_chunks)
         padded = pad(queries, (0, 0, 0, per_chunk * item.num_chunks - item.num_edges))
         chunks = padded.view(item.num_chunks, per_chunk, -1), wrong.view(item.num_chunks, item.num_negatives, -1)
+        masked = None if item.masked is None else torch.from_numpy(item.masked[side])
+        if self._objective.loss is softmax and products:
+            costs: Tensor = SoftmaxOfProducts.apply(*chunks, positive, masked)  # type: ignore[no-untyped-call]
+            return costs
         negative = decoder.compare(*chunks).reshape(-1, item.num_negatives)[: item.num_edges]
-        if item.masked is not None and len(item.masked[side]):
-            edge, which = torch.from_numpy(item.masked[side]).unbind(-1)
-            negative = negative.index_put((edge, which), torch.tensor(NOTHING))
+        if masked is not None and len(masked):
+            negative = negative.index_put(masked.unbind(-1), torch.tensor(NOTHING))
         return self._objective.loss(positive, negative, **self._objective.options)
 
     def _penalty(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor | float:
@@ -91,6 +96,14 @@ class LinkModel(nn.Module):
             factor * penalty(sizes, power=power)
             for factor, power in ((objective.n3, 3), (objective.l2, 2)) if factor
         )  # fmt: skip
+
+
+def _of_each(decoder: Any, queries: Tensor, wanted: Tensor, *, products: bool) -> Tensor:
+    """[edges]: the score of each query with its own end."""
+    if products:
+        return (queries * wanted).sum(-1)
+    scores: Tensor = decoder.compare(queries.unsqueeze(-2), wanted.unsqueeze(-2))[:, 0, 0]
+    return scores
 
 
 class NodeModel(nn.Module):
