@@ -135,3 +135,11 @@ def test_neighbours_by_name(place: Path) -> None:
         ask("neighbours", str(place / "run"), name, "--relation", "loves")
     with pytest.raises(ForeseeError, match="--by: found 'colour'"):
         ask("neighbours", str(place / "run"), name, "--by", "colour")
+
+
+def test_the_demo_ends_with_equal_figures(tmp_path: Path) -> None:
+    words = ("--num-nodes", "1000", "--num-edges", "5000", "--epochs", "1")
+    said = ask("demo", "--folder", str(tmp_path / "demo"), *words)
+    assert said.count("  equal") == 2
+    assert "NOT EQUAL" not in said
+    assert "is there already" in ask("demo", "--folder", str(tmp_path / "demo"), *words)

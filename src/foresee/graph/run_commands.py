@@ -222,4 +222,24 @@ def neighbours(
     show(terminal(), table)
 
 
-COMMANDS = (train, plan, verify, evaluate, export, neighbours)
+def demo(
+    folder: Annotated[Path, typer.Option(metavar="FOLDER", help="Where graph, run file and runs go.")] = Path(
+        "demo-graph"
+    ),
+    num_nodes: Annotated[int, typer.Option(min=1000, metavar="NUM", help="Nodes of the graph.")] = 20_000,
+    num_edges: Annotated[int, typer.Option(min=1000, metavar="NUM", help="Edges of the graph.")] = 250_000,
+    epochs: Annotated[int, typer.Option(min=1, metavar="NUM", help="Passes over the edges.")] = 5,
+) -> None:
+    """Watch a knowledge graph learn from disk, then in memory, and end with the same figures.
+
+    Makes a synthetic graph (kept for the next time), writes a run file for you to look at and change, and trains it
+    twice. About two minutes on two cores.
+    """
+    from foresee.graph.demo import demo as run_demo
+
+    folder.mkdir(parents=True, exist_ok=True)
+    outcomes = run_demo(folder, terminal(), num_nodes=num_nodes, num_edges=num_edges, epochs=epochs)
+    raise typer.Exit(max(it.exit_code for it in outcomes))
+
+
+COMMANDS = (train, plan, verify, evaluate, export, neighbours, demo)

@@ -57,11 +57,14 @@ def train_run(
 
 def _readings(config: AnyRun, run: Run, task: Task, sinks: Sequence[Sink], display: Display) -> list[Callback]:
     """Progress on the display and in the record, each since its own last reading."""
-    window, samples_before = MetricsWindow(), run.header.first_step * config.train.batch_size
+    window, samples_before = (
+        MetricsWindow() if task.has_labels else None,
+        run.header.first_step * config.train.batch_size,
+    )
     shown, written = (Meter(run, window, samples_before=samples_before) for _ in range(2))
     every_steps = config.train.log_every_steps
     return [
-        *([FillWindow(window)] if task.has_labels else ()),
+        *([FillWindow(window)] if window is not None else ()),
         ShowProgress(shown, display),
         WriteMetrics(written, run, sinks, every_steps=every_steps),
     ]
