@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-coverage test-rest lint types check chaos newcomer bench-env bench clean
+.PHONY: demo demo-graph test test-coverage test-rest lint types check chaos newcomer bench-env bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -12,6 +12,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: $(VENV)/.installed
 	$(BIN)/foresee demo
+
+demo-graph: $(VENV)/.installed
+	$(BIN)/foresee graph demo
 
 test: $(VENV)/.installed
 	$(BIN)/pytest -n 3
@@ -63,4 +66,4 @@ bench: $(VENV)/.installed bench-env
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean:
-	rm -rf $(VENV) .venv-bench build demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-bench build demo demo-graph .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,6 +17,7 @@ from rich.table import Table
 from foresee.base.terminal import counted, show, terminal
 from foresee.cli.options import REQUIRED, options_of, with_parameters
 from foresee.data.source import terminal_progress
+from foresee.graph import run_commands
 from foresee.graph.folder import GraphFolder
 from foresee.graph.formats import Tables, open_source
 from foresee.graph.options import GraphOptions
@@ -119,3 +120,5 @@ def _synthetic_command() -> Callable[..., None]:
 
 app.command("prepare", help=PREPARE, no_args_is_help=True)(_prepare_command())
 app.command("synthetic", help=SYNTHETIC)(_synthetic_command())
+for _command in run_commands.COMMANDS:
+    app.command()(_command)

@@ -29,7 +29,7 @@ from foresee.plan import is_trainable, trainable
 from foresee.plan.record import Header
 from foresee.run import checkpoint
 from foresee.run.by_name import build, look_in, row_width
-from foresee.run.config import RowOptimizerConfig, RowScheduleConfig, RunConfig
+from foresee.run.config import AnyRun, RowOptimizerConfig, RowScheduleConfig, RunConfig
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import LocalShards, shard_folders
 from foresee.store.contract import Layout, TwoPhaseStore
@@ -169,8 +169,12 @@ def table_layout(config: RunConfig, log: ClickLog) -> Layout:
 
 def open_tables(config: RunConfig, log: ClickLog) -> Tables:
     """The tables of this run at its last complete commit: opened if they are there, else made."""
+    return tables_of(config, table_layout(config, log))
+
+
+def tables_of(config: AnyRun, layout: Layout) -> Tables:
+    """The same, of any kind of run, with rows of this layout."""
     kind, optimizer = store_kind(config.tables.store), row_optimizer(config.tables.optimizer)
-    layout = table_layout(config, log)
     store: TwoPhaseStore
     if kind.in_folder and shard_folders(config.tables_folder):
         store = LocalShards.open(config.tables_folder, layout, kind=kind)

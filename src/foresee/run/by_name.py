@@ -51,8 +51,9 @@ def dense_optimizer(config: DenseOptimizerConfig, model: nn.Module) -> torch.opt
         options["weight_decay"] = config.weight_decay
     elif config.weight_decay:
         raise ConfigError(f"{key}.weight_decay: {name} has none; leave the key out")
+    weights = list(model.parameters()) or [nn.Parameter(torch.empty(0))]  # torch refuses to have none
     made: torch.optim.Optimizer = _made(
-        lambda: kinds[name](model.parameters(), lr=config.lr, **options), name, key
+        lambda: kinds[name](weights, lr=config.lr, **options), name, key
     )  # fmt: skip
     return made
 

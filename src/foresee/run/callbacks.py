@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from foresee.base import failpoints, logs
 from foresee.base.failpoints import failpoint
@@ -25,11 +25,11 @@ from foresee.engine.loop import Run
 from foresee.errors import ConfigError, UsageError
 from foresee.run import checkpoint
 from foresee.run.by_name import Schedule
-from foresee.run.config import RunConfig
+from foresee.run.config import AnyRun, RankingConfig
 from foresee.run.dense_half import BestFolder, DenseHalf
 from foresee.run.evaluation import evaluate
 from foresee.run.group import Group
-from foresee.run.metrics import Metrics, MetricsWindow
+from foresee.run.metrics import Figures, Metrics, MetricsWindow
 from foresee.run.progress import Display, Meter
 from foresee.run.run_folder import RunFolder
 from foresee.store.contract import Store, TwoPhaseStore
@@ -49,7 +49,7 @@ class StepResult:
     num_samples: int
     """Of all workers."""
     logits: Tensor
-    """Of this worker's samples."""
+    """What the model gave for this worker's samples."""
     labels: Tensor
     commit: bool
     """All workers have agreed that it is time, by the clock."""
@@ -123,6 +123,28 @@ class WriteMetrics:
             send({"kind": "train", **asdict(self._meter.read()), **moved}, self._sinks)
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How a run is evaluated."""
+
+    figures: Callable[[int | None], Any]
+    """Of at most so many samples of the valid split, with the rows that the store has; None: of all."""
+    in_words: Callable[[Any], str]
+    """The same on one line."""
+
+
+def clicks(run: Run, model: nn.Module, log: ClickLog, ranking: RankingConfig) -> Evaluation | None:
+    """The evaluation of a click log; None if it has no valid split."""
+
+    def figures(samples_max: int | None) -> Metrics:
+        return evaluate(
+            model, run.tables.store, log, samples_max=samples_max, ranking=ranking, device=run.device,
+            num_threads=run.num_threads,
+        )  # fmt: skip
+
+    return Evaluation(figures, in_words) if "valid" in log.split_sizes else None
+
+
 class EvaluateValid:
     """The valid split, every so many steps and when all are done; keeps the best, and ends a loop that has had it.
 
@@ -130,12 +152,13 @@ class EvaluateValid:
     """
 
     def __init__(
-        self, config: RunConfig, run: Run, half: DenseHalf, group: Group, log: ClickLog, folder: RunFolder,
-        sinks: Sequence[Sink], display: Display,
+        self, config: AnyRun, run: Run, half: DenseHalf, group: Group, evaluation: Evaluation | None,
+        folder: RunFolder, sinks: Sequence[Sink], display: Display,
     ) -> None:  # fmt: skip
-        self._train, self._run, self._half, self._group, self._log = config.train, run, half, group, log
+        self._train, self._run, self._half, self._group, self._evaluation = config.train, run, half, group, evaluation
         self._best, self._sinks, self._display = BestFolder(folder), sinks, display
-        self.result: Metrics | None = None
+        self.result: Any = None
+        """The figures of the last evaluation."""
 
     def after(self, done: StepResult) -> None:
         if not self._due(done):
@@ -151,27 +174,20 @@ class EvaluateValid:
 
     def _due(self, done: StepResult) -> bool:
         every = self._train.evaluate_every_steps
-        return "valid" in self._log.split_sizes and (
-            done.finished or (every is not None and done.steps_done % every == 0)
-        )
+        return self._evaluation is not None and (done.finished or (every is not None and done.steps_done % every == 0))
 
     def _evaluate_for_all(self, done: StepResult) -> None:
         """With the rows that the store has; all samples when the run is finished."""
-        samples_max = self._train.evaluate_samples_max
-        compared = self.result = self._evaluate(None if done.finished else samples_max)
+        assert self._evaluation is not None
+        samples_max, evaluate = self._train.evaluate_samples_max, self._evaluation.figures
+        compared = self.result = evaluate(None if done.finished else samples_max)
         if done.finished and samples_max is not None and self._train.best.metric is not None:
-            compared = self._evaluate(samples_max)  # on the samples that those before it had
+            compared = evaluate(samples_max)  # on the samples that those before it had
         send({"kind": "valid", "step": done.steps_done, **self.result.as_dict()}, self._sinks)
         kept = "  the best so far, kept" if self._keep_if_best(done.steps_done, compared) else ""
-        self._display.say(f"step {done.steps_done:,}  valid  {in_words(self.result)}{kept}")
+        self._display.say(f"step {done.steps_done:,}  valid  {self._evaluation.in_words(self.result)}{kept}")
 
-    def _evaluate(self, samples_max: int | None) -> Metrics:
-        return evaluate(
-            self._half.model, self._run.tables.store, self._log, samples_max=samples_max, ranking=self._train.ranking,
-            device=self._run.device, num_threads=self._run.num_threads,
-        )  # fmt: skip
-
-    def _keep_if_best(self, step: int, metrics: Metrics) -> bool:
+    def _keep_if_best(self, step: int, metrics: Figures) -> bool:
         before = self._half.best.step
         if not self._half.best.look(step, metrics):
             return False
@@ -187,7 +203,7 @@ class SaveCheckpoint:
     """
 
     def __init__(
-        self, config: RunConfig, run: Run, half: DenseHalf, group: Group, folder: RunFolder, sinks: Sequence[Sink],
+        self, config: AnyRun, run: Run, half: DenseHalf, group: Group, folder: RunFolder, sinks: Sequence[Sink],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._every_steps = config.train.commit_every_steps

@@ -7,7 +7,7 @@ opens a log or a table: whether a name or a path exists is found out by who uses
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -253,8 +253,77 @@ class ReportConfig(Section):
     """Points of the curves over the run, such as time by activity and bytes by link; at most. 0: no curves."""
 
 
+class TrainSettings(Protocol):
+    """What the loop and its callbacks ask of the train section of any run file."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def optimizer(self) -> DenseOptimizerConfig: ...
+    @property
+    def schedule(self) -> ScheduleConfig: ...
+    @property
+    def best(self) -> BestConfig: ...
+    @property
+    def evaluate_every_steps(self) -> int | None: ...
+    @property
+    def evaluate_samples_max(self) -> int | None: ...
+    @property
+    def commit_every_steps(self) -> int | None: ...
+    @property
+    def commit_every_seconds(self) -> float | None: ...
+    @property
+    def log_every_steps(self) -> int: ...
+    @property
+    def num_threads(self) -> int | None: ...
+    @property
+    def tensorboard(self) -> bool: ...
+
+
+class AnyRun(Protocol):
+    """What run files, run folders and the loop ask of a run, whatever it trains on."""
+
+    path_keys: ClassVar[tuple[str, ...]]
+    """Keys that are paths."""
+    option_keys: ClassVar[tuple[str, ...]]
+    """Beginnings of keys that belong to something a person chose, and are not known here."""
+    result_keys: ClassVar[tuple[str, ...]]
+    """Keys that change what a run computes."""
+
+    @property
+    def source(self) -> Path: ...
+    @property
+    def run(self) -> Path: ...
+    @property
+    def tables(self) -> TablesConfig: ...
+    @property
+    def train(self) -> TrainSettings: ...
+    @property
+    def report(self) -> ReportConfig: ...
+    @property
+    def tables_folder(self) -> Path: ...
+    @property
+    def num_servers(self) -> int: ...
+    def model_dump(self, *, mode: str = ...) -> dict[str, Any]: ...
+
+
 class RunConfig(Section):
     """Everything a run needs to know."""
+
+    path_keys: ClassVar[tuple[str, ...]] = ("log", "run", "model.folder", "tables.folder", "cache.plan_file")
+    option_keys: ClassVar[tuple[str, ...]] = (
+        "model.options.", "tables.optimizer.", "train.optimizer.options.", "train.schedule.options.",
+    )  # fmt: skip
+    result_keys: ClassVar[tuple[str, ...]] = (
+        "model.name", "model.dim", "model.options", "tables.store", "tables.optimizer", "tables.seed",
+        "tables.init_scale", "train.batch_size", "train.seed", "train.shuffle_samples", "train.optimizer",
+        "train.schedule", "train.num_threads", "train.device", "distributed.placement",
+        "distributed.placement_features",
+    )  # fmt: skip
+    """The others say where things are, how often something is shown or kept, how far to train, or how rows are cached:
+    a run may be resumed with other values of these and ends with the same bytes."""
 
     log: Path = Field(strict=False)
     """Folder of a prepared click log, made by `foresee prepare`."""
@@ -279,6 +348,11 @@ class RunConfig(Section):
         if value in ("", None):
             raise ValueError("give a path")
         return value
+
+    @property
+    def source(self) -> Path:
+        """What is trained on."""
+        return self.log
 
     @property
     def tables_folder(self) -> Path:

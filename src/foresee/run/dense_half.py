@@ -28,8 +28,8 @@ from foresee.engine.tables import ROWS_AT_ONCE
 from foresee.errors import StoreError
 from foresee.run import checkpoint
 from foresee.run.by_name import Schedule, dense_optimizer
-from foresee.run.config import BestConfig, RunConfig
-from foresee.run.metrics import Metrics
+from foresee.run.config import AnyRun, BestConfig
+from foresee.run.metrics import Figures
 from foresee.run.run_folder import RunFolder
 from foresee.run.state_tree import Stateful
 from foresee.store.contract import Layout, Rows, Store
@@ -54,7 +54,7 @@ class Best:
         patience = self._config.patience
         return patience is not None and self.num_since >= patience
 
-    def look(self, step: int, metrics: Metrics) -> bool:
+    def look(self, step: int, metrics: Figures) -> bool:
         """Takes an evaluation in; True if it is the best so far."""
         if self._config.metric is None:
             return False
@@ -105,7 +105,7 @@ class DenseHalf:
     best: Best
 
     @classmethod
-    def of(cls, config: RunConfig, model: nn.Module, num_steps: int) -> DenseHalf:
+    def of(cls, config: AnyRun, model: nn.Module, num_steps: int) -> DenseHalf:
         """As the configuration says, at step 0 of a run of `num_steps` steps."""
         optimizer = dense_optimizer(config.train.optimizer, model)
         schedule = Schedule(config.train.schedule, optimizer, steps_per_epoch=num_steps // config.train.epochs)

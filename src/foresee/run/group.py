@@ -7,6 +7,7 @@ differ here: random numbers of a step, and whether rows are updated beside backw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -59,12 +60,12 @@ class Alone:
 
     rank, num_workers = 0, 1
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, forward: Callable[[nn.Module, Step], Tensor] | None = None) -> None:
+        """`forward` calls the model for a step, where it takes something else than dense features and embeddings."""
+        self.model, self._forward = model, forward or _on_samples
 
     def forward(self, step: Step) -> Tensor:
-        logits: Tensor = self.model(step.dense, step.embeddings)
-        return logits
+        return self._forward(self.model, step)
 
     def agree(self, *, stop: bool, commit: bool, loss: float) -> Agreed:
         return Agreed(stop=stop, commit=commit, loss=loss)
@@ -77,6 +78,11 @@ class Alone:
 
     def close(self) -> None:
         pass
+
+
+def _on_samples(model: nn.Module, step: Step) -> Tensor:
+    logits: Tensor = model(step.dense, step.embeddings)
+    return logits
 
 
 class TorchGroup:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,18 @@ from foresee.run.ranking import Ranking
 NUM_DECILES = 10
 HISTOGRAM_BITS = 20
 CHUNK_SAMPLES = 1 << 20
+
+
+class Figures(Protocol):
+    """What an evaluation gives, of clicks or of anything else."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        ...
+
+    def figure(self, name: str) -> float | None:
+        """One of them, by the name that `as_dict` gives it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

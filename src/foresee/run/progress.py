@@ -52,8 +52,7 @@ class Reading:
     """Share of the time that the loop waited for rows."""
 
     def line(self) -> str:
-        auc = "  -  " if self.auc is None else f"{self.auc:.4f}"
-        known = [f"loss {self.loss:.4f}", f"AUC {auc}"]
+        known = [f"loss {self.loss:.4f}", *self._of_labels()]
         if self.samples_per_second is not None:
             known.append(f"{self.samples_per_second:,.0f} samples/s")
         if self.hit_rate is not None:
@@ -61,6 +60,17 @@ class Reading:
         if self.wait_share is not None:
             known.append(f"waited {self.wait_share:.1%}")
         return "  ".join(known)
+
+    def _of_labels(self) -> list[str]:
+        return [f"AUC {'  -  ' if self.auc is None else f'{self.auc:.4f}'}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingWithoutLabels(Reading):
+    """Of a run whose samples have no labels, such as edges of a graph."""
+
+    def _of_labels(self) -> list[str]:
+        return []
 
 
 class Display(Protocol):
@@ -162,7 +172,12 @@ class Meter:
     """Sums since the last reading."""
 
     def __init__(
-        self, run: Run, window: MetricsWindow, *, samples_before: int, clock: Callable[[], float] = time.perf_counter
+        self,
+        run: Run,
+        window: MetricsWindow | None,
+        *,
+        samples_before: int,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._run, self._window, self._clock = run, window, clock
         self._begun = clock()
@@ -188,13 +203,14 @@ class Meter:
         seconds, timed = max(now - self._last, 1e-9), self._num_samples > 0
         num_unique = counters.num_unique - self._counters.num_unique
         num_fetched = counters.num_fetched - self._counters.num_fetched - (self._run.rows_refilled - self._refilled)
-        reading = Reading(
+        kind = Reading if self._window is not None else ReadingWithoutLabels
+        reading = kind(
             step=self._run.steps_done,
             num_steps=self._run.stream.num_steps,
             samples=self._samples,
             seconds=now - self._begun,
             loss=self._loss / max(1, self._num_steps),
-            auc=self._window.result().auc,
+            auc=self._window.result().auc if self._window is not None else None,
             samples_per_second=self._num_samples / seconds if timed else None,
             hit_rate=1.0 - num_fetched / num_unique if num_unique else None,
             wait_share=min(1.0, (self._run.times.rows_seconds - self._waited) / seconds) if timed else None,

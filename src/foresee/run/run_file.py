@@ -12,37 +12,33 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from foresee.errors import ConfigError
-from foresee.run.config import RunConfig, Section
+from foresee.run.config import AnyRun, RunConfig, Section
 
-PATH_KEYS = ("log", "run", "model.folder", "tables.folder", "cache.plan_file")
-OPTION_KEYS = ("model.options.", "tables.optimizer.", "train.optimizer.options.", "train.schedule.options.")
-RESULT_KEYS = (
-    "model.name", "model.dim", "model.options", "tables.store", "tables.optimizer", "tables.seed", "tables.init_scale",
-    "train.batch_size", "train.seed", "train.shuffle_samples", "train.optimizer", "train.schedule",
-    "train.num_threads", "train.device", "distributed.placement",
-    "distributed.placement_features",
-)  # fmt: skip
-"""Keys that change what a run computes. The others say where things are, how often something is shown or kept, how far
-to train, or how rows are cached: a run may be resumed with other values of these and ends with the same bytes."""
+Config = TypeVar("Config", bound=Section)
 
 
 def load_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The run in a YAML file, with `key=value` overrides such as `train.batch_size=4096` on top."""
-    file = Path(path)
-    content = _read(file)
-    for key in PATH_KEYS:
+    return load(RunConfig, path, overrides)
+
+
+def load(kind: type[Config], path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The same, of any kind of run."""
+    file, keys = Path(path), cast("type[AnyRun]", kind)
+    content = _read(file, kind)
+    for key in keys.path_keys:
         _anchor(content, key.split("."), file.parent)
     for override in overrides:
-        _override(content, override)
+        _override(content, override, kind)
     _look_beside(file, content)
-    return make_run(content, where=f"{file} with --set" if overrides else str(file))
+    return make(kind, content, where=f"{file} with --set" if overrides else str(file))
 
 
 def _look_beside(file: Path, content: dict[str, Any]) -> None:
@@ -54,18 +50,23 @@ def _look_beside(file: Path, content: dict[str, Any]) -> None:
 
 def make_run(content: dict[str, Any], *, where: str) -> RunConfig:
     """The run that nested keys and values describe; `where` stands in front of errors."""
+    return make(RunConfig, content, where=where)
+
+
+def make(kind: type[Config], content: dict[str, Any], *, where: str) -> Config:
+    """The same, of any kind of run."""
     try:
-        return RunConfig.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         # A misspelt key is often missing as well: its name tells more.
         first = min(error.errors(), key=lambda it: it["type"] != "extra_forbidden")
-        raise ConfigError(f"{where}: {_sentence(first)}") from None
+        raise ConfigError(f"{where}: {_sentence(first, kind)}") from None
 
 
-def dump_run(config: RunConfig, folder: Path) -> str:
+def dump_run(config: AnyRun, folder: Path) -> str:
     """The run as YAML for a file in `folder`: every key, paths as seen from there, so that a tree can be moved."""
     content = config.model_dump(mode="json")
-    for key in PATH_KEYS:
+    for key in config.path_keys:
         *parents, last = key.split(".")
         section = content
         for parent in parents:
@@ -75,9 +76,9 @@ def dump_run(config: RunConfig, folder: Path) -> str:
     return yaml.safe_dump(content, sort_keys=False)
 
 
-def changed_result_keys(old: RunConfig, new: RunConfig) -> Iterator[tuple[str, Any, Any]]:
+def changed_result_keys(old: AnyRun, new: AnyRun) -> Iterator[tuple[str, Any, Any]]:
     """(key, old value, new value) wherever two configurations compute different things."""
-    for key in RESULT_KEYS:
+    for key in new.result_keys:
         before, after = _value_of(old, key), _value_of(new, key)
         if isinstance(before, Section):
             values, others = before.model_dump(), after.model_dump()
@@ -112,7 +113,7 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path, kind: type[Section]) -> dict[str, Any]:
     try:
         text = file.read_text("utf-8")
     except FileNotFoundError:
@@ -123,10 +124,14 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: cannot be read ({error}); check that it is a text file you may read") from None
     content = _parse(text, str(file))
     if content is None:
-        raise ConfigError(f"{file}: the file is empty; it needs at least log, run and cache")
+        raise ConfigError(f"{file}: the file is empty; it needs at least {', '.join(_required(kind))}")
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: this is no list of keys; a run file has lines such as `log: data/criteo`")
-    return {key: value for key, value in content.items() if value is not None or key in ("log", "run")}
+    return {key: value for key, value in content.items() if value is not None or key in _required(kind)}
+
+
+def _required(kind: type[Section]) -> list[str]:
+    return [name for name, field in kind.model_fields.items() if field.is_required()]
 
 
 def _parse(text: str, where: str) -> Any:
@@ -149,15 +154,15 @@ def _anchor(content: dict[str, Any], key: list[str], folder: Path) -> None:
         section[key[-1]] = os.path.normpath(folder / section[key[-1]])
 
 
-def _override(content: dict[str, Any], override: str) -> None:
+def _override(content: dict[str, Any], override: str, kind: type[Section]) -> None:
     key, equals, text = override.partition("=")
     where = f"--set {override}"
     if not equals or not key:
         raise ConfigError(f"{where}: expected key=value, such as --set train.batch_size=4096")
     # Options of a model, an optimiser or a schedule are its own; all other keys are ours, and a misspelt one is better
     # refused here by name.
-    if key not in known_keys() and not key.startswith(OPTION_KEYS):
-        raise ConfigError(f"{where}: {_unknown(key)}")
+    if key not in known_keys(kind) and not key.startswith(cast("type[AnyRun]", kind).option_keys):
+        raise ConfigError(f"{where}: {_unknown(key, kind)}")
     section = content
     *parents, last = key.split(".")
     for parent in parents:
@@ -170,27 +175,28 @@ def _override(content: dict[str, Any], override: str) -> None:
         section.pop(other, None)  # the two sizes exclude each other, so the override takes the file's place
 
 
-def _value_of(config: RunConfig, key: str) -> Any:
+def _value_of(config: AnyRun, key: str) -> Any:
     value: Any = config
     for name in key.split("."):
         value = getattr(value, name)
     return value
 
 
-def _unknown(key: str) -> str:
-    close = difflib.get_close_matches(key, list(known_keys()), n=1, cutoff=0.6)
+def _unknown(key: str, kind: type[Section]) -> str:
+    close = difflib.get_close_matches(key, list(known_keys(kind)), n=1, cutoff=0.6)
     if close:
         return f"unknown key; did you mean {close[0]}?"
     section = key.rpartition(".")[0]
-    siblings = [name for name in known_keys() if name.rpartition(".")[0] == section]
-    return f"unknown key; the keys here are {', '.join(siblings or [name for name in known_keys() if '.' not in name])}"
+    keys = list(known_keys(kind))
+    siblings = [name for name in keys if name.rpartition(".")[0] == section]
+    return f"unknown key; the keys here are {', '.join(siblings or [name for name in keys if '.' not in name])}"
 
 
-def _sentence(error: ErrorDetails) -> str:
+def _sentence(error: ErrorDetails, kind_of_run: type[Section]) -> str:
     key = ".".join(str(part) for part in error["loc"])
     kind, found = error["type"], error["input"]
     if kind == "extra_forbidden":
-        return f"{key}: {_unknown(key)}"
+        return f"{key}: {_unknown(key, kind_of_run)}"
     if kind == "missing":
         return f"{key}: this key is missing; add it"
     if kind == "value_error":

@@ -23,15 +23,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from foresee.base import json_fields
 from foresee.base.files import Files, file_sentence
 from foresee.engine.recording.series import TIMELINE_FOLDER
 from foresee.errors import ConfigError, InputError, StoreError
 from foresee.plan.record import Header
-from foresee.run.config import RunConfig
-from foresee.run.run_file import changed_result_keys, dump_run, load_run
+from foresee.run.config import AnyRun, RunConfig, Section
+from foresee.run.run_file import changed_result_keys, dump_run, load, load_run
 from foresee.store.disk.folder import lock_folder
 from foresee.store.registry import store_kind
 
@@ -123,7 +123,7 @@ class RunFolder:
 
 
 @contextmanager
-def begin(config: RunConfig, *, log_digest: str, replace: bool) -> Iterator[RunFolder]:
+def begin(config: AnyRun, *, log_digest: str, replace: bool) -> Iterator[RunFolder]:
     """The folder of a new run. If a person's mistake ends the run before its first commit, nothing of it stays."""
     folder = RunFolder(config.run)
     check_can_begin(config, replace=replace)
@@ -142,9 +142,9 @@ def begin(config: RunConfig, *, log_digest: str, replace: bool) -> Iterator[RunF
 
 
 @contextmanager
-def resume(config: RunConfig, *, log_digest: str) -> Iterator[RunFolder]:
+def resume(config: AnyRun, *, log_digest: str) -> Iterator[RunFolder]:
     """The folder of a run that goes on; refuses a configuration that would end with other bytes."""
-    before, identity = open_run(config.run), _identity(config.run)
+    before, identity = _config_of(config.run, config), _identity(config.run)
     for key, old, new in changed_result_keys(before, config):
         raise ConfigError(
             f"{key} is {new!r}, but the run in {config.run} was started with {old!r}, and the result depends on it; "
@@ -152,8 +152,8 @@ def resume(config: RunConfig, *, log_digest: str) -> Iterator[RunFolder]:
         )
     if identity.get("log_digest") != log_digest:
         raise ConfigError(
-            f"the log {config.log} is not the one that the run in {config.run} was started with; "
-            "give that log, or start anew with --replace or in another folder"
+            f"{config.source} is not the one that the run in {config.run} was started with; "
+            "give that one, or start anew with --replace or in another folder"
         )
     if not store_kind(config.tables.store).durable:
         raise ConfigError(
@@ -178,12 +178,23 @@ def _in_words() -> Iterator[None]:
 
 def open_run(path: Path) -> RunConfig:
     """The configuration that a run folder was started with."""
-    if not (path / CONFIG_FILE).is_file():
-        raise ConfigError(f"{path} holds no run ({CONFIG_FILE} is missing); start one with `foresee train`")
+    _check_run(path)
     return load_run(path / CONFIG_FILE)
 
 
-def check_can_begin(config: RunConfig, *, replace: bool) -> None:
+def _config_of(path: Path, like: AnyRun) -> AnyRun:
+    """The same, of a run of the same kind."""
+    _check_run(path)
+    kind = cast("type[Section]", type(like))
+    return cast("AnyRun", load(kind, path / CONFIG_FILE))
+
+
+def _check_run(path: Path) -> None:
+    if not (path / CONFIG_FILE).is_file():
+        raise ConfigError(f"{path} holds no run ({CONFIG_FILE} is missing); start one with `foresee train`")
+
+
+def check_can_begin(config: AnyRun, *, replace: bool) -> None:
     """Refuses to begin in a folder with another run, or with anything that is no run; deletes nothing."""
     path, tables = config.run, config.tables_folder
     if path.exists() and not path.is_dir():
@@ -204,7 +215,7 @@ def check_can_begin(config: RunConfig, *, replace: bool) -> None:
             os.close(lock_folder(tables))  # somebody may be training them at this moment
 
 
-def _write_down(config: RunConfig, log_digest: str) -> None:
+def _write_down(config: AnyRun, log_digest: str) -> None:
     path, files = config.run, Files()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -215,7 +226,7 @@ def _write_down(config: RunConfig, log_digest: str) -> None:
         raise ConfigError(f"run: {path} cannot be written ({error.strerror}); give another folder") from None
 
 
-def _remove(config: RunConfig) -> None:
+def _remove(config: AnyRun) -> None:
     """Takes away what runs write and nothing else; tables only where they are part of the run."""
     folder = RunFolder(config.run)
     trees = [folder.checkpoints, folder.best, folder.tensorboard, folder.path / TIMELINE_FOLDER]

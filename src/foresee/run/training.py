@@ -8,9 +8,10 @@ its last commit and ends with the same bytes as one that never stopped.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.console import Console
 from foresee.data.click_log import ClickLog
 from foresee.engine.loop import Run
 from foresee.engine.recording.timeline import NOT_RECORDED, Recording, Timeline
+from foresee.engine.tables import Tables
 from foresee.errors import ConfigError
 from foresee.plan.record import Counters
 from foresee.run import checkpoint, run_folder
@@ -32,15 +34,14 @@ from foresee.run.build import (
     table_layout,
     train_stream,
 )
-from foresee.run.callbacks import Callback, EvaluateValid, Sink, TakeTime, tensorboard_sink
-from foresee.run.config import RunConfig
+from foresee.run.callbacks import Callback, EvaluateValid, Evaluation, Sink, TakeTime, clicks, tensorboard_sink
+from foresee.run.config import AnyRun, RunConfig
 from foresee.run.dense_half import Best, DenseHalf
 from foresee.run.ending import StopSignals
 from foresee.run.evaluation import group_position
-from foresee.run.group import Alone
-from foresee.run.loop import train_run
+from foresee.run.group import Alone, Group
+from foresee.run.loop import CLICKS, Task, train_run
 from foresee.run.memory import check_memory, in_words, memory_needed, uses_in_words, window_in_words
-from foresee.run.metrics import Metrics
 from foresee.run.progress import Display, make_display
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import finish_switch
@@ -55,8 +56,8 @@ class Outcome:
 
     steps_done: int
     num_steps: int
-    valid: Metrics | None
-    """The last evaluation of this call, if there was one."""
+    valid: Any
+    """The figures of this call's last evaluation, if there was one; of clicks, `Metrics`."""
     counters: Counters
     """What this call moved."""
     ready_seconds: float
@@ -104,7 +105,6 @@ def train(
     Returns:
         How it ended.
     """
-    console = console or Console()
     log = open_log(config)
     model, stream = build_model(config, log), train_stream(config, log)
     half = DenseHalf.of(config, model, stream.num_steps)
@@ -119,31 +119,69 @@ def train(
     check_memory(memory)
     if resume:
         finish_switch(config.tables_folder)
+    parts = Parts(
+        digest=log.digest, half=half, group=Alone(model), task=CLICKS,
+        open_tables=lambda: open_tables(config, log),
+        make_run=lambda tables, num_threads: make_run(
+            config, log, stream, tables, header, kept, num_threads=num_threads
+        ),
+        evaluation=lambda run: clicks(run, model, log, config.train.ranking),
+        opening=lambda run, first_step: [
+            _opening(config, run, first_step), in_words(memory), window_in_words(header, first_batch),
+            *([uses_in_words(header, first_batch)] if header.options.uses_ahead_steps else []),
+        ],
+    )  # fmt: skip
+    return carry_out(
+        config, parts, resume=resume, replace=replace, stop_after=stop_after, console=console, display=display,
+        callbacks=callbacks,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a run of any kind is made of, checked and not yet begun."""
+
+    digest: str
+    """Of what is trained on."""
+    half: DenseHalf
+    group: Group
+    task: Task
+    open_tables: Callable[[], Tables]
+    make_run: Callable[[Tables, int], Run]
+    """With so many threads, from the tables' last commit on."""
+    evaluation: Callable[[Run], Evaluation | None]
+    opening: Callable[[Run, int], Sequence[str]]
+    """What is said when training begins after so many steps."""
+
+
+def carry_out(
+    config: AnyRun, parts: Parts, *, resume: bool, replace: bool, stop_after: int | None, console: Console | None,
+    display: Display | None, callbacks: Sequence[Callback],
+) -> Outcome:  # fmt: skip
+    """Trains what is ready, in its run folder; see `train`."""
+    console, half = console or Console(), parts.half
     with (
-        _folder(config, log.digest, resume=resume, replace=replace) as folder,
-        _threads(config.train.num_threads) as num_threads,
-        open_tables(config, log) as tables,
+        _folder(config, parts.digest, resume=resume, replace=replace) as folder,
+        torch_threads(config.train.num_threads) as num_threads,
+        parts.open_tables() as tables,
         StopSignals() as stop,
         sinks_of(config, folder) as sinks,
         display or make_display(console) as display,
     ):
         first_step = _restore(folder, tables.store.committed_step, half)
-        run = make_run(config, log, stream, tables, header, kept, num_threads=num_threads)
+        run = parts.make_run(tables, num_threads)
         run.timeline = recording(config)
-        display.say(_opening(config, run, first_step))
-        display.say(in_words(memory))
-        display.say(window_in_words(header, first_batch))
-        if header.options.uses_ahead_steps:
-            display.say(uses_in_words(header, first_batch))
-        group, clock = Alone(model), TakeTime(run)
-        valid = EvaluateValid(config, run, half, group, log, folder, sinks, display)
+        for line in parts.opening(run, first_step):
+            display.say(line)
+        clock = TakeTime(run)
+        valid = EvaluateValid(config, run, half, parts.group, parts.evaluation(run), folder, sinks, display)
         train_run(
-            config, run, half, group, folder, sinks, display, callbacks=[clock, valid, *callbacks],
-            stop_asked=lambda: stop.asked, stop_after=stop_after,
+            config, run, half, parts.group, folder, sinks, display, callbacks=[clock, valid, *callbacks],
+            stop_asked=lambda: stop.asked, stop_after=stop_after, task=parts.task,
         )  # fmt: skip
         outcome = Outcome(
             steps_done=run.steps_done,
-            num_steps=stream.num_steps,
+            num_steps=run.stream.num_steps,
             valid=valid.result,
             counters=run.counters,
             ready_seconds=clock.ready_seconds,
@@ -156,7 +194,7 @@ def train(
     return outcome
 
 
-def _folder(config: RunConfig, log_digest: str, *, resume: bool, replace: bool) -> AbstractContextManager[RunFolder]:
+def _folder(config: AnyRun, log_digest: str, *, resume: bool, replace: bool) -> AbstractContextManager[RunFolder]:
     if resume:
         return run_folder.resume(config, log_digest=log_digest)
     return run_folder.begin(config, log_digest=log_digest, replace=replace)
@@ -182,7 +220,7 @@ def _restore(folder: RunFolder, step: int, half: DenseHalf) -> int:
 
 
 @contextmanager
-def sinks_of(config: RunConfig, folder: RunFolder) -> Iterator[list[Sink]]:
+def sinks_of(config: AnyRun, folder: RunFolder) -> Iterator[list[Sink]]:
     """Where lines of metrics go."""
     with ExitStack() as open_sinks:
         sinks: list[Sink] = [folder.append_metrics]
@@ -191,7 +229,7 @@ def sinks_of(config: RunConfig, folder: RunFolder) -> Iterator[list[Sink]]:
         yield sinks
 
 
-def recording(config: RunConfig) -> Timeline:
+def recording(config: AnyRun) -> Timeline:
     """What is recorded for `foresee report`, if anything."""
     report = config.report
     if not report.timeline_steps and not report.series_points:
@@ -203,7 +241,7 @@ def recording(config: RunConfig) -> Timeline:
 
 
 @contextmanager
-def _threads(num_threads: int | None) -> Iterator[int]:
+def torch_threads(num_threads: int | None) -> Iterator[int]:
     """Torch's threads are a setting of the whole process, so it gets its old number back."""
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads or before)
@@ -226,7 +264,7 @@ def _opening(config: RunConfig, run: Run, first_step: int) -> str:
     )
 
 
-def early_words(config: RunConfig, best: Best, steps_done: int, num_steps: int) -> str:
+def early_words(config: AnyRun, best: Best, steps_done: int, num_steps: int) -> str:
     """The end of a run that has run out of patience."""
     return (
         f"stopped early after {steps_done:,} of {num_steps:,} steps: {best.num_since} evaluations were no better than "
@@ -235,7 +273,7 @@ def early_words(config: RunConfig, best: Best, steps_done: int, num_steps: int) 
     )
 
 
-def _closing(config: RunConfig, outcome: Outcome) -> str:
+def _closing(config: AnyRun, outcome: Outcome) -> str:
     if outcome.best.exhausted and not outcome.finished:
         return early_words(config, outcome.best, outcome.steps_done, outcome.num_steps)
     if outcome.finished and not outcome.counters.num_steps:

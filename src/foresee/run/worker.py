@@ -37,7 +37,7 @@ from foresee.planner_service.client import PlannerClient
 from foresee.rpc.endpoint import Endpoint
 from foresee.run import checkpoint, run_folder
 from foresee.run.build import build_model, open_log, plan_header, row_optimizer, table_layout, train_stream
-from foresee.run.callbacks import EvaluateValid, Sink
+from foresee.run.callbacks import EvaluateValid, Sink, clicks
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import Best, DenseHalf
 from foresee.run.ending import StopSignals
@@ -124,7 +124,9 @@ def run_worker(
         )  # fmt: skip
         display.say(_opening(config, run, place))
         group = TorchGroup(model, dense, seed=config.train.seed)
-        valid = EvaluateValid(config, run, half, group, log, folder, sinks, display)
+        valid = EvaluateValid(
+            config, run, half, group, clicks(run, model, log, config.train.ranking), folder, sinks, display
+        )
         train_run(
             config, run, half, group, folder, sinks, display, callbacks=[valid], stop_asked=lambda: stop.asked,
             stop_after=stop_after,

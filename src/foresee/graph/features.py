@@ -1,0 +1,76 @@
+"""Features of nodes as rows that are only read: the store that a plan fetches them from, straight from the graph.
+
+In: the features of a prepared graph, mapped from the disk, and the step of the run's last checkpoint. Out: a store with
+a state of width 0, which refuses to be written. Rows never change, so every commit has the same ones: this store only
+remembers the step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from foresee.base.arrays import Float32, Int64
+from foresee.engine.optimizers import SGD
+from foresee.errors import UsageError
+from foresee.store.commits import GoBack, Instruction, Part, Promote, Seal
+from foresee.store.contract import Layout, Rows, Table, check_request, open_part, prepare_part, settle_part
+
+NO_OPTIMIZER = SGD(lr=0.0)
+"""Nothing learns."""
+
+
+def feature_layout(features: Float32) -> Layout:
+    """How these rows look."""
+    num_nodes, width = features.shape
+    return Layout(tables=(Table("nodes", num_nodes),), width=width, state_width=0, optimizer=NO_OPTIMIZER.name)
+
+
+class FeatureStore:
+    """Rows of an array on disk."""
+
+    def __init__(self, features: Float32, committed_step: int = 0) -> None:
+        self._features, self.layout = features, feature_layout(features)
+        self._part = Part(committed=committed_step)
+
+    @property
+    def committed_step(self) -> int:
+        return self._part.committed
+
+    @property
+    def parts(self) -> tuple[Part]:
+        return (self._part,)
+
+    def read(self, rows: Int64, out: Rows) -> None:
+        check_request(self.layout, rows, out)
+        np.take(self._features, rows, axis=0, out=out.values)
+        out.versions[:] = 0
+
+    def write(self, rows: Int64, source: Rows) -> None:
+        if len(rows):
+            raise UsageError(f"features of {len(rows)} nodes were to be written; they are only read")
+
+    def commit(self, step: int) -> None:
+        self.prepare(step)
+        self.settle(step)
+
+    def prepare(self, step: int) -> None:
+        prepare_part(self, step)
+
+    def settle(self, step: int) -> None:
+        settle_part(self, step)
+
+    def open_at(self, step: int) -> None:
+        open_part(self, step)
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """Only the step is remembered."""
+        match instruction:
+            case Seal(step):
+                self._part = Part(committed=self._part.committed, prepared=step)
+            case Promote(step) | GoBack(step):
+                self._part = Part(committed=step)
+            case _:
+                self._part = Part(committed=self._part.committed)
+
+    def close(self) -> None:
+        """Nothing is held but the map of the file."""

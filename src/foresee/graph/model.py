@@ -1,0 +1,119 @@
+"""What is trained on batches of edges: an encoder or none, a decoder, a loss, and what large vectors cost.
+
+In: a `LinkItem` and the rows of its batch. Out: the cost of each edge, [edges], both sides together. Chunks are padded
+to equal sizes for one product of matrices, and the padding is cut off again before anything is counted. `NodeModel` is
+the same for nodes: logits [nodes, classes].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, pad
+
+from foresee.graph.decoders import modulus
+from foresee.graph.examples import HEADS, TAILS, LinkItem, NodeItem
+from foresee.graph.fused import SoftmaxOfProducts
+from foresee.graph.losses import NOTHING, Loss, penalty, softmax
+from foresee.graph.negatives import chunk_edges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What an edge costs."""
+
+    loss: Loss
+    options: dict[str, float]
+    both_sides: bool = True
+    """Negatives stand for heads too."""
+    n3: float = 0.0
+    """Of the cube of what vectors have, for each edge."""
+    l2: float = 0.0
+    """Of its square."""
+    complex_parts: bool = False
+    """Vectors are complex numbers."""
+
+
+class LinkModel(nn.Module):
+    """Encoder, decoder and objective.
+
+    Args:
+        decoder: See `Decoder`.
+        objective: What an edge costs.
+        encoder: Turns the rows of a sampled neighbourhood into vectors of its targets: `encoder(sample, rows)`.
+    """
+
+    def __init__(self, decoder: nn.Module, objective: Objective, encoder: nn.Module | None = None) -> None:
+        super().__init__()
+        self.decoder, self.encoder, self._objective = decoder, encoder, objective
+
+    def forward(self, item: LinkItem, rows: Tensor) -> Tensor:
+        """[edges]: what each costs; rows [lookups, 1, width] as the engine gives them."""
+        heads, tails, wrong_tails, wrong_heads = self._ends(item, rows.squeeze(1))
+        relations = torch.from_numpy(item.relations)
+        costs = self._side(item, TAILS, heads, relations, tails, wrong_tails)
+        if self._objective.both_sides:
+            costs = costs + self._side(item, HEADS, tails, relations, heads, wrong_heads)
+        costs = costs + self._penalty(heads, relations, tails)
+        return costs if item.weights is None else costs * torch.from_numpy(item.weights)
+
+    def _ends(self, item: LinkItem, rows: Tensor) -> tuple[Tensor, ...]:
+        nodes = rows
+        if self.encoder is not None and item.positions is not None:
+            nodes = embedding(torch.from_numpy(item.positions), self.encoder(item.sample, rows))
+        wrong = item.num_chunks * item.num_negatives
+        return torch.split(nodes, [item.num_edges, item.num_edges, wrong, wrong])
+
+    def _side(
+        self, item: LinkItem, side: int, known: Tensor, relations: Tensor, wanted: Tensor, wrong: Tensor
+    ) -> Tensor:
+        decoder: Any = self.decoder
+        queries = decoder.query(known, relations, heads=side == HEADS)
+        products = getattr(decoder, "products", False)
+        positive = _of_each(decoder, queries, wanted, products=products)
+        per_chunk = chunk_edges(item.num_edges, item.num_chunks)
+        padded = pad(queries, (0, 0, 0, per_chunk * item.num_chunks - item.num_edges))
+        chunks = padded.view(item.num_chunks, per_chunk, -1), wrong.view(item.num_chunks, item.num_negatives, -1)
+        masked = None if item.masked is None else torch.from_numpy(item.masked[side])
+        if self._objective.loss is softmax and products:
+            costs: Tensor = SoftmaxOfProducts.apply(*chunks, positive, masked)  # type: ignore[no-untyped-call]
+            return costs
+        negative = decoder.compare(*chunks).reshape(-1, item.num_negatives)[: item.num_edges]
+        if masked is not None and len(masked):
+            negative = negative.index_put(masked.unbind(-1), torch.tensor(NOTHING))
+        return self._objective.loss(positive, negative, **self._objective.options)
+
+    def _penalty(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor | float:
+        objective, decoder = self._objective, self.decoder
+        if not objective.n3 and not objective.l2:
+            return 0.0
+        size = modulus if objective.complex_parts else torch.abs
+        sizes = [size(heads), decoder.size(relations), size(tails)]  # type: ignore[operator]
+        return sum(
+            factor * penalty(sizes, power=power)
+            for factor, power in ((objective.n3, 3), (objective.l2, 2)) if factor
+        )  # fmt: skip
+
+
+def _of_each(decoder: Any, queries: Tensor, wanted: Tensor, *, products: bool) -> Tensor:
+    """[edges]: the score of each query with its own end."""
+    if products:
+        return (queries * wanted).sum(-1)
+    scores: Tensor = decoder.compare(queries.unsqueeze(-2), wanted.unsqueeze(-2))[:, 0, 0]
+    return scores
+
+
+class NodeModel(nn.Module):
+    """An encoder whose vectors are logits of classes."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, item: NodeItem, rows: Tensor) -> Tensor:
+        """[nodes, classes]; rows [nodes of the sample, 1, width] as the engine gives them."""
+        logits: Tensor = self.encoder(item.sample, rows.squeeze(1))
+        return logits

@@ -1,0 +1,141 @@
+"""A trained run over a graph, opened for reading: its graph, model, rows, and vectors of any nodes.
+
+In: a run folder. Out: `Trained`, as of the run's last commit or its best evaluation. Nothing of the run is written, and
+it may be training at this moment. With an encoder, vectors of nodes are made once, block by block, when they are first
+asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+
+from foresee.errors import ConfigError, DataError, StoreError
+from foresee.graph import build
+from foresee.graph.config import GraphConfig
+from foresee.graph.evaluation import EncodedVectors, StoredVectors, Vectors
+from foresee.graph.examples import sampler_of
+from foresee.graph.folder import GraphFolder
+from foresee.graph.training import evaluate
+from foresee.run import checkpoint
+from foresee.run.dense_half import open_best
+from foresee.run.evaluation import judging
+from foresee.run.run_file import load
+from foresee.run.run_folder import CONFIG_FILE, RunFolder
+from foresee.store.contract import Store
+from foresee.store.registry import store_kind
+
+
+def run_config(run: Path) -> GraphConfig:
+    """The configuration that a run folder was started with."""
+    if not (run / CONFIG_FILE).is_file():
+        raise ConfigError(f"{run} holds no run ({CONFIG_FILE} is missing); start one with `foresee graph train`")
+    return load(GraphConfig, run / CONFIG_FILE)
+
+
+@dataclass
+class Trained:
+    """What a run has learned."""
+
+    config: GraphConfig
+    graph: GraphFolder
+    model: Any
+    store: Store
+    step: int
+    _names: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        """Of nodes: the rows themselves, or what the encoder makes of them."""
+        rows = StoredVectors(self.store)
+        if self.model.encoder is None:
+            return rows
+        with judging(self.model):
+            sampler = sampler_of(self.graph.neighbours(), build.sampling_of(self.config))
+            return EncodedVectors(self.model.encoder, rows, sampler)
+
+    def evaluate(self, split: str, *, samples_max: int | None = None) -> Any:
+        """The figures of a split."""
+        return evaluate(self.config, self.graph, self.model, self.store, split, samples_max=samples_max)
+
+    def node(self, name: str) -> int:
+        """The number of a node, by its name."""
+        return _position(self.graph.node_names(), name, "node", self.config.graph)
+
+    def relation(self, name: str) -> int:
+        """The number of a relation, by its name."""
+        if not self.graph.num_relations:
+            raise DataError(f"{self.config.graph} has no relations; leave --relation out")
+        return _position(self.graph.relation_names(), name, "relation", self.config.graph)
+
+    def names_of(self, nodes: Any) -> list[str]:
+        """The names of some nodes."""
+        return [str(name) for name in self.graph.node_names().take(nodes).to_pylist()]
+
+
+def _position(names: Any, name: str, what: str, where: Path) -> int:
+    try:
+        wanted = names.type.to_pandas_dtype()(name) if not _is_text(names) else name
+        place = int(pc.index(names, wanted).as_py())
+    except (ValueError, TypeError):
+        place = -1
+    if place < 0:
+        first = ", ".join(str(it) for it in names.slice(0, 3).to_pylist())
+        raise DataError(f"{where} has no {what} {name!r}; its first ones are {first}")
+    return place
+
+
+def _is_text(names: Any) -> bool:
+    return "string" in str(names.type)
+
+
+@contextmanager
+def open_trained(run: Path, *, best: bool = False) -> Iterator[Trained]:
+    """A run that has kept something, as of its last commit or its best evaluation."""
+    config, folder = run_config(run), RunFolder(run)
+    graph = build.open_graph(config)
+    model: torch.nn.Module = build.build_model(config, graph)
+    checkpoints = folder.best_checkpoints if best else folder.checkpoints
+    store = _store(config, graph, folder, best=best)
+    try:
+        if store.committed_step:
+            checkpoint.load_weights(checkpoints, store.committed_step, model)
+        yield Trained(config, graph, model, store, store.committed_step)
+    finally:
+        store.close()
+
+
+def _store(config: GraphConfig, graph: Any, folder: RunFolder, *, best: bool) -> Any:
+    if config.model.inputs == "features":
+        return build.node_tables(config, graph).store
+    layout = build.table_layout(config, graph)
+    if best:
+        return open_best(folder, layout)
+    kind = store_kind(config.tables.store)
+    if not kind.durable:
+        raise StoreError(
+            f"the rows of {config.run} were in memory and ended with their process; train with tables.store: disk"
+        )
+    if not kind.holds(config.tables_folder):
+        raise StoreError(f"{config.tables_folder} holds no tables yet; train first")
+    store = (kind.open_reader or kind.open)(config.tables_folder, layout)
+    try:
+        checkpoint.open_newest(store, folder.checkpoints)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def blocks(num_nodes: int, nodes_at_once: int) -> Iterator[Any]:
+    """All nodes, some at a time."""
+    for begin in range(0, num_nodes, nodes_at_once):
+        yield np.arange(begin, min(begin + nodes_at_once, num_nodes))

@@ -1,0 +1,145 @@
+"""`foresee graph train`, `plan`, `verify`, `evaluate`, `export` and `neighbours`, as a person types them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from graph_runs import content_of, small_graph
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from foresee.errors import ForeseeError
+from foresee.graph.answers import NODES_AT_ONCE, likely_ends, most_similar
+from foresee.graph.commands import app
+from foresee.graph.folder import GraphFolder
+from foresee.graph.trained import open_trained
+
+Ask = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained run with a buffer, its run file beside it."""
+    place = tmp_path_factory.mktemp("commands")
+    small_graph(place / "graph", partitions=8)
+    content = content_of(Path("graph"), Path("run"), order={"buffer": 4})
+    (place / "run.yaml").write_text(yaml.safe_dump(content))
+    ask("train", str(place / "run.yaml"))
+    return place
+
+
+def ask(*words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, list(words))
+    if isinstance(done.exception, ForeseeError):
+        raise done.exception
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.output
+
+
+def test_a_plan_says_what_would_move(place: Path) -> None:
+    found = json.loads(ask("plan", str(place / "run.yaml"), "--json"))
+    rows, partitions = found["units"]
+    assert rows["counters"]["num_fetched"] <= partitions["counters"]["num_fetched"]
+    assert partitions["counters"]["num_fetched"] >= 100
+    assert [rows["chosen"], partitions["chosen"]].count(True) == 1
+    said = ask("plan", str(place / "run.yaml"), "--set", "cache.rows=99", "--set", "cache.unit=rows", "--steps", "5")
+    assert "the cache has 99 of 100 rows" in " ".join(said.split())
+
+
+def test_bytes_are_verified(place: Path) -> None:
+    assert "bytes are equal after 10 steps" in ask("verify", str(place / "run.yaml"), "--steps", "10")
+
+
+def test_figures_of_a_split(place: Path) -> None:
+    found = json.loads(ask("evaluate", str(place / "run"), "--split", "test", "--json"))
+    assert 0 < found["mrr"] <= 1
+    assert found["num_queries"] == 2 * GraphFolder.open(place / "graph").num_edges["test"]
+    assert "MRR" in ask("evaluate", str(place / "run"), "--samples", "3")
+    with pytest.raises(ForeseeError, match="keeps no best"):
+        ask("evaluate", str(place / "run"), "--best")
+    with pytest.raises(ForeseeError, match=r"holds no run .*start one with `foresee graph train`"):
+        ask("evaluate", str(place / "nowhere"))
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npy", "word2vec"])
+def test_vectors_are_exported(place: Path, tmp_path: Path, form: str) -> None:
+    ask("export", str(place / "run"), "--out", str(tmp_path / "out"), "--format", form)
+    with open_trained(place / "run") as run:
+        wanted = run.vectors.of(np.arange(100)).numpy()
+        names = run.names_of(np.arange(100))
+        weights = run.model.state_dict()
+    found: Any
+    if form == "safetensors":
+        found = load_file(tmp_path / "out" / "nodes.safetensors")["nodes"].numpy()
+    elif form == "npy":
+        found = np.load(tmp_path / "out" / "nodes.npy")
+    else:
+        first, *lines = (tmp_path / "out" / "nodes.txt").read_text().splitlines()
+        assert first == "100 8"
+        assert [line.split()[0] for line in lines] == names
+        found = np.array([[float(it) for it in line.split()[1:]] for line in lines], np.float32)
+    np.testing.assert_array_equal(found, wanted)
+    assert [str(it) for it in pq.read_table(tmp_path / "out" / "nodes.parquet")["name"].to_pylist()] == names
+    kept = load_file(tmp_path / "out" / "model.safetensors")
+    assert all(torch.equal(kept[name], weights[name]) for name in weights)
+    with pytest.raises(ForeseeError):
+        ask("export", str(place / "run"), "--out", str(tmp_path / "out"), "--format", form)
+
+
+def test_an_unknown_format_leaves_nothing(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(ForeseeError, match="--format: there is no 'csv'; choose one of safetensors, npy, word2vec"):
+        ask("export", str(place / "run"), "--out", str(tmp_path / "out"), "--format", "csv")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("at_once", [7, NODES_AT_ONCE])
+def test_answers_are_exact_whatever_the_block(place: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr("foresee.graph.answers.NODES_AT_ONCE", at_once)
+    with open_trained(place / "run") as run:
+        vectors = run.vectors.of(np.arange(100))
+        near = most_similar(run, 5, top=4)
+        cosine = torch.nn.functional.cosine_similarity(vectors, vectors[5:6])
+        cosine[5] = -2
+        assert near.nodes.tolist() == cosine.argsort(descending=True)[:4].tolist()
+        decoder: Any = run.model.decoder
+        for heads in (False, True):
+            scores = decoder.compare(decoder.query(vectors[5:6], torch.tensor([1]), heads=heads), vectors)[0]
+            every = likely_ends(run, 5, 1, top=100, heads=heads, known=True)
+            assert every.nodes.tolist() == scores.argsort(descending=True, stable=True).tolist()
+            edges = np.concatenate([np.asarray(run.graph.edges(it)) for it in ("train", "valid", "test")])
+            known, other = (2, 0) if heads else (0, 2)
+            there = set(edges[(edges[:, known] == 5) & (edges[:, 1] == 1), other].tolist())
+            new = likely_ends(run, 5, 1, top=100, heads=heads)
+            assert set(new.nodes.tolist()) == set(range(100)) - there
+
+
+def test_neighbours_by_name(place: Path) -> None:
+    with open_trained(place / "run") as run:
+        name, relation = run.names_of([3])[0], str(run.graph.relation_names()[0])
+    similar = json.loads(ask("neighbours", str(place / "run"), name, "--top", "3", "--json"))
+    assert len(similar) == 3
+    assert name not in [it["node"] for it in similar]
+    likely = json.loads(ask("neighbours", str(place / "run"), name, "--relation", relation, "--json"))
+    assert [it["score"] for it in likely] == sorted((it["score"] for it in likely), reverse=True)
+    with pytest.raises(ForeseeError, match="has no node 'nobody'; its first ones are"):
+        ask("neighbours", str(place / "run"), "nobody")
+    with pytest.raises(ForeseeError, match="has no relation 'loves'"):
+        ask("neighbours", str(place / "run"), name, "--relation", "loves")
+    with pytest.raises(ForeseeError, match="--by: found 'colour'"):
+        ask("neighbours", str(place / "run"), name, "--by", "colour")
+
+
+def test_the_demo_ends_with_equal_figures(tmp_path: Path) -> None:
+    words = ("--num-nodes", "1000", "--num-edges", "5000", "--epochs", "1")
+    said = ask("demo", "--folder", str(tmp_path / "demo"), *words)
+    assert said.count("  equal") == 2
+    assert "NOT EQUAL" not in said
+    assert "is there already" in ask("demo", "--folder", str(tmp_path / "demo"), *words)
