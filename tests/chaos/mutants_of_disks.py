@@ -16,7 +16,6 @@ from foresee.run import checkpoint
 from foresee.store.disk.base import Base
 from foresee.store.disk.journal import CommitJournal
 from foresee.store.disk.manifest import Undo
-from foresee.store.disk.overlay import Overlay
 from foresee.testing.fake_disk import CrashDisk
 
 _sync, _recover, _fold = CrashDisk.sync, CommitJournal.recover, CommitJournal._fold
