@@ -123,7 +123,7 @@ def _fill_block(begin: int, width: int, base: Float32, written: Bits, key: np.ui
 
 
 @numba.njit(nogil=True, cache=True)
-def _checksums(rows: Int64, words: Float32, out: Float32) -> None:
+def row_checksums(rows: Int64, words: Float32, out: Float32) -> None:
     ints, crcs = words.view(np.int32).ravel(), out.view(np.uint32)
     row_words = words.shape[1]
     for k in range(len(rows)):
@@ -233,7 +233,7 @@ class Base:
         """Writes rows (ascending) and their checksums; they count once `mark_written` has been called."""
         self._files.write_rows(self._rows_descriptor, self._rows_offset, rows, words)
         crcs = np.empty((len(rows), 1), np.float32)
-        _checksums(rows, words, crcs)
+        row_checksums(rows, words, crcs)
         self._files.write_rows(self._crc_descriptor, self._crc_offset, rows, crcs)
 
     def mark_written(self, rows: Int64) -> None:

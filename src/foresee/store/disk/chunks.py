@@ -252,6 +252,23 @@ class ChunkFile:
         return words
 
 
+def check_chunks(folder: Path, layout: Layout, chunk_bytes: int, chunks: Chunks) -> str:
+    """Looks at every row of the chunks that a commit lists; raises StoreError for the first that is damaged."""
+    entries, way = read_directory(folder, chunks), Way("mapped")
+    file, reads, num_rows = None, Transfers(way, 0), 0
+    try:
+        file = ChunkFile(folder, layout, Shape.of(layout, chunk_bytes), way, Files(), writable=False)
+        for chunk, ids, _ in file.headers(entries):
+            positions = chunk * file.shape.chunk_rows + np.arange(len(ids))
+            file.read(positions, np.arange(len(ids)), ids, Rows.empty(len(ids), layout), reads)
+            num_rows += len(ids)
+    finally:
+        reads.close()
+        if file is not None:
+            file.close()
+    return f"{num_rows:,} rows in {len(entries):,} chunks, every checksum right"
+
+
 def damaged_row(layout: Layout, row: int, path: Path) -> StoreError:
     """The sentence for a row whose checksum is another."""
     return StoreError(
