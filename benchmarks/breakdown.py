@@ -142,7 +142,7 @@ def ideal_parts(ideal: Ideal) -> Parts:
             if number == bench.warmup_steps:
                 laps.forget()
             laps.begin()
-            pool(ideal.rows.values, unique, inverse, batch, bench.pooling, out.numpy(), threads)
+            pool(ideal.rows.values, unique, inverse, bench.pooling.vectors(batch), out.numpy(), threads)
             embeddings = out.view(BATCH_SIZE, -1, DIM).detach().requires_grad_()
             laps.span("rows")
             learn(trainee, laps, torch.from_numpy(batch.dense), embeddings, torch.from_numpy(batch.labels))

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from foresee.engine.kernels import gather, order_lookups, update_rows, zeroed_rows
 from foresee.engine.optimizers import RowwiseAdagrad
+from foresee.engine.optimizers.contract import number_of
 from foresee.store.contract import Rows
 
 NUM_TABLES, TABLE_ROWS, WIDTH = 26, 200_000, 64
@@ -204,7 +205,7 @@ class EmbeddingBags:
     def __init__(self, ids: Ids, gradient: torch.Tensor) -> None:
         self.tables = [torch.nn.EmbeddingBag(TABLE_ROWS, WIDTH, mode="sum", sparse=True) for _ in range(NUM_TABLES)]
         parameters = [table.weight for table in self.tables]
-        self.optimizer = torch.optim.Adagrad(parameters, lr=OPTIMIZER.lr, eps=OPTIMIZER.eps)
+        self.optimizer = torch.optim.Adagrad(parameters, lr=number_of(OPTIMIZER.lr), eps=OPTIMIZER.eps)
         by_table = np.ascontiguousarray(ids.transpose(0, 2, 1))
         self.indices = [[torch.from_numpy(column) for column in batch] for batch in by_table]
         self.offsets = torch.arange(NUM_SAMPLES)

@@ -161,7 +161,7 @@ class Ideal:
 
             def steps() -> Iterator[float]:
                 for batch, unique, inverse, order in self.known[self.next_step :]:
-                    pool(self.rows.values, unique, inverse, batch, self.bench.pooling, out.numpy(), threads)
+                    pool(self.rows.values, unique, inverse, self.bench.pooling.vectors(batch), out.numpy(), threads)
                     embeddings = out.view(BATCH_SIZE, -1, DIM).detach().requires_grad_()
                     trainee.step(torch.from_numpy(batch.dense), embeddings, torch.from_numpy(batch.labels))
                     assert embeddings.grad is not None

@@ -77,7 +77,7 @@ def ideal_side(log: Log, trainee: Trainee, rank: int, num_steps: int) -> Callabl
         with Threads(1) as threads:
             for own, unique, inverse, order in known:
                 out = torch.empty(own.num_samples * len(log.table_sizes), DIM)
-                pool(rows.values, unique, inverse, own, pooling, out.numpy(), threads)
+                pool(rows.values, unique, inverse, pooling.vectors(own), out.numpy(), threads)
                 embeddings = out.view(own.num_samples, -1, DIM).requires_grad_()
                 trainee.step(torch.from_numpy(own.dense), embeddings, torch.from_numpy(own.labels))
                 assert embeddings.grad is not None

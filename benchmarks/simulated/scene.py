@@ -215,7 +215,7 @@ def cache_row_seconds(scene: Scene) -> float:
     """A row into a slot, or out of one: the mean of both."""
     layout, capacity = scene.layout, 4 * PROBED_ROWS[-1]
     with Threads(1) as threads:
-        cache = SlotCache(layout, OPTIMIZER, scene.pooling, capacity_rows=capacity, threads=threads)
+        cache = SlotCache(layout, OPTIMIZER, capacity_rows=capacity, threads=threads)
         slots = np.random.default_rng(2).permutation(capacity).astype(np.int32)
         kept = deque[Rows](maxlen=2 * KEPT)
 

@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from foresee.data import ClickLog
     from foresee.data.source import Source
     from foresee.engine.loop import Run
-    from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad, register_optimizer
+    from foresee.engine.optimizers import (
+        SGD,
+        Adagrad,
+        LazyAdam,
+        Optimizer,
+        RowwiseAdagrad,
+        Schedule,
+        register_optimizer,
+    )
     from foresee.engine.step import Step
     from foresee.engine.tables import Tables
     from foresee.plan.record import Planner
@@ -54,6 +62,7 @@ __all__ = [
     "Planner",
     "RowwiseAdagrad",
     "Run",
+    "Schedule",
     "Source",
     "Step",
     "Store",
@@ -80,6 +89,7 @@ _HOMES = {
     "Optimizer": "foresee.engine.optimizers",
     "Planner": "foresee.plan.record",
     "RowwiseAdagrad": "foresee.engine.optimizers",
+    "Schedule": "foresee.engine.optimizers",
     "Run": "foresee.engine.loop",
     "Source": "foresee.data.source",
     "Step": "foresee.engine.step",

@@ -88,7 +88,7 @@ class Server:
         good = protocol.write_batch(protocol.request_schema(protocol.WRITE, layout), ids, source)
         batch = _over_the_wire(rng, good)
         last, step = requests.parse_write_header(requests.parse_content(mutate_json(rng, b'{"last": true, "step": 4}')))
-        rows, own = requests.rows_of(batch, LAYOUT)
+        rows, own, _ = requests.rows_of(batch, LAYOUT)
         self.rows.write(rows, own)
         if last and step is not None:
             Applied(0).raise_to("other", 0, step)

@@ -35,9 +35,9 @@ def _depart_early(
     sent[:] = step - 2
 
 
-def _evict_unfinished(self: Ownership, after: Any, worker: int, victims: Any) -> None:
+def _evict_unfinished(self: Ownership, after: Any, worker: int, victims: Any, next_use: Any) -> None:
     """A row is written back although its gradients are still on their way."""
-    _evict(self, after, worker, victims)
+    _evict(self, after, worker, victims, next_use)
     after.promoted.pop()
 
 

@@ -11,9 +11,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Float64, Int64
+from foresee.base.mixing import combine, uniform
 from foresee.data import ClickLog, criteo_table_sizes, synthetic, synthetic_rows
 from foresee.data.synthetic.planted import ScoreHistogram
-from foresee.data.synthetic.population import combine, uniform, zipf_id, zipf_weights
+from foresee.data.synthetic.population import zipf_id, zipf_weights
 from foresee.errors import DataError
 
 SIZES = (50, 400, 7, 3000, 90)

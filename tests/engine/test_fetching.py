@@ -55,7 +55,7 @@ def test_with_steps_in_hand_the_reader_asks_for_one_else_for_several_at_once(slo
             self.read(rows, out)
             reads.append(rows.tolist())
 
-        def write_step(self, step: int, rows: Int64, source: Rows) -> None:
+        def write_step(self, step: int, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
             self.write(rows, source)
 
     stream = TraceStream([[[step]] for step in range(num_steps)], num_rows=num_steps)

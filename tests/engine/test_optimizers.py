@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from foresee.engine.kernels import apply_rows
 from foresee.engine.optimizers import OPTIMIZERS, SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
+from foresee.engine.optimizers.contract import number_of
 from foresee.errors import ConfigError
 from foresee.store.contract import Rows
 
@@ -33,21 +34,21 @@ def fresh_rows(optimizer: Optimizer, num_rows: int, width: int, rng: np.random.G
 
 def reference_step(optimizer: Optimizer, value: Float64, state: Float64, gradient: Float64) -> tuple[Float64, Float64]:
     """The documented formulas, on one row, in float64."""
-    width = len(value)
+    width, lr = len(value), number_of(optimizer.lr)
     match optimizer:
         case SGD():
-            return value - optimizer.lr * gradient, state
+            return value - lr * gradient, state
         case Adagrad():
             state = state + gradient**2
-            return value - optimizer.lr * gradient / (np.sqrt(state) + optimizer.eps), state
+            return value - lr * gradient / (np.sqrt(state) + optimizer.eps), state
         case RowwiseAdagrad():
             state = state + np.mean(gradient**2)
-            return value - optimizer.lr / (np.sqrt(state) + optimizer.eps) * gradient, state
+            return value - lr / (np.sqrt(state) + optimizer.eps) * gradient, state
         case LazyAdam():
             count = state[-1] + 1
             first = optimizer.beta1 * state[:width] + (1 - optimizer.beta1) * gradient
             second = optimizer.beta2 * state[width:-1] + (1 - optimizer.beta2) * gradient**2
-            rate = optimizer.lr / (1 - optimizer.beta1**count)
+            rate = lr / (1 - optimizer.beta1**count)
             root = math.sqrt(1 - optimizer.beta2**count)
             value = value - rate * first / (np.sqrt(second) / root + optimizer.eps)
             return value, np.concatenate([first, second, [count]])

@@ -31,6 +31,12 @@ NOTHING_MOVED = (Rows.empty(0, LAYOUT), np.empty(0, np.int64))
 EPOCHS = 2
 
 
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that update beside backward and workers that do not wait for each other's links: here both are mixed."""
+    monkeypatch.setattr("foresee.engine.exchange.mesh.PATIENCE_SECONDS", 0.01)
+
+
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> ClickLog:
     path: Path = tmp_path_factory.mktemp("peers")
@@ -162,7 +168,7 @@ def test_plain_torch_operations_exchange_the_same_bytes(
 
     def torch_cache(run: Run, threads: object) -> TorchCache:
         cache = TorchCache(
-            run.tables.layout, run.tables.optimizer, run.pooling, capacity_rows=run.header.capacity_rows,
+            run.tables.layout, run.tables.optimizer, capacity_rows=run.header.capacity_rows,
             device=torch.device("cpu"),
         )  # fmt: skip
         made.append(cache)

@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foresee.data import ClickLog, tiny
+from foresee.engine import plan_columns, plan_file
 from foresee.engine.header import make_header
 from foresee.engine.loop import Run
 from foresee.engine.optimizers import RowwiseAdagrad
-from foresee.engine.plan_columns import SCHEMA, batch_of
+from foresee.engine.plan_columns import CHECKSUM, FIRST_SCHEMA, NEXT_USE, SCHEMA, batch_of, checksum
 from foresee.engine.plan_file import PlanFile, write_plan
 from foresee.engine.planned_step import Pooling, accesses_of
 from foresee.engine.tables import Tables
@@ -158,8 +159,32 @@ def test_no_file_a_folder_and_another_arrow_file(tmp_path: Path) -> None:
 def test_another_version_is_named(kept: tuple[Path, list[Record]], tmp_path: Path) -> None:
     header = replace(PlanFile.open(kept[0]).header, format_version=7)
     write_plan(tmp_path / "later.arrow", header, kept[1])
-    with pytest.raises(PlanError, match=r"format version 7, this program reads version 1; plan again, or use"):
+    with pytest.raises(PlanError, match=r"format version 7, this program reads 1 and 2; plan again, or use"):
         PlanFile.open(tmp_path / "later.arrow")
+
+
+def test_a_plan_of_the_first_version_is_read_without_next_uses(
+    kept: tuple[Path, list[Record]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written as the releases before wrote it: without the column, and with a checksum that knows nothing of it."""
+
+    def first_version(record: Record) -> pa.RecordBatch:
+        batch = batch_of(record)
+        scalars = {name: batch.column(name)[0].as_py() for name in plan_columns.SCALARS}
+        names = [name for name in plan_columns.ARRAYS if name != NEXT_USE]
+        arrays = {name: batch.column(name).flatten().to_numpy() for name in names}
+        columns = [batch.column(field.name) for field in FIRST_SCHEMA if field.name != CHECKSUM]
+        return pa.record_batch([*columns, pa.array([checksum(scalars, arrays)], pa.uint32())], schema=FIRST_SCHEMA)
+
+    monkeypatch.setattr(plan_file, "SCHEMA", FIRST_SCHEMA)
+    monkeypatch.setattr(plan_file, "batch_of", first_version)
+    empty = [pa.array([], field.type) for field in FIRST_SCHEMA]
+    monkeypatch.setattr(plan_file, "empty_batch", lambda: pa.record_batch(empty, schema=FIRST_SCHEMA))
+    header = replace(PlanFile.open(kept[0]).header, format_version=1)
+    write_plan(tmp_path / "first.arrow", header, kept[1])
+    monkeypatch.undo()
+    for left, right in zip(read_all(tmp_path / "first.arrow"), kept[1], strict=True):
+        assert_equal(left, replace(right, evict=replace(right.evict, next_use=np.empty(0, np.int32))))
 
 
 def test_a_plan_that_would_reach_beyond_the_cache_is_refused(kept: tuple[Path, list[Record]], tmp_path: Path) -> None:
@@ -171,6 +196,7 @@ def test_a_plan_that_would_reach_beyond_the_cache_is_refused(kept: tuple[Path, l
         "unique": replace(last, unique=far),
         "inverse": replace(last, inverse=far),
         "samples": replace(last, samples=-far),
+        "evict.next_use": replace(last, evict=replace(last.evict, next_use=last.evict.next_use - 1)),
         "fetch.row": replace(last, fetch=replace(last.fetch, row=last.fetch.row + header.num_rows)),
         "fetch.version": replace(last, fetch=replace(last.fetch, version=far.repeat(99))),
         "evict.slot": replace(last, evict=replace(last.evict, slot=last.evict.slot - 99)),

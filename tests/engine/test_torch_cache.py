@@ -34,8 +34,8 @@ def test_both_caches_give_the_same_bytes(log: ClickLog, optimizer: Optimizer) ->
     header = make_header(stream, planner="lookahead", cache_rows=120)
     layout = layout_for(log, 6, optimizer, 0, 0.1)
     store = MemoryStore(layout)
-    fused = SlotCache(layout, optimizer, pooling, capacity_rows=120, threads=ONE_THREAD)
-    plain = TorchCache(layout, optimizer, pooling, capacity_rows=120, device=torch.device("cpu"))
+    fused = SlotCache(layout, optimizer, capacity_rows=120, threads=ONE_THREAD)
+    plain = TorchCache(layout, optimizer, capacity_rows=120, device=torch.device("cpu"))
     weights = torch.randn(log.num_features, 6, generator=torch.Generator().manual_seed(0))
     for work in planned(stream, header, pooling):
         staging = Rows.empty(len(work.record.fetch), layout)

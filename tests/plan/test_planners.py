@@ -15,7 +15,7 @@ from foresee.errors import PlanError
 from foresee.plan import Lookahead, make_planner, plan, trainable
 from foresee.plan.check import check
 from foresee.plan.count import count
-from foresee.plan.record import UNKNOWN_VERSION, Accesses, Planner, Record
+from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Planner, Record
 from foresee.plan.upcoming import bytes_in_window
 from foresee.plan.workers.ownership import Ownership
 from foresee.plan.workers.placement import PLACEMENTS
@@ -69,6 +69,25 @@ def test_a_short_window_with_any_capacity_is_proved_right(
         records = list(plan(planner, trace))
         verdict = check(header, trace, records, count(records))
         assert verdict.right, verdict.violations
+
+
+@given(case=traces(num_rows_max=40, samples_max=6), slack=st.integers(0, 8), num_workers=st.integers(1, 3))
+def test_a_row_leaves_with_its_next_use(case: tuple[int, list[Accesses]], slack: int, num_workers: int) -> None:
+    """The window holds the whole trace, so every row that comes back said when; that no other did, `check` proves."""
+    num_rows, trace = case
+    trace = [accesses for accesses in trace if accesses.num_samples >= num_workers]
+    if not trace:
+        return
+    capacity = max(1, largest_batch(trace)) + slack
+    header = header_for("lookahead", trace, capacity_rows=capacity, num_rows=num_rows)
+    header = replace(header, num_workers=num_workers)
+    records = list(plan(make_planner(header, lambda steps: trace[:steps]), trace))
+    check(header, trace, records, count(records)).require()
+    for record in records:
+        assert len(record.evict.next_use) == len(record.evict)
+        for row, use in zip(record.evict.row.tolist(), record.evict.next_use.tolist(), strict=True):
+            later = [step for step in range(record.step + 1, len(trace)) if row in trace[step].rows]
+            assert use == (later[0] if later else NOT_KNOWN)
 
 
 @given(case=traces(num_rows_max=40, samples_max=6), slack=st.integers(0, 20))

@@ -18,6 +18,7 @@ from torch import nn
 
 from foresee.data import Avazu, ClickLog, Libfm, MovieLens, PrepareOptions, Source, prepare
 from foresee.engine.optimizers import SGD, Adagrad, Optimizer, RowwiseAdagrad
+from foresee.engine.optimizers.contract import number_of
 from foresee.engine.tables import Tables
 from foresee.run.by_name import build, row_width
 from foresee.run.evaluation import evaluate
@@ -101,7 +102,7 @@ def test_auc_equals_that_of_a_plain_loop(case: Case, tmp_path: Path) -> None:
         model_of(case, log),
         log.batches(batch_size=case.batch_size, seed=2, epochs=case.epochs).batches(),
         first_values,
-        row_optimizer=RowOptimizer(case.optimizer.name, case.optimizer.lr),
+        row_optimizer=RowOptimizer(case.optimizer.name, number_of(case.optimizer.lr)),
         dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.003),
         pooling=["mean" if mean else "sum" for mean in log.mean_features],
         validation=log.batches(batch_size=512, split=case.held_out, shuffle=False, drop_last=False).batches(),

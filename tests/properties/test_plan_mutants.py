@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from foresee.base.arrays import Int32
 from foresee.errors import PlanViolation
 from foresee.plan import Lookahead, make_planner, plan
 from foresee.plan.check import check
 from foresee.plan.count import count
 from foresee.plan.policies.belady import Belady
-from foresee.plan.record import Accesses, Counters, Evict, Fetch, Header, Record
+from foresee.plan.record import NOT_KNOWN, Accesses, Counters, Evict, Fetch, Header, Record
 from foresee.testing.traces import header_for, largest_batch, skewed_trace
 
 Records = list[Record]
@@ -65,7 +66,7 @@ def joined(part: Evict, position: int, other: Evict) -> Evict:
     line = slice(position, position + 1)
     return Evict(
         np.append(part.slot, other.slot[line]), np.append(part.row, other.row[line]),
-        np.append(part.version, other.version[line]),
+        np.append(part.version, other.version[line]), np.append(part.next_use, other.next_use[line]),
     )  # fmt: skip
 
 
@@ -260,6 +261,27 @@ def eviction_too_early(records: Records) -> Records:
     raise AssertionError("this plan has no place for the mutation: choose another trace")
 
 
+def with_known_use(records: Records) -> Record:
+    """A record whose first evicted row comes back, and says when."""
+    return first(records, lambda record: len(record.evict) > 0 and record.evict.next_use[0] != NOT_KNOWN)
+
+
+def next_use_too_late(records: Records) -> Records:
+    record = with_known_use(records)
+    return changed(records, record.step, evict=edited(record.evict, "next_use", 0, int(record.evict.next_use[0]) + 1))
+
+
+def next_use_of_a_row_that_never_comes_back(records: Records) -> Records:
+    record = records[-2]
+    return changed(records, 22, evict=edited(record.evict, "next_use", 0, 23))
+
+
+def next_use_left_out(records: Records) -> Records:
+    record = with_known_use(records)
+    assert len(record.evict) > 1
+    return changed(records, record.step, evict=replace(record.evict, next_use=record.evict.next_use[:-1]))
+
+
 def out_of_order(records: Records) -> Records:
     return [*records[:3], records[4], records[3], *records[5:]]
 
@@ -300,6 +322,9 @@ MUTANTS: list[tuple[Mutation, str]] = [
     (eviction_twice, "evicted, but the slot holds None"),
     (eviction_in_an_old_version, r"evicted as version \d+, the slot has \d+"),
     (eviction_too_early, "is read but holds nothing"),
+    (next_use_too_late, r"evicted as used next in step \d+, but step \d+ uses it"),
+    (next_use_of_a_row_that_never_comes_back, r"step 22, row \d+: evicted as used next in step 23, which does not"),
+    (next_use_left_out, r"\d+ rows are evicted with \d+ next uses"),
     (out_of_order, "record of step 4.* stands where step 3 is due"),
     (record_missing, "step 23 has no record"),
     (record_too_many, "the plan has more records than the 24 steps of the trace"),
@@ -354,20 +379,23 @@ def test_wrong_counters_are_caught(field: str, header: Header, trace: list[Acces
 class NearestFirst(Lookahead):
     """Evicts the row that is needed soonest: right, and as wasteful as can be."""
 
-    def _victims(self, step: int, num_needed: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    def _victims(self, step: int, num_needed: int) -> tuple[Int32, Int32]:
         chosen: list[int] = []
+        uses: list[int] = []
         nowhere = len(self._lists) - 1
         for bucket in range(step + 1, self._read):
             place = bucket % len(self._heads)
             while len(chosen) < num_needed and self._heads[place] != -1:
                 chosen.append(int(self._heads[place]))
+                uses.append(bucket)
                 self._heads[place] = self._lists[chosen[-1], 0]
         while len(chosen) < num_needed and self._lists[nowhere, 0] != nowhere:
             slot = int(self._lists[nowhere, 0])
             self._lists[nowhere, 0] = self._lists[slot, 0]
             self._lists[self._lists[slot, 0], 1] = nowhere
             chosen.append(slot)
-        return np.array(chosen, np.int32)
+        uses += [NOT_KNOWN] * (len(chosen) - len(uses))
+        return np.array(chosen, np.int32), np.array(uses, np.int32)
 
 
 def test_evicting_the_nearest_is_right_and_seen_by_the_counts_alone() -> None:

@@ -37,11 +37,11 @@ def _plain(groups: list[int], logits: list[float], labels: list[int], k: int) ->
 @pytest.mark.parametrize("seed", range(4))
 def test_the_figures_are_those_of_their_definitions(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    groups = rng.integers(-3, 9, 50)
-    logits = rng.integers(0, 4, 50).astype(np.float32)  # many ties
-    labels = (rng.random(50) < 0.4).astype(np.float32)
+    groups = rng.integers(-3, 9, 32)
+    logits = rng.integers(0, 4, 32).astype(np.float32)  # many ties
+    labels = (rng.random(32) < 0.4).astype(np.float32)
     accumulator = RankingAccumulator("user", [1, 3, 100])
-    for begin in range(0, 50, 7):
+    for begin in range(0, 32, 7):
         some = slice(begin, begin + 7)
         accumulator.add(groups[some], logits[some], labels[some])
     found = accumulator.result()

@@ -25,7 +25,6 @@ from foresee.engine.header import FETCH_AHEAD_STEPS
 from foresee.engine.kernels import Threads
 from foresee.engine.optimizers import OPTIMIZERS
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
-from foresee.engine.planned_step import Pooling
 from foresee.errors import DataError
 from foresee.plan.cost import Prediction, RowBytes, Speeds, predict, transfer_bytes
 from foresee.plan.count import CRITICAL, RECEIVED, Measuring, Volumes
@@ -65,7 +64,7 @@ def time_rows(layout: Layout) -> RowTimes:
     write = _median(lambda chosen: store.write(chosen, rows), some)
     optimizer = OPTIMIZERS[layout.optimizer](lr=0.01)
     with Threads(1) as threads:
-        cache = SlotCache(small, optimizer, Pooling.of([False]), capacity_rows=NUM_ROWS, threads=threads)
+        cache = SlotCache(small, optimizer, capacity_rows=NUM_ROWS, threads=threads)
         copied = _median(lambda chosen: _in_and_out(cache, chosen, rows), some)
     return RowTimes(read=read, write=write, cache=copied / 2)
 

@@ -42,6 +42,7 @@ _ELSEWHERE = {
     "verify": "foresee.cli.check",
     "score": "foresee.cli.export",
     "layout": "foresee.cli.serve",
+    "worker": "foresee.cli.train",
     "plan-server": "foresee.cli.serve",
     "status": "foresee.cli.serve",
     "cluster": "foresee.cluster.commands",

@@ -5,7 +5,9 @@
 
 In: configurations, our `EmbeddingBagConfig` or TorchRec's own: any object with these attributes. Out: the tables and
 features that `Tables` and `Batches` take, embeddings by name, and weights to give back to PyTorch. TorchRec is never
-imported. Tables of several widths share one row width, the largest; narrower ones use their first columns.
+imported. Sums and means are pooled with the lookup; maxima, weighted bags and sequences get a vector for each id and
+are pooled, or not, by `keyed`. Tables of several widths share one row width, the largest; narrower ones use their
+first columns.
 """
 
 from __future__ import annotations
@@ -20,14 +22,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.custom_data.jagged import KeyedEmbeddings, bags_of
+from foresee.base.arrays import Float32
+from foresee.custom_data.jagged import (
+    MAX,
+    MEAN,
+    NONE,
+    SUM,
+    JaggedEmbeddings,
+    KeyedEmbeddings,
+    bags_of,
+    pooled,
+    vectors_of,
+)
+from foresee.data.batch import Pooling, Vectors
 from foresee.engine.cache import look_up
-from foresee.engine.planned_step import Pooling
+from foresee.engine.step import Step
 from foresee.engine.tables import Tables
-from foresee.errors import ConfigError
+from foresee.errors import ConfigError, UsageError
 from foresee.store.contract import Table
 
-SUM, MEAN = "sum", "mean"
+POOLINGS = (SUM, MEAN, MAX, NONE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +57,9 @@ class EmbeddingBagConfig:
     feature_names: Sequence[str]
     """Features whose ids are rows of this table."""
     pooling: str = SUM
-    """How the rows of a bag become one vector: sum or mean."""
+    """How the rows of a bag become one vector: sum, mean or max; none: each id keeps its own, as in a sequence."""
+    padding_idx: int | None = None
+    """An id that stands for none and is left out."""
 
 
 class BagFeature(NamedTuple):
@@ -57,20 +73,22 @@ class BagFeature(NamedTuple):
     first_row: int
     num_rows: int
     dim: int
-    mean: bool
+    pooling: str
+    padding_idx: int | None
 
 
 class EmbeddingBags:
     """Tables and features of a model, in the order of their configurations. Stands where a log is asked for tables.
 
     Args:
-        configs: `EmbeddingBagConfig`s, or objects of TorchRec's class of that name.
+        configs: `EmbeddingBagConfig`s, or objects of TorchRec's classes `EmbeddingBagConfig` and `EmbeddingConfig`.
+        is_weighted: Every id comes with a weight, as in `nn.EmbeddingBag(per_sample_weights)`; sums and means only.
 
     Raises:
         ConfigError: There is none, two have one name, or one says what Foresee cannot do.
     """
 
-    def __init__(self, configs: Iterable[Any]) -> None:
+    def __init__(self, configs: Iterable[Any], *, is_weighted: bool = False) -> None:
         known = [_checked(config) for config in configs]
         if not known:
             raise ConfigError("no tables were given; give at least one EmbeddingBagConfig")
@@ -82,6 +100,13 @@ class EmbeddingBags:
         self.dim = max(config.embedding_dim for config in known)
         """Width of a row: the largest of all tables."""
         self._dims = {config.name: config.embedding_dim for config in known}
+        self.is_weighted = is_weighted
+        """Every id comes with a weight."""
+        unweighted = [config for config in known if config.pooling not in (SUM, MEAN)]
+        if is_weighted and unweighted:
+            raise ConfigError(
+                f"table {unweighted[0].name!r}: pooling {unweighted[0].pooling} takes no weights; use sum or mean"
+            )
 
     @property
     def num_rows(self) -> int:
@@ -96,18 +121,62 @@ class EmbeddingBags:
     @property
     def mean_features(self) -> tuple[bool, ...]:
         """For each feature: is its bag averaged (True) or summed (False)?"""
-        return tuple(feature.mean for feature in self.features)
+        return tuple(feature.pooling == MEAN for feature in self.features)
 
-    def keyed(self, embeddings: Tensor) -> KeyedEmbeddings:
+    @property
+    def pooling(self) -> Pooling:
+        """How lookups become vectors: those of maxima, weights and sequences stay apart."""
+        apart = (self.is_weighted or feature.pooling in (MAX, NONE) for feature in self.features)
+        return Pooling.of(self.mean_features, apart)
+
+    def keyed(self, step: Step | Tensor) -> KeyedEmbeddings:
         """Embeddings by feature name, each as wide as its table. Gradients flow back.
 
         Args:
-            embeddings: [samples, features, width], as `step.embeddings` has them.
+            step: Of these bags' batches; or its `embeddings`, [samples, features, width], where all are pooled.
 
         Returns:
-            Something with `[name]`, [samples, dim], and what TorchRec's KeyedTensor has.
+            Something with `[name]`, [samples, dim] or a `JaggedEmbeddings`, and what TorchRec's KeyedTensor has.
+
+        Raises:
+            UsageError: Embeddings of other bags, or without the step that says which vector belongs to which id.
         """
-        return KeyedEmbeddings([(feature.name, feature.dim) for feature in self.features], embeddings)
+        if isinstance(step, Tensor):
+            return self._keyed_tensor(step)
+        return self._keyed(step.embeddings, step.vectors, step.weights)
+
+    def _keyed_tensor(self, embeddings: Tensor) -> KeyedEmbeddings:
+        if self.pooling.apart is not None:
+            raise UsageError("these bags have a vector for each id; give keyed() the step instead of its embeddings")
+        if embeddings.dim() != 3 or embeddings.shape[1] != self.num_features:
+            raise UsageError(
+                f"embeddings have shape {tuple(embeddings.shape)}; there are {self.num_features} features: give "
+                "step.embeddings of the same bags, [samples, features, width]"
+            )
+        return KeyedEmbeddings(self._widths, lambda position: embeddings[:, position])
+
+    def _keyed(self, embeddings: Tensor, vectors: Vectors, weights: Float32 | None) -> KeyedEmbeddings:
+        def look_up(position: int) -> Tensor | JaggedEmbeddings:
+            each, how = vectors_of(embeddings, vectors, self.num_features, position), self.features[position].pooling
+            if how == NONE:
+                return each
+            if how != MAX and weights is None:
+                return each.values()  # pooled with the lookup
+            own = None if weights is None else self._own(weights, vectors, position).to(embeddings.device)
+            return pooled(each, how, own)
+
+        return KeyedEmbeddings(self._widths, look_up)
+
+    def _own(self, weights: Float32, vectors: Vectors, position: int) -> Tensor:
+        """The weights of one feature. Where ids have weights all vectors are apart: one for each lookup."""
+        columns = torch.from_numpy(weights)[:, None]
+        if vectors.of_bag is None:
+            columns = columns.view(-1, self.num_features, 1)
+        return vectors_of(columns, vectors, self.num_features, position).values()[:, 0]
+
+    @property
+    def _widths(self) -> dict[str, int]:
+        return {feature.name: feature.dim for feature in self.features}
 
     def look_up(self, tables: Tables, ids: Any) -> Tensor:
         """Pooled rows with every update so far, also inside a loop.
@@ -117,11 +186,29 @@ class EmbeddingBags:
             ids: Of a batch, in any of the forms that `Batches` takes.
 
         Returns:
-            [samples, features, width].
+            [samples, features, width]. For features that are not summed or averaged, ask `look_up_keyed`.
         """
+        if self.pooling.apart is not None:
+            raise UsageError("these bags have a vector for each id; ask look_up_keyed() for them by name")
         tables.bring_up_to_date()
         batch = bags_of(ids, self.features, step=0).batch(None, None)
-        return look_up(tables.store, batch, Pooling.of(self.mean_features))
+        return look_up(tables.store, batch, self.pooling)
+
+    def look_up_keyed(self, tables: Tables, ids: Any) -> KeyedEmbeddings:
+        """The same by feature name, for every kind of pooling, as `keyed` gives it.
+
+        Args:
+            tables: Where the rows are.
+            ids: Of a batch, in any of the forms that `Batches` takes.
+
+        Returns:
+            Something with `[name]`, [samples, dim] or a `JaggedEmbeddings`.
+        """
+        tables.bring_up_to_date()
+        bags = bags_of(ids, self.features, step=0, weighted=self.is_weighted)
+        batch = bags.batch(None, None)
+        embeddings = look_up(tables.store, batch, self.pooling)
+        return self._keyed(embeddings, self.pooling.vectors(batch), bags.weights)
 
     def state_dict(self, tables: Tables, prefix: str = "embedding_bags.") -> dict[str, Tensor]:
         """All tables as PyTorch has them. For tables that fit into memory.
@@ -192,7 +279,8 @@ def _features(configs: Sequence[EmbeddingBagConfig]) -> tuple[BagFeature, ...]:
             first_row=start,
             num_rows=config.num_embeddings,
             dim=config.embedding_dim,
-            mean=config.pooling == MEAN,
+            pooling=config.pooling,
+            padding_idx=config.padding_idx,
         )
         for config, start in zip(configs, starts, strict=False)
         for key in config.feature_names
@@ -205,16 +293,11 @@ def _checked(config: Any) -> EmbeddingBagConfig:
     missing = [field for field in fields if not hasattr(config, field)]
     if missing:
         raise ConfigError(f"{config!r} has no {missing[0]}; give EmbeddingBagConfig objects")
-    if not hasattr(config, "pooling"):
-        # TorchRec's EmbeddingConfig: one vector for each id of a sequence, where a bag has one for all of them.
-        raise ConfigError(
-            f"table {config.name!r}: {type(config).__name__} has no pooling, so it describes sequences; bags have one "
-            "vector: give an EmbeddingBagConfig with pooling sum or mean"
-        )
-    name, pooling = config.name, _word(config.pooling)
+    # TorchRec's EmbeddingConfig has no pooling: a vector for each id of a sequence.
+    name, pooling = config.name, _word(getattr(config, "pooling", NONE))
     data_type = _word(getattr(config, "data_type", "fp32"))
-    if pooling not in (SUM, MEAN):
-        raise ConfigError(f"table {name!r}: pooling {pooling!r} is not known; use sum or mean")
+    if pooling not in POOLINGS:
+        raise ConfigError(f"table {name!r}: pooling {pooling!r} is not known; use {', '.join(POOLINGS)}")
     if data_type != "fp32":
         raise ConfigError(f"table {name!r}: data_type {data_type!r} is not known; rows are float32 (FP32)")
     for field in ("num_embeddings", "embedding_dim"):
@@ -226,7 +309,7 @@ def _checked(config: Any) -> EmbeddingBagConfig:
         raise ConfigError(f"table {name!r}: feature_names is {keys!r}; give a list of different names")
     return EmbeddingBagConfig(
         name=name, num_embeddings=config.num_embeddings, embedding_dim=config.embedding_dim,
-        feature_names=tuple(keys), pooling=pooling,
+        feature_names=tuple(keys), pooling=pooling, padding_idx=getattr(config, "padding_idx", None),
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from foresee.base.arrays import Float32
 from foresee.custom_data.bags import EmbeddingBags
 from foresee.custom_data.jagged import bags_of, is_keyed_jagged
 from foresee.data.batch import Batch
@@ -34,6 +35,7 @@ class OwnBatch(Batch):
     """A batch with what it was made from."""
 
     item: Any = None
+    weights: Float32 | None = None  # [lookups]
 
 
 class Batches:
@@ -133,8 +135,11 @@ class Batches:
             DataError: The item has another form, or an id that is no row of its table.
         """
         dense, ids, labels = (None, self._ids(item), None) if self._ids else _parts(item, step)
-        found = bags_of(ids, self.bags.features, step=step).batch(dense, labels)
-        return OwnBatch(found.step, found.dense, found.labels, found.rows, found.bag_offsets, found.num_features, item)
+        bags = bags_of(ids, self.bags.features, step=step, weighted=self.bags.is_weighted)
+        found = bags.batch(dense, labels)
+        return OwnBatch(
+            step, found.dense, found.labels, found.rows, found.bag_offsets, found.num_features, item, bags.weights
+        )
 
     def _items(self) -> Iterator[Any]:
         for epoch in range(self.epochs):

@@ -1,18 +1,19 @@
-"""One global batch, as the training loop sees it, and the stream it comes from.
+"""One global batch, as the training loop sees it, the stream it comes from, and the vectors that a model gets of it.
 
 A sample has dense features, one bag of row ids for each categorical feature, and a label. Row ids are global (table
 offset + local id). `bag_offsets` is None when every bag holds exactly one id: the common case, and the fast one.
+`Pooling` says how many vectors a bag becomes: one, the sum or mean of its rows, or one for each id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.arrays import Bool, Float32, Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,43 @@ class Batch:
             within = np.arange(bag_offsets[-1]) - np.repeat(bag_offsets[:-1], sizes)
             rows = self.rows[np.repeat(self.bag_offsets[bags], sizes) + within] if len(self.rows) else self.rows
         return Batch(self.step, self.dense[samples], self.labels[samples], rows, bag_offsets, self.num_features)
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The vectors that a model gets of a batch, sample by sample, feature by feature, id by id."""
+
+    offsets: Int32 | None  # [vectors + 1]: the lookups that each is made of; None: one lookup each
+    mean: Bool  # [vectors], or [features] to be repeated: which are averaged
+    of_bag: Int64 | None  # [bags + 1]: where the vectors of each bag begin; None: one each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooling:
+    """What becomes of the bags of each feature."""
+
+    mean: Bool  # [features]: averaged; the others are summed
+    apart: Bool | None = None  # [features]: a vector for each id, to be pooled by whoever gets them; None: no feature
+
+    @classmethod
+    def of(cls, mean_features: Iterable[bool], apart_features: Iterable[bool] = ()) -> Pooling:
+        """From one flag for each feature."""
+        apart = np.array(list(apart_features), np.bool_)
+        return cls(mean=np.array(list(mean_features), np.bool_), apart=apart if apart.any() else None)
+
+    def vectors(self, batch: Batch) -> Vectors:
+        """Which lookups each vector is made of."""
+        if self.apart is None or batch.bag_offsets is None:
+            return Vectors(batch.bag_offsets, self.mean, None)
+        sizes = np.diff(batch.bag_offsets).astype(np.int64)
+        apart = np.tile(self.apart, batch.num_samples)
+        vectors = np.where(apart, sizes, 1)
+        of_bag = np.concatenate([[0], np.cumsum(vectors)])
+        within = np.arange(of_bag[-1]) - np.repeat(of_bag[:-1], vectors)
+        starts = np.repeat(batch.bag_offsets[:-1], vectors) + within  # of a pooled bag there is one, at its start
+        offsets = np.append(starts, batch.bag_offsets[-1]).astype(np.int32)
+        mean = np.repeat(np.tile(self.mean, batch.num_samples) & ~apart, vectors)
+        return Vectors(offsets, mean, of_bag)
 
 
 class BatchStream(Protocol):

@@ -17,36 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Int64
-
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-
-
-def key_of(*parts: int) -> int:
-    """A 64-bit key that depends on every part and on their order."""
-    key = _GOLDEN
-    for part in parts:
-        key = _mix((key ^ (part & _MASK)) * 0xD1342543DE82EF95 + _GOLDEN & _MASK)
-    return key
-
-
-def _mix(value: int) -> int:  # splitmix64's finaliser
-    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
-    return value ^ value >> 31
-
-
-def hash_counters(key: int, start: int, stop: int) -> NDArray[np.uint64]:
-    """splitmix64 of the counters start..stop-1 under `key`: independent uniform 64-bit numbers."""
-    value = np.arange(start, stop, dtype=np.uint64)
-    value *= np.uint64(_GOLDEN)
-    value += np.uint64(key)
-    value ^= value >> np.uint64(30)
-    value *= np.uint64(0xBF58476D1CE4E5B9)
-    value ^= value >> np.uint64(27)
-    value *= np.uint64(0x94D049BB133111EB)
-    value ^= value >> np.uint64(31)
-    return value
+from foresee.base.mixing import hash_counters as hash_counters
+from foresee.base.mixing import key_of as key_of
 
 
 def permutation(num: int, key: int) -> Int64:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from numba import njit
 
 from foresee.base.arrays import Float32, Float64, Int32, UInt64
+from foresee.base.mixing import mix
 from foresee.data.columns import Dense
 from foresee.data.schema import DenseFeature, Vocabulary
 
@@ -59,9 +60,7 @@ def _hash(offsets: Any, data: Any, salt: np.uint64) -> UInt64:
         value = np.uint64(0xCBF29CE484222325) ^ salt
         for position in range(offsets[index], offsets[index + 1]):
             value = (value ^ np.uint64(data[position])) * np.uint64(0x100000001B3)
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        out[index] = value ^ (value >> np.uint64(31))
+        out[index] = mix(value)
     return out
 
 

@@ -8,6 +8,7 @@ the changed rows without evicting them.
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Protocol
 
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Int32, Int64
-from foresee.data.batch import Batch
+from foresee.data.batch import Batch, Pooling, Vectors
 from foresee.engine.kernels import (
     ONE_THREAD,
     Threads,
@@ -29,8 +30,8 @@ from foresee.engine.kernels import (
     update_rows,
     zeroed_rows,
 )
-from foresee.engine.optimizers import Optimizer
-from foresee.engine.planned_step import PlannedStep, Pooling
+from foresee.engine.optimizers import Optimizer, at_step
+from foresee.engine.planned_step import PlannedStep
 from foresee.plan.record import Evict, Fetch
 from foresee.store.contract import Layout, Rows, Store
 
@@ -46,7 +47,10 @@ class Cache(Protocol):
         ...
 
     def embeddings(self, work: PlannedStep) -> torch.Tensor:
-        """[samples, features, width]: the step's rows, pooled. A leaf that collects the gradient."""
+        """[samples, features, width]: the step's rows, pooled; [vectors, width] where some are apart.
+
+        A leaf that collects the gradient.
+        """
         ...
 
     def update(
@@ -140,12 +144,9 @@ class ReusedMemory:
 class SlotCache:
     """A cache in CPU memory."""
 
-    def __init__(
-        self, layout: Layout, optimizer: Optimizer, pooling: Pooling, *, capacity_rows: int, threads: Threads
-    ) -> None:
+    def __init__(self, layout: Layout, optimizer: Optimizer, *, capacity_rows: int, threads: Threads) -> None:
         self._layout = layout
         self._optimizer = optimizer
-        self._pooling = pooling
         self._threads = threads
         self._rows = Rows(
             zeroed_rows(capacity_rows, layout.width),
@@ -160,11 +161,10 @@ class SlotCache:
         self.table.hold(fetch, staging.versions)
 
     def embeddings(self, work: PlannedStep) -> torch.Tensor:
-        batch, record = work.batch, work.record
-        out = self._pooled.take(batch.num_samples * batch.num_features, self._layout.width)
-        pool(self._rows.values, record.unique, record.inverse, batch, self._pooling, out, self._threads)
-        shape = batch.num_samples, batch.num_features, self._layout.width
-        return torch.from_numpy(out).view(shape).requires_grad_()
+        record, shape = work.record, shape_of(work.batch, work.vectors)
+        out = self._pooled.take(math.prod(shape), self._layout.width)
+        pool(self._rows.values, record.unique, record.inverse, work.vectors, out, self._threads)
+        return torch.from_numpy(out).view(*shape, self._layout.width).requires_grad_()
 
     def update(
         self, work: PlannedStep, gradient: torch.Tensor, positions: Int32 | None = None, *, divisor: int = 1
@@ -172,8 +172,8 @@ class SlotCache:
         record = work.record
         gradients = gradient.reshape(-1, self._layout.width).contiguous().numpy()
         update_rows(
-            self._optimizer, self._rows, record.unique, gradients, work.order, version=record.step + 1,
-            positions=positions, divisor=divisor, threads=self._threads,
+            at_step(self._optimizer, record.step), self._rows, record.unique, gradients, work.order,
+            version=record.step + 1, positions=positions, divisor=divisor, threads=self._threads,
         )  # fmt: skip
 
     def sums(self, work: PlannedStep, gradient: torch.Tensor, positions: Int32) -> torch.Tensor:
@@ -183,7 +183,8 @@ class SlotCache:
         return out
 
     def apply(self, slots: Int32, sums: torch.Tensor, *, version: int) -> None:
-        apply_rows(self._optimizer, self._rows, slots, sums.numpy(), version=version, threads=self._threads)
+        optimizer = at_step(self._optimizer, version - 1)
+        apply_rows(optimizer, self._rows, slots, sums.numpy(), version=version, threads=self._threads)
 
     def put(self, slots: Int32, arrived: Rows) -> None:
         put_rows(self._rows, slots, arrived, threads=self._threads)
@@ -203,23 +204,32 @@ class SlotCache:
         return out
 
 
+def shape_of(batch: Batch, vectors: Vectors) -> tuple[int, ...]:
+    """How the vectors of a batch lie: by sample and feature, or one after the other where bags have any number."""
+    if vectors.of_bag is None:
+        return batch.num_samples, batch.num_features
+    return (int(vectors.of_bag[-1]),)
+
+
 def pool(
-    values: NDArray[np.float32], unique: Int32, inverse: Int32, batch: Batch, pooling: Pooling,
-    out: NDArray[np.float32], threads: Threads,
+    values: NDArray[np.float32], unique: Int32, inverse: Int32, vectors: Vectors, out: NDArray[np.float32],
+    threads: Threads,
 ) -> None:  # fmt: skip
-    """Gathers the rows of a batch into one vector for each bag."""
-    if batch.bag_offsets is None:
+    """Gathers the rows of a batch into its vectors."""
+    if vectors.offsets is None:
         gather(values, unique, inverse, out, threads=threads)
     else:
-        gather_bags(values, unique, inverse, batch.bag_offsets, pooling.mean, out, threads=threads)
+        gather_bags(values, unique, inverse, vectors.offsets, vectors.mean, out, threads=threads)
 
 
 def look_up(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE_THREAD) -> torch.Tensor:
-    """[samples, features, width]: the pooled rows of a batch, as the store has them now."""
+    """[samples, features, width], or [vectors, width]: the vectors of a batch, as the store has its rows now."""
     unique, inverse = np.unique(batch.rows, return_inverse=True)
     rows = Rows.empty(len(unique), store.layout)
     store.read(unique, rows)
-    out = np.empty((batch.num_samples * batch.num_features, store.layout.width), np.float32)
+    vectors = pooling.vectors(batch)
+    shape = shape_of(batch, vectors)
+    out = np.empty((math.prod(shape), store.layout.width), np.float32)
     slots = np.arange(len(unique), dtype=np.int32)
-    pool(rows.values, slots, inverse.astype(np.int32), batch, pooling, out, threads)
-    return torch.from_numpy(out).view(batch.num_samples, batch.num_features, -1)
+    pool(rows.values, slots, inverse.astype(np.int32), vectors, out, threads)
+    return torch.from_numpy(out).view(*shape, -1)

@@ -221,7 +221,7 @@ class Run:
             self._exchange.update(work, gradient, cache)
             self.steps_done = record.step + 1
             self._counters = self._counted.pop(record.step)
-            pipeline.write_back(record.step, record.evict.row, cache.take(record.evict))
+            pipeline.write_back(record.step, record.evict, cache.take(record.evict))
 
     def _send_rows(self, work: PlannedStep) -> None:
         """Rows leave for the peers that need them in the next step."""
@@ -279,5 +279,5 @@ class Run:
     def _cache(self, threads: Threads) -> Cache:
         layout, capacity = self.tables.layout, self.header.capacity_rows
         if self.device.type == "cpu":
-            return SlotCache(layout, self.tables.optimizer, self.pooling, capacity_rows=capacity, threads=threads)
-        return TorchCache(layout, self.tables.optimizer, self.pooling, capacity_rows=capacity, device=self.device)
+            return SlotCache(layout, self.tables.optimizer, capacity_rows=capacity, threads=threads)
+        return TorchCache(layout, self.tables.optimizer, capacity_rows=capacity, device=self.device)

@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foresee.base.arrays import Int64
+from foresee.base.arrays import Int32, Int64
 from foresee.engine.channel import Abandoned, Channel, Watermark
 from foresee.engine.exchange.mesh import LinkScheduler
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, Timeline
 from foresee.errors import ConsistencyError, LostWriteError, StaleReadError
-from foresee.plan.record import UNKNOWN_VERSION, Fetch, Header, Record
+from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Record
 from foresee.store.contract import Rows, Store, guarded
 
 PLANNED_WITH_TIME = 4
@@ -56,6 +56,7 @@ class _Write(NamedTuple):
     values: Rows
     ticket: int
     """Counts the writes that somebody waits for."""
+    next_use: Int32 | None = None
 
 
 @dataclass
@@ -122,10 +123,10 @@ class Pipeline:
                 return
             yield item
 
-    def write_back(self, step: int, rows: Int64, values: Rows) -> None:
+    def write_back(self, step: int, evict: Evict, values: Rows) -> None:
         """Hands evicted rows to the writer. Every step must be handed over, also one without evictions."""
         begun = time.perf_counter()
-        self._writes.put(_Write(step, rows, values, 0))
+        self._writes.put(_Write(step, evict.row, values, 0, evict.known_next_use))
         self.times.writes_seconds += time.perf_counter() - begun
 
     def write_now(self, step: int, rows: Int64, values: Rows) -> None:
@@ -196,7 +197,7 @@ class Pipeline:
             yield write
 
     def _write_rows(self, write: _Write) -> None:
-        self._store.write_step(write.step, write.rows, write.values)
+        self._store.write_step(write.step, write.rows, write.values, write.next_use)
 
     def _bytes_of_fetch(self, ready: Ready) -> int:
         return len(ready.staging) * self._store.layout.row_bytes

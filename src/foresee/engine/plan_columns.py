@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from foresee.errors import PlanError
-from foresee.plan.record import Evict, Fetch, Header, Kind, Record, Transfers, refuse_compared
+from foresee.plan.record import NOT_KNOWN, Evict, Fetch, Header, Kind, Record, Transfers, refuse_compared
 
 # Column names and Arrow types, in the order of the file. Names of two parts are a group and its field.
 SCALARS = {"step": pa.int32(), "worker": pa.int32(), "not_before": pa.int32(), "digest": pa.int64()}
@@ -28,8 +28,11 @@ ARRAYS = {
     "recv.peer": pa.int32(), "recv.slot": pa.int32(), "recv.kind": pa.int32(), "recv.deadline": pa.int32(),
     "send.peer": pa.int32(), "send.slot": pa.int32(), "send.kind": pa.int32(), "send.deadline": pa.int32(),
     "drop": pa.int32(),
+    "evict.next_use": pa.int32(),
 }  # fmt: skip
 CHECKSUM = "crc32"
+NEXT_USE = "evict.next_use"
+"""Empty where nobody knows; last, so that the checksums of records without it are those that they had."""
 
 
 def _required(name: str, kind: pa.DataType) -> pa.Field:
@@ -41,6 +44,10 @@ SCHEMA = pa.schema(
     + [_required(name, pa.list_(_required("item", kind))) for name, kind in ARRAYS.items()]
     + [_required(CHECKSUM, pa.uint32())]
 )
+
+FIRST_SCHEMA = SCHEMA.remove(SCHEMA.get_field_index(NEXT_USE))
+"""Of format version 1."""
+SCHEMAS = (SCHEMA, FIRST_SCHEMA)
 
 Scalars = dict[str, int]
 Arrays = dict[str, NDArray[Any]]
@@ -63,28 +70,29 @@ def empty_batch() -> pa.RecordBatch:
 
 def record_of(batch: pa.RecordBatch, header: Header, step: int, worker: int) -> Record:
     """The record of this step and worker; raises PlanError, or an Arrow error, if it is anything else."""
-    if not batch.schema.equals(SCHEMA) or batch.num_rows != 1:
+    if not any(batch.schema.equals(schema) for schema in SCHEMAS) or batch.num_rows != 1:
         raise PlanError("its columns are not those of a record")
     batch.validate(full=True)
     if any(column.null_count for column in batch.columns):
         raise PlanError("it has values missing")
     scalars = {name: int(batch.column(name)[0].as_py()) for name in SCALARS}
     # Copies: the record must not depend on a file that may change, and kernels want arrays of their own.
-    arrays = {name: np.array(batch.column(name).flatten()) for name in ARRAYS}
+    arrays = {name: np.array(batch.column(name).flatten()) for name in ARRAYS if name in batch.schema.names}
     if checksum(scalars, arrays) != batch.column(CHECKSUM)[0].as_py():
         raise PlanError("its checksum does not match")
     if (scalars["step"], scalars["worker"]) != (step, worker):
         raise PlanError(f"step {scalars['step']} of worker {scalars['worker']} stands in its place")
+    arrays.setdefault(NEXT_USE, np.empty(0, np.int32))
     check_bounds(scalars, arrays, header)
     return _record(scalars, arrays)
 
 
 def checksum(scalars: Scalars, arrays: Arrays) -> int:
-    """CRC-32 of all numbers of a record, with the lengths between them."""
+    """CRC-32 of all numbers of a record, with the lengths between them; arrays in the order of ARRAYS."""
     running = zlib.crc32(struct.pack("<4q", *(scalars[name] for name in SCALARS)))
-    for name in ARRAYS:
-        running = zlib.crc32(struct.pack("<q", len(arrays[name])), running)
-        running = zlib.crc32(arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False).data, running)
+    for array in arrays.values():
+        running = zlib.crc32(struct.pack("<q", len(array)), running)
+        running = zlib.crc32(array.astype(array.dtype.newbyteorder("<"), copy=False).data, running)
     return running
 
 
@@ -93,7 +101,7 @@ def check_bounds(scalars: Scalars, arrays: Arrays, header: Header) -> None:
     num_slots, num_unique = header.capacity_rows, len(arrays["unique"])
     for name, array in arrays.items():
         group, _, column = name.rpartition(".")
-        if group and len(array) != len(arrays[f"{group}.slot"]):
+        if group and len(array) != len(arrays[f"{group}.slot"]) and (name != NEXT_USE or len(array)):
             raise PlanError(f"{name} has {len(array)} entries, {group}.slot has {len(arrays[f'{group}.slot'])}")
         if column in ("unique", "apply", "drop", "slot"):
             _within(name, array, num_slots)
@@ -103,6 +111,8 @@ def check_bounds(scalars: Scalars, arrays: Arrays, header: Header) -> None:
             _within(name, array, header.num_workers)
         elif column == "kind":
             _within(name, array, len(Kind))
+        elif name == NEXT_USE and int(array.min(initial=0)) < NOT_KNOWN:
+            raise PlanError(f"{name} holds {array.min()}, which is no step")
     _within("inverse", arrays["inverse"], num_unique)
     _within("samples", arrays["samples"], np.iinfo(np.int32).max)
     if not -1 <= scalars["not_before"] < scalars["step"]:

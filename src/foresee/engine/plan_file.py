@@ -26,7 +26,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from foresee.base import json_fields
-from foresee.engine.plan_columns import SCHEMA, batch_of, empty_batch, record_of
+from foresee.engine.plan_columns import FIRST_SCHEMA, SCHEMA, batch_of, empty_batch, record_of
 from foresee.errors import PlanError
 from foresee.plan.count import Counting
 from foresee.plan.record import FORMAT_VERSION, Counters, Header, Record
@@ -36,6 +36,8 @@ COUNTERS = b"foresee.counters"
 CHECKSUM_SUFFIX = b".crc32"
 TAIL = struct.Struct("<QI8s")  # where the closing batch begins, checksum of that number, mark
 TAIL_MARK = b"FORESEE\n"
+_SCHEMAS = {1: FIRST_SCHEMA, FORMAT_VERSION: SCHEMA}
+"""By format version."""
 UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, EOFError, ArithmeticError, MemoryError)
 """What Arrow, JSON and struct raise on bytes that are not what they expect."""
 
@@ -129,7 +131,7 @@ def _counters_of(path: Path, source: pa.NativeFile, header: Header) -> Counters:
             raise ValueError
         source.seek(closing)
         # A stream is read from its schema on, so the schema is put before its last part.
-        rest = pa.BufferReader(SCHEMA.serialize().to_pybytes() + source.read())
+        rest = pa.BufferReader(_SCHEMAS[header.format_version].serialize().to_pybytes() + source.read())
         last = pa.ipc.open_stream(rest).read_next_batch_with_custom_metadata()
         counters = _counters(_verified(COUNTERS, last.custom_metadata))
         if counters.num_steps != header.num_steps:
@@ -174,11 +176,11 @@ def _verified(key: bytes, metadata: Any) -> dict[str, Any]:
 def _header_of(schema: pa.Schema) -> Header:
     content = _verified(HEADER, schema.metadata or {})
     version = content.get("format_version")
-    if version != FORMAT_VERSION:
+    if version not in _SCHEMAS:
         raise _OtherVersionError(
-            f"the plan has format version {json_fields.shown(version)}, this program reads version {FORMAT_VERSION}"
+            f"the plan has format version {json_fields.shown(version)}, this program reads 1 and {FORMAT_VERSION}"
         )
-    if not schema.equals(SCHEMA):
+    if not schema.equals(_SCHEMAS[version]):
         raise ValueError("its columns are not those of a plan")
     header = Header.from_dict(content)
     at_least_one = (header.num_workers, header.capacity_rows, header.num_rows)

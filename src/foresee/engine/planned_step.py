@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foresee.data.batch import Batch, BatchStream
+from foresee.data.batch import Batch, BatchStream, Vectors
+from foresee.data.batch import Pooling as Pooling
 from foresee.engine.kernels import LookupOrder, order_lookups
 from foresee.errors import PlanError, UsageError
 from foresee.plan import make_planner, planned_from
@@ -34,6 +34,7 @@ class PlannedStep:
     batch: Batch
     record: Record
     order: LookupOrder
+    vectors: Vectors
     batch_size: int
     """Samples of the step, those of all workers together."""
     looked_ahead_steps: int = 0
@@ -42,17 +43,6 @@ class PlannedStep:
     @property
     def step(self) -> int:
         return self.record.step
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pooling:
-    """Which features are averaged over their bag; the others are summed."""
-
-    mean: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, mean_features: Iterable[bool]) -> Pooling:
-        return cls(mean=np.array(list(mean_features), np.bool_))
 
 
 def accesses_of(batch: Batch) -> Accesses:
@@ -153,8 +143,9 @@ def _own(batch: Batch, record: Record) -> Batch:
 
 def _work(batch: Batch, record: Record, pooling: Pooling, batch_size: int, looked_ahead_steps: int = 0) -> PlannedStep:
     refuse_compared(record, "run")
-    order = order_lookups(record.inverse, len(record.unique), bag_offsets=batch.bag_offsets, mean=pooling.mean)
-    return PlannedStep(batch, record, order, batch_size, looked_ahead_steps)
+    vectors = pooling.vectors(batch)
+    order = order_lookups(record.inverse, len(record.unique), bag_offsets=vectors.offsets, mean=vectors.mean)
+    return PlannedStep(batch, record, order, vectors, batch_size, looked_ahead_steps)
 
 
 TOO_LARGE_REMEDY = (

@@ -30,6 +30,8 @@ class Step:
         labels: [samples], on the run's device.
         batch_size: Samples of the step, those of all workers together.
         item: What a person's own source of batches gave for this step; None for a log.
+        vectors: Which lookups each vector of the embeddings is made of.
+        weights: [lookups] of batches whose ids have weights; else None.
         updated: Whether `update()` was called.
     """
 
@@ -49,6 +51,7 @@ class Step:
         self.labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
         self.batch_size = work.batch_size
         self.item: Any = getattr(batch, "item", None)
+        self.vectors, self.weights = work.vectors, getattr(batch, "weights", None)
         self.updated = False
         self._work = work
         self._arrive, self._finish, self._start = arrive, finish, start
@@ -60,7 +63,10 @@ class Step:
 
     @property
     def embeddings(self) -> Tensor:
-        """[samples, features, width], a leaf that collects the gradient. Stays as it is, also after the update."""
+        """[samples, features, width], a leaf that collects the gradient. Stays as it is, also after the update.
+
+        Where features have a vector for each id, [vectors, width]: `EmbeddingBags.keyed(step)` takes them apart.
+        """
         if self._embeddings is None:
             self._embeddings = self._arrive()
             del self._arrive  # and what it holds: rows as they were fetched

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from foresee.base.arrays import Int32, Int64
 from foresee.engine import torch_kernels
-from foresee.engine.cache import SlotTable
-from foresee.engine.optimizers import Optimizer
-from foresee.engine.planned_step import PlannedStep, Pooling
+from foresee.engine.cache import SlotTable, shape_of
+from foresee.engine.optimizers import Optimizer, at_step
+from foresee.engine.planned_step import PlannedStep
 from foresee.engine.torch_kernels import TensorOrder, TensorRows
 from foresee.plan.record import Evict, Fetch
 from foresee.store.contract import Layout, Rows
@@ -24,13 +24,10 @@ from foresee.store.contract import Layout, Rows
 class TorchCache:
     """A cache on a torch device."""
 
-    def __init__(
-        self, layout: Layout, optimizer: Optimizer, pooling: Pooling, *, capacity_rows: int, device: torch.device
-    ) -> None:
+    def __init__(self, layout: Layout, optimizer: Optimizer, *, capacity_rows: int, device: torch.device) -> None:
         self._layout = layout
         self._optimizer = optimizer
         self._device = device
-        self._mean = self._on_device(pooling.mean)
         self._rows = TensorRows(
             torch.zeros(capacity_rows, layout.width, device=device),
             torch.zeros(capacity_rows, layout.state_width, device=device),
@@ -43,19 +40,19 @@ class TorchCache:
         self.table.hold(fetch, staging.versions)
 
     def embeddings(self, work: PlannedStep) -> Tensor:
-        batch, record = work.batch, work.record
+        record, vectors = work.record, work.vectors
         unique, inverse = self._on_device(record.unique), self._on_device(record.inverse)
-        if batch.bag_offsets is None:
+        if vectors.offsets is None:
             pooled = torch_kernels.gather(self._rows.values, unique, inverse)
         else:
-            offsets = self._on_device(batch.bag_offsets)
-            pooled = torch_kernels.gather_bags(self._rows.values, unique, inverse, offsets, self._mean)
-        return pooled.view(batch.num_samples, batch.num_features, self._layout.width).requires_grad_()
+            offsets, mean = self._on_device(vectors.offsets), self._on_device(vectors.mean)
+            pooled = torch_kernels.gather_bags(self._rows.values, unique, inverse, offsets, mean)
+        return pooled.view(*shape_of(work.batch, vectors), self._layout.width).requires_grad_()
 
     def update(self, work: PlannedStep, gradient: Tensor, positions: Int32 | None = None, *, divisor: int = 1) -> None:
         record = work.record
         torch_kernels.update_rows(
-            self._optimizer,
+            at_step(self._optimizer, record.step),
             self._rows,
             self._on_device(record.unique),
             gradient.reshape(-1, self._layout.width),
@@ -71,7 +68,11 @@ class TorchCache:
 
     def apply(self, slots: Int32, sums: Tensor, *, version: int) -> None:
         torch_kernels.apply_rows(
-            self._optimizer, self._rows, self._on_device(slots), sums.to(self._device), version=version
+            at_step(self._optimizer, version - 1),
+            self._rows,
+            self._on_device(slots),
+            sums.to(self._device),
+            version=version,
         )
 
     def put(self, slots: Int32, arrived: Rows) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from foresee.engine.kernels.order import LookupOrder
+from foresee.engine.kernels.steps import decay_of
 from foresee.engine.optimizers.contract import Optimizer
 
 
@@ -96,6 +97,8 @@ def apply_rows(
         slots, sums = slots.index_select(0, positions), sums.index_select(0, positions)
     slots = slots.to(torch.int64)
     values, state = cache.values.index_select(0, slots), cache.state.index_select(0, slots)
+    decay = decay_of(optimizer)
+    sums = sums + values * decay if decay else sums
     values, state = optimizer.step_tensors(values, state, sums)
     cache.values.index_copy_(0, slots, values)
     cache.state.index_copy_(0, slots, state)

@@ -47,7 +47,7 @@ from foresee.store.remote.shards import scatter, split
 from foresee.store.server.shard import Share, disk_shard, memory_shard
 
 MODULES = (
-    "foresee.cli.commands", "foresee.cli.worker", "foresee.cli.serve", "foresee.cli.serve",
+    "foresee.cli.commands", "foresee.cli.train", "foresee.cli.serve",
     "foresee.run.worker", "foresee.run.ending",
     "foresee.launch.planner_process", "foresee.run.evaluation", "foresee.store.server.process",
     "foresee.models",

@@ -13,7 +13,8 @@ For each step it proves:
              holds a row once
   updates    each touched row, and no other, is applied exactly once, where its optimiser state is, with the gradient of
              every other user; or summed over all workers and applied by each to its replica
-  evictions  the slot holds the named row in the named version, and no gradient for it is still on its way
+  evictions  the slot holds the named row in the named version, and no gradient for it is still on its way; if a next
+             use is stated, it is the next step that uses the row
 and at the end that no update is left behind in a cache. It uses dictionaries and no cleverness: it may be slow.
 """
 
@@ -27,7 +28,7 @@ from typing import Protocol
 import numpy as np
 
 from foresee.errors import PlanViolation
-from foresee.plan.check_step import faults_of_fetch, faults_of_lookups, faults_of_step
+from foresee.plan.check_step import StatedUses, faults_of_fetch, faults_of_lookups, faults_of_step
 from foresee.plan.count import Counting
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Kind, Record, Transfers, compared_parts
 
@@ -144,6 +145,8 @@ class _Game:
         """The same the other way round: the slot of each row."""
         self.parcels: dict[int, list[_Parcel]] = {}
         """By deadline."""
+        self.stated_uses = StatedUses()
+        self.end = header.first_step
 
     def wrong(self, what: str) -> None:
         self.verdict.num_violations += 1
@@ -158,7 +161,8 @@ class _Game:
                 self.wrong(f"step {step}: worker {record.worker} adds at the store, where owners assign")
             if not all(self._known(transfers, record.worker) for transfers in (record.send, record.recv)):
                 self.wrong(f"step {step}: worker {record.worker} exchanges with itself or nobody, or no known kind")
-        for fault in faults_of_step(step, accesses, records):
+        self.end = step + 1
+        for fault in (*faults_of_step(step, accesses, records), *self.stated_uses.use(step, accesses)):
             self.wrong(fault)
         for parcel in self.parcels.pop(step, []):
             self._put(f"step {step}", parcel.worker, parcel.slot, parcel.held)
@@ -327,6 +331,8 @@ class _Game:
                 self.wrong(f"step {step}: slot {slot} of worker {sender} is moved twice")
 
     def _evict(self, step: int, record: Record) -> None:
+        for fault in self.stated_uses.leave(step, record.evict):
+            self.wrong(fault)
         for slot, row, version in zip(record.evict.slot, record.evict.row, record.evict.version, strict=True):
             self._evict_slot(step, record.worker, int(slot), int(row), int(version))
 
@@ -350,6 +356,8 @@ class _Game:
                 self.wrong(f"step {step}: slot {slot} is dropped, but it is no copy")
 
     def finish(self, promised: Counters | None) -> Verdict:
+        for fault in self.stated_uses.finish(self.end):
+            self.wrong(fault)
         for row, version in self.true_version.items():
             if self.store_version.get(row, 0) != version:
                 self.wrong(f"row {row}: version {version} never reached the store")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from foresee.base.arrays import Int64
-from foresee.plan.record import Accesses, Fetch, Header, Record
+from foresee.plan.record import NOT_KNOWN, Accesses, Evict, Fetch, Header, Record
 from foresee.plan.row_table import checksum_of
 
 
@@ -44,6 +44,36 @@ def faults_of_lookups(step: int, accesses: Accesses, record: Record, found: Int6
         yield f"step {step}, row {untouched[0]}: worker {record.worker} has it in `unique`, but no sample touches it"
     if record.digest != checksum_of(expected):
         yield f"step {step}: the digest of worker {record.worker} is {record.digest}, its lookups have another"
+
+
+class StatedUses:
+    """What evictions said of the next use of their rows, held against the steps that follow."""
+
+    def __init__(self) -> None:
+        self._stated: dict[int, tuple[int, int]] = {}
+        """Of each row that left with a known next use: after which step it left, and that use."""
+
+    def leave(self, step: int, evict: Evict) -> Iterator[str]:
+        """Rows leave after a step, each with the step of its next use."""
+        if len(evict.next_use) not in (0, len(evict)):
+            yield f"step {step}: {len(evict)} rows are evicted with {len(evict.next_use)} next uses"
+            return
+        for row, use in zip(evict.row.tolist(), evict.next_use.tolist(), strict=False):
+            if use != NOT_KNOWN:
+                self._stated[row] = (step, use)
+
+    def use(self, step: int, accesses: Accesses) -> Iterator[str]:
+        """A step uses its rows."""
+        for row in np.unique(accesses.rows).tolist() if self._stated else ():
+            left, use = self._stated.pop(row, (step, step))
+            if use != step:
+                yield f"step {left}, row {row}: evicted as used next in step {use}, but step {step} uses it"
+
+    def finish(self, end: int) -> Iterator[str]:
+        """The trace has ended before step `end`; what lies after it nobody can tell."""
+        for row, (left, use) in self._stated.items():
+            if use < end:
+                yield f"step {left}, row {row}: evicted as used next in step {use}, which does not use it"
 
 
 def faults_of_fetch(step: int, fetch: Fetch, not_before: int, header: Header) -> Iterator[str]:

@@ -20,8 +20,11 @@ import numpy as np
 from foresee.base.arrays import Int32, Int64
 from foresee.errors import PlanError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1 has no `evict.next_use`; such plans are read, too."""
 UNKNOWN_VERSION = -1
+NOT_KNOWN = -1
+"""`next_use` of a row whose next use is not inside what the planner knows."""
 NOTHING_BEFORE = -1
 """`not_before` of a fetch that has to wait for no step."""
 Value = int | str | None
@@ -68,9 +71,17 @@ class Evict:
     slot: Int32 = field(default_factory=empty_int32)
     row: Int64 = field(default_factory=empty_int64)
     version: Int32 = field(default_factory=empty_int32)
+    next_use: Int32 = field(default_factory=empty_int32)
+    """The step that uses each row next, or NOT_KNOWN; empty: nobody knows any. A hint for stores: a store may lay a row
+    beside others of that step, and no byte that it returns depends on it."""
 
     def __len__(self) -> int:
         return len(self.row)
+
+    @property
+    def known_next_use(self) -> Int32 | None:
+        """`next_use` as stores take it: one for each row, or None."""
+        return self.next_use if len(self.next_use) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,11 @@ class NextUses:
 
 
 @njit(nogil=True, cache=True)
-def choose_victims(lists: Int32, heads: Int32, step: int, last_known: int, victims: Int32) -> int:
-    """Takes victims off the lists: first rows without a known use, oldest first, then the farthest bucket."""
+def choose_victims(lists: Int32, heads: Int32, step: int, last_known: int, victims: Int32, next_use: Int32) -> int:
+    """Takes victims off the lists: first rows without a known use, oldest first, then the farthest bucket.
+
+    Fills the step that uses each of them next, too; NOBODY knows it of the first ones.
+    """
     nowhere = len(lists) - 1
     count = 0
     while count < len(victims) and lists[nowhere, 0] != nowhere:
@@ -74,6 +77,7 @@ def choose_victims(lists: Int32, heads: Int32, step: int, last_known: int, victi
         lists[nowhere, 0] = after
         lists[after, 1] = nowhere
         victims[count] = slot
+        next_use[count] = NOBODY
         count += 1
     farthest = last_known
     while count < len(victims) and farthest > step:
@@ -83,5 +87,6 @@ def choose_victims(lists: Int32, heads: Int32, step: int, last_known: int, victi
             continue
         heads[farthest % len(heads)] = lists[slot, 0]
         victims[count] = slot
+        next_use[count] = farthest
         count += 1
     return count

@@ -18,7 +18,8 @@ from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
 from foresee.engine.header import make_header
 from foresee.engine.loop import Run
-from foresee.engine.optimizers import Optimizer, make_optimizer
+from foresee.engine.optimizers import Optimizer, Schedule, make_optimizer
+from foresee.engine.optimizers.contract import Rate
 from foresee.engine.plan_file import PlanFile
 from foresee.engine.planned_step import Pooling, too_large
 from foresee.engine.tables import Tables, layout_for
@@ -27,7 +28,7 @@ from foresee.plan import is_trainable, trainable
 from foresee.plan.record import Header
 from foresee.run import checkpoint
 from foresee.run.by_name import build, look_in, row_width
-from foresee.run.config import RowOptimizerConfig, RunConfig
+from foresee.run.config import RowOptimizerConfig, RowScheduleConfig, RunConfig
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import LocalShards, shard_folders
 from foresee.store.contract import Layout, TwoPhaseStore
@@ -145,7 +146,10 @@ def check_batch_fits(header: Header, batch: Batch, stream: LogStream) -> None:
 
 def row_optimizer(config: RowOptimizerConfig) -> Optimizer:
     """How rows learn."""
-    return make_optimizer(config.name, config.numbers, "tables.optimizer")
+    rate: Rate = config.lr
+    if config.schedule != RowScheduleConfig():
+        rate = Schedule(lr=config.lr, **config.schedule.model_dump())
+    return make_optimizer(config.name, {"lr": rate, **config.numbers}, "tables.optimizer")
 
 
 def table_layout(config: RunConfig, log: ClickLog) -> Layout:

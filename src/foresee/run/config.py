@@ -31,6 +31,28 @@ class ModelConfig(Section):
     """Where package.module is looked for besides the current folder. Left out: the folder of the run file."""
 
 
+class RowScheduleConfig(Section):
+    """The rate of rows by step: a rise, then what `shape` says."""
+
+    shape: Literal["constant", "step", "cosine"] = "constant"
+    """constant: it stays. step: times `gamma` after every `steps`. cosine: down to `floor` within `steps`."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps in which it rises from nothing to `lr`."""
+    steps: int | None = Field(default=None, ge=1)
+    """Over how many steps it falls: needed by step and cosine."""
+    gamma: float = Field(default=0.1, ge=0, allow_inf_nan=False)
+    """What it is multiplied with at each stair of step."""
+    floor: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """The rate at the end of a cosine, and after it."""
+
+    @model_validator(mode="after")
+    def has_steps(self) -> RowScheduleConfig:
+        """A rate that falls says over how many steps."""
+        if self.shape != "constant" and self.steps is None:
+            raise ValueError(f"steps is missing: say over how many steps the rate falls ({self.shape})")
+        return self
+
+
 class RowOptimizerConfig(Section):
     """How rows learn. Its state lives with each row. Beside `name` and `lr`, the numbers of that optimiser."""
 
@@ -41,6 +63,7 @@ class RowOptimizerConfig(Section):
     """sgd, adagrad, rowwise_adagrad, lazy_adam, or one that an installed package has; each with its own numbers."""
     lr: float = Field(default=0.05, ge=0, allow_inf_nan=False)
     """Learning rate."""
+    schedule: RowScheduleConfig = RowScheduleConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -50,8 +73,8 @@ class RowOptimizerConfig(Section):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The fields of the optimiser that are given."""
-        return {"lr": self.lr, **(self.__pydantic_extra__ or {})}
+        """The fields of the optimiser that are given, beside the rate."""
+        return self.__pydantic_extra__ or {}
 
 
 class TablesConfig(Section):

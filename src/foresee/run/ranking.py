@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Float64, Int64
+from foresee.base.mixing import GOLDEN, mixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,5 @@ class _Ties:
 
 def _mixed(groups: Int64) -> NDArray[np.uint64]:
     """A number whose leading bits say nothing of the group (splitmix64)."""
-    mixed = groups.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    numbers: NDArray[np.uint64] = mixed(groups.astype(np.uint64) + np.uint64(GOLDEN))
+    return numbers

@@ -197,7 +197,7 @@ def _stream_of(
         if batch_size is not None or epochs != 1 or seed != 0:
             raise UsageError("batches of one's own have their size, order and epochs; give these to Batches, not here")
         log.bags.check_tables(tables)
-        return log, Pooling.of(log.bags.mean_features)
+        return log, log.bags.pooling
     if batch_size is None:
         raise UsageError("a log is cut into batches of batch_size samples; give it, such as batch_size=2048")
     return log.batches(batch_size=batch_size, seed=seed, epochs=epochs), Pooling.of(log.mean_features)

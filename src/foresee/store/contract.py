@@ -7,6 +7,7 @@ so a retry after a lost reply is harmless. A request is checked before anything 
 
 `Store` is what a loop needs; `TwoPhaseStore` commits rows together with a dense half, by the decisions of `commits`;
 `GuardedStore` names the write-backs a read depends on, and `Unshared` gives a store of one process that face.
+A store whose class says `takes_next_use = True` is told when rows are used next: `write(rows, source, next_use=...)`.
 `foresee.testing` has each as executable tests: `StoreSuite`, `TwoPhaseStoreSuite`, `GuardedStoreSuite`. A layout
 from a file or wire that somebody else wrote is refused with a sentence where it is none, or no disk could hold it.
 """
@@ -223,8 +224,11 @@ class GuardedStore(Protocol):
         """Fills `out` once every worker's write-backs of all steps up to `not_before` are applied."""
         ...
 
-    def write_step(self, step: int, rows: Int64, source: Rows) -> None:
-        """Assigns what leaves the cache after a step; also without rows, for then the step counts as applied."""
+    def write_step(self, step: int, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
+        """Assigns what leaves the cache after a step; also without rows, for then the step counts as applied.
+
+        next_use: the step that uses each row next, or plan.record.NOT_KNOWN. A hint: nothing read depends on it.
+        """
         ...
 
 
@@ -244,9 +248,22 @@ class Unshared:
         if len(rows):
             self._store.read(rows, out)
 
-    def write_step(self, step: int, rows: Int64, source: Rows) -> None:
+    def write_step(self, step: int, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
         if len(rows):
-            self._store.write(rows, source)
+            write_with_hint(self._store, rows, source, next_use)
+
+
+def takes_next_use(store: object) -> bool:
+    """Whether `write` of a store takes `next_use`: its class says so by `takes_next_use = True`."""
+    return getattr(type(store), "takes_next_use", False) is True
+
+
+def write_with_hint(store: Any, rows: Int64, source: Rows, next_use: Int32 | None) -> None:
+    """Writes rows, with their next uses where the store takes them."""
+    if next_use is None or not takes_next_use(store):
+        store.write(rows, source)
+    else:
+        store.write(rows, source, next_use=next_use)
 
 
 def guarded(store: Store) -> GuardedStore:

@@ -23,26 +23,15 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.mixing import GOLDEN, mix
 from foresee.base.prefetch import ROWS_AHEAD, prefetch
 from foresee.store.contract import Layout
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_SHIFT_27 = np.uint64(27)
-_SHIFT_30 = np.uint64(30)
-_SHIFT_31 = np.uint64(31)
+_GOLDEN = np.uint64(GOLDEN)
 _SHIFT_40 = np.uint64(40)
 _SHIFT_8 = np.uint64(8)
 _LOW_32 = np.uint64(0xFFFFFFFF)
 _HALF = np.int64(1 << 23)
-
-
-@numba.njit(nogil=True, cache=True, inline="always")
-def _mix(word: np.uint64) -> np.uint64:
-    word = (word ^ (word >> _SHIFT_30)) * _MIX_1
-    word = (word ^ (word >> _SHIFT_27)) * _MIX_2
-    return word ^ (word >> _SHIFT_31)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -52,10 +41,10 @@ def fill_initial_row(key: np.uint64, unit: np.float32, row: int, width: int, out
     A 24-bit number k - 2^23 is exact in float32, and so is `unit` (scale / 2^23): one rounding in all, and no value
     ever rounds up to `scale`. Two columns share one hash.
     """
-    state = _mix(key ^ _mix(np.uint64(row) * _GOLDEN + _GOLDEN))
+    state = mix(key ^ mix(np.uint64(row) * _GOLDEN + _GOLDEN))
     for column in range(0, width, 2):
         state += _GOLDEN
-        word = _mix(state)
+        word = mix(state)
         out[position, column] = np.float32(np.int64(word >> _SHIFT_40) - _HALF) * unit
         if column + 1 < width:
             out[position, column + 1] = np.float32(np.int64((word & _LOW_32) >> _SHIFT_8) - _HALF) * unit

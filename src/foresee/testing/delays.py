@@ -243,7 +243,7 @@ class SharedStoreOfWorker:
                 raise ConsistencyError(f"the write-backs of step {not_before} are not applied: {self._shared.applied}")
             self._shared.store.read(rows, out)
 
-    def write_step(self, step: int, rows: Int64, source: Rows) -> None:
+    def write_step(self, step: int, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
         with self._shared.changed:
             self._shared.store.write(rows, source)
             self._shared.applied[self._rank] = max(step, self._shared.applied[self._rank])

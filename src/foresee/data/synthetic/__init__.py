@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from foresee.base.arrays import Int64
+from foresee.base.mixing import hash_counters, key_of
 from foresee.data.click_log import ClickLog
-from foresee.data.order import hash_counters, key_of
 from foresee.data.samples import Ids, Samples, offsets_of
 from foresee.data.schema import DenseFeature, Feature, Table, Vocabulary
 from foresee.data.source import ReportProgress

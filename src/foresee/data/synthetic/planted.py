@@ -15,8 +15,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Float64
-from foresee.data.order import key_of
-from foresee.data.synthetic.population import Population, combine, normal
+from foresee.base.mixing import combine, key_of
+from foresee.data.synthetic.population import Population, normal
 
 VARIANCE_SHARES = (0.55, 0.25, 0.20)
 """Row effects, dense effects, interactions."""

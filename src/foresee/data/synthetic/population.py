@@ -20,31 +20,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Float64, Int64
-from foresee.data.order import key_of
+from foresee.base.mixing import combine, key_of, mix, uniform
 from foresee.errors import DataError
 
 HEAD_RANKS = 256
 """Ranks with exact weights."""
-
-
-@njit(nogil=True, cache=True, inline="always")
-def mix(value: np.uint64) -> np.uint64:
-    """splitmix64's finaliser: every input bit reaches every output bit."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
-
-
-@njit(nogil=True, cache=True, inline="always")
-def combine(key: np.uint64, part: np.uint64) -> Any:
-    """A key that depends on both."""
-    return mix((key ^ part) * np.uint64(0xD1342543DE82EF95) + np.uint64(0x9E3779B97F4A7C15))
-
-
-@njit(nogil=True, cache=True, inline="always")
-def uniform(bits: np.uint64) -> float:
-    """[0, 1) with 53 bits."""
-    return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @njit(nogil=True, cache=True)

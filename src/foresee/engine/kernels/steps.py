@@ -69,6 +69,11 @@ def parameters_of(optimizer: Optimizer) -> NDArray[np.float64]:
     return np.array([getattr(optimizer, name) for name in _numbers(type(optimizer))], np.float64)
 
 
+def decay_of(optimizer: Optimizer) -> float:
+    """What part of a row is added to its gradient; an optimiser that has no such field adds nothing."""
+    return float(getattr(optimizer, "weight_decay", 0.0))
+
+
 @cache
 def _numbers(kind: type[Any]) -> list[str]:
     return [field.name for field in fields(kind)]

@@ -16,7 +16,7 @@ from foresee.base.arrays import Float32, Int32
 from foresee.base.prefetch import prefetch_row, prefetch_row_for_writing
 from foresee.engine.kernels.check import ONE_THREAD, Threads, check_matrix, check_rows, check_slots
 from foresee.engine.kernels.order import LookupOrder
-from foresee.engine.kernels.steps import Step, parameters_of, step_of, step_rows
+from foresee.engine.kernels.steps import Step, decay_of, parameters_of, step_of, step_rows
 from foresee.engine.kernels.vector import add_row, copy_row
 from foresee.errors import UsageError
 from foresee.store.contract import Rows
@@ -53,12 +53,13 @@ def update_rows(
     _check_order(order, len(unique), gradients, width)
     divided = _divide(gradients, order)
     step, parameters = step_of(optimizer), parameters_of(optimizer)
+    decay = np.float32(decay_of(optimizer))
     chosen, bounds = _chosen(positions, order, threads)
 
     def kernel(begin: int, end: int) -> None:
         _update(
             step, parameters, cache.values, cache.state, cache.versions, version,
-            unique, chosen, divided, order.gradient_rows, order.starts, np.float32(divisor), begin, end,
+            unique, chosen, divided, order.gradient_rows, order.starts, np.float32(divisor), decay, begin, end,
         )  # fmt: skip
 
     threads.run(kernel, bounds)
@@ -147,6 +148,7 @@ def _update(
     gradient_rows: Any,
     starts: Any,
     divisor: Any,
+    decay: Any,
     begin: int,
     end: int,
 ) -> None:
@@ -173,6 +175,9 @@ def _update(
             if divisor != 1:
                 for d in range(values.shape[1]):
                     sums[i, d] /= divisor
+            if decay != 0:
+                for d in range(values.shape[1]):
+                    sums[i, d] += decay * values[slot, d]
         step_rows(step, parameters, values, state, slots, sums, size)
 
 

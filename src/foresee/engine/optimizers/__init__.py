@@ -10,11 +10,12 @@ trains like ours, with the fused kernels and on any torch device.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from foresee.base.registry import Registry
 from foresee.engine.optimizers.adagrad import Adagrad
-from foresee.engine.optimizers.contract import Optimizer, is_row_optimizer, numbers_of
+from foresee.engine.optimizers.contract import Optimizer, Schedule, at_step, is_row_optimizer, numbers_of
 from foresee.engine.optimizers.lazy_adam import LazyAdam
 from foresee.engine.optimizers.rowwise_adagrad import RowwiseAdagrad
 from foresee.engine.optimizers.sgd import SGD
@@ -27,6 +28,8 @@ __all__ = [
     "LazyAdam",
     "Optimizer",
     "RowwiseAdagrad",
+    "Schedule",
+    "at_step",
     "check_row_optimizer",
     "make_optimizer",
     "register_optimizer",
@@ -62,7 +65,7 @@ def register_optimizer(kind: type[Any]) -> None:
     OPTIMIZERS.add(getattr(kind, "name", ""), kind)
 
 
-def make_optimizer(name: str, numbers: dict[str, float], key: str = "optimizer") -> Optimizer:
+def make_optimizer(name: str, numbers: Mapping[str, Any], key: str = "optimizer") -> Optimizer:
     """The optimiser of a name with these numbers; `key` stands in front of sentences about it."""
     kind = OPTIMIZERS.find(name, f"{key}.name")
     takes = numbers_of(kind)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from foresee.engine.optimizers.contract import check_eps, check_lr, rounded_sqrt
+from foresee.engine.optimizers.contract import Rate, check_eps, check_lr, number_of, rounded_sqrt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,20 +18,24 @@ class Adagrad:
     """`state += gradient²; value -= lr * gradient / (sqrt(state) + eps)`, element by element.
 
     Args:
-        lr: Learning rate.
+        lr: Learning rate: a number, or a function of the step such as a `Schedule`.
         eps: Keeps the division finite.
+        weight_decay: Part of a row that is added to its gradient whenever a step touches the row.
     """
 
     name: ClassVar[str] = "adagrad"
     elementwise: ClassVar[bool] = True
 
-    lr: float
+    lr: Rate
     """Learning rate."""
     eps: float = 1e-8
     """Keeps the division finite."""
+    weight_decay: float = 0.0
+    """Part of a row that is added to its gradient, in the steps that touch the row and in no others."""
 
     def __post_init__(self) -> None:
         check_lr(self.name, self.lr)
+        check_lr(f"{self.name} (weight_decay)", self.weight_decay)
         check_eps(self.name, self.eps)
 
     def state_width(self, width: int) -> int:
@@ -52,4 +56,4 @@ class Adagrad:
     def step_tensors(self, values: Tensor, state: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """The step in torch operations."""
         state = state + sums * sums
-        return values - sums * self.lr / (rounded_sqrt(state) + self.eps), state
+        return values - sums * number_of(self.lr) / (rounded_sqrt(state) + self.eps), state

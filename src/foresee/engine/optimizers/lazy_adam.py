@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numba import njit
 
-from foresee.engine.optimizers.contract import check_eps, check_lr, rounded_sqrt
+from foresee.engine.optimizers.contract import Rate, check_eps, check_lr, number_of, rounded_sqrt
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,16 +31,17 @@ class LazyAdam:
     `count` is the number of steps that touched this row, so the bias correction is right for rows that are seen rarely.
 
     Args:
-        lr: Learning rate.
+        lr: Learning rate: a number, or a function of the step such as a `Schedule`.
         beta1: Decay of the mean of gradients.
         beta2: Decay of the mean of squared gradients.
         eps: Keeps the division finite.
+        weight_decay: Part of a row that is added to its gradient whenever a step touches the row.
     """
 
     name: ClassVar[str] = "lazy_adam"
     elementwise: ClassVar[bool] = True
 
-    lr: float
+    lr: Rate
     """Learning rate."""
     beta1: float = 0.9
     """Decay of the mean of gradients."""
@@ -48,9 +49,12 @@ class LazyAdam:
     """Decay of the mean of squared gradients."""
     eps: float = 1e-8
     """Keeps the division finite."""
+    weight_decay: float = 0.0
+    """Part of a row that is added to its gradient, in the steps that touch the row and in no others."""
 
     def __post_init__(self) -> None:
         check_lr(self.name, self.lr)
+        check_lr(f"{self.name} (weight_decay)", self.weight_decay)
         check_eps(self.name, self.eps)
         _check_beta(self.name, "beta1", self.beta1)
         _check_beta(self.name, "beta2", self.beta2)
@@ -87,7 +91,7 @@ class LazyAdam:
         count = state[:, 2 * width :] + 1.0
         bias1 = 1.0 - _powers(self.beta1, count)
         bias2 = 1.0 - _powers(self.beta2, count)
-        rates = (torch.full_like(bias1, self.lr) / bias1).float()
+        rates = (torch.full_like(bias1, number_of(self.lr)) / bias1).float()
         roots = bias2.sqrt().float()
         first = state[:, :width] * self.beta1 + sums * (1.0 - self.beta1)
         second = state[:, width : 2 * width] * self.beta2 + sums * (1.0 - self.beta2) * sums

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from foresee.engine.kernels.vector import LANES, subtract_scaled_row, sum_of_squares
-from foresee.engine.optimizers.contract import check_eps, check_lr, rounded_sqrt
+from foresee.engine.optimizers.contract import Rate, check_eps, check_lr, number_of, rounded_sqrt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,20 +19,24 @@ class RowwiseAdagrad:
     """`state += mean(gradient²); value -= lr / (sqrt(state) + eps) * gradient`, one state for the whole row.
 
     Args:
-        lr: Learning rate.
+        lr: Learning rate: a number, or a function of the step such as a `Schedule`.
         eps: Keeps the division finite.
+        weight_decay: Part of a row that is added to its gradient whenever a step touches the row.
     """
 
     name: ClassVar[str] = "rowwise_adagrad"
     elementwise: ClassVar[bool] = False
 
-    lr: float
+    lr: Rate
     """Learning rate."""
     eps: float = 1e-8
     """Keeps the division finite."""
+    weight_decay: float = 0.0
+    """Part of a row that is added to its gradient, in the steps that touch the row and in no others."""
 
     def __post_init__(self) -> None:
         check_lr(self.name, self.lr)
+        check_lr(f"{self.name} (weight_decay)", self.weight_decay)
         check_eps(self.name, self.eps)
 
     def state_width(self, width: int) -> int:
@@ -53,7 +57,7 @@ class RowwiseAdagrad:
         """The step in torch operations."""
         # A tensor over a number, or a number over a tensor, is a reciprocal and a product to torch: rounded twice.
         state = state + _sums_of_squares(sums) / state.new_full(state.shape, sums.shape[1])
-        rates = state.new_full(state.shape, self.lr) / (rounded_sqrt(state) + self.eps)
+        rates = state.new_full(state.shape, number_of(self.lr)) / (rounded_sqrt(state) + self.eps)
         return values - rates * sums, state
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from foresee.engine.kernels.vector import subtract_scaled_row
-from foresee.engine.optimizers.contract import check_lr
+from foresee.engine.optimizers.contract import Rate, check_lr, number_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,17 +19,21 @@ class SGD:
     """`value -= lr * gradient`.
 
     Args:
-        lr: Learning rate.
+        lr: Learning rate: a number, or a function of the step such as a `Schedule`.
+        weight_decay: Part of a row that is added to its gradient whenever a step touches the row.
     """
 
     name: ClassVar[str] = "sgd"
     elementwise: ClassVar[bool] = True
 
-    lr: float
+    lr: Rate
     """Learning rate."""
+    weight_decay: float = 0.0
+    """Part of a row that is added to its gradient, in the steps that touch the row and in no others."""
 
     def __post_init__(self) -> None:
         check_lr(self.name, self.lr)
+        check_lr(f"{self.name} (weight_decay)", self.weight_decay)
 
     def state_width(self, width: int) -> int:
         """No state."""
@@ -44,4 +48,4 @@ class SGD:
 
     def step_tensors(self, values: Tensor, state: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """The step in torch operations."""
-        return values - sums * self.lr, state
+        return values - sums * number_of(self.lr), state

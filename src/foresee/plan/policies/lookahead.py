@@ -32,7 +32,7 @@ from foresee.base.prefetch import prefetch_read, prefetch_write
 from foresee.errors import PlanError
 from foresee.plan.policy import Policy, Profile
 from foresee.plan.ranked_eviction import BatchTooLargeError
-from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record
+from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Record
 from foresee.plan.row_table import LOW, NO_SLOT, PAST, PREFETCH_DISTANCE, SLOT, RowTable, find, prefetch_entry
 from foresee.plan.upcoming import (
     NOBODY,
@@ -213,7 +213,8 @@ class Lookahead:
         records: list[Record] = []
         while self._window:
             records += self._plan_step()
-        return records + self._close(np.flatnonzero(self._slot_last >= 0).astype(np.int32))
+        left = np.flatnonzero(self._slot_last >= 0).astype(np.int32)
+        return records + self._close(left, np.full(len(left), NOT_KNOWN, np.int32))
 
     def _look_at(self, accesses: Accesses) -> None:
         step = self._read
@@ -239,17 +240,19 @@ class Lookahead:
         unique = np.empty(len(batch.rows), np.int32)
         missing = np.empty(len(batch.rows), np.int32)
         missing = missing[: _locate(self._table.entries, batch.rows, unique, missing)]
-        closed = [] if self.eager else self._close(self._victims(step, len(missing) - self._num_free))
+        closed = [] if self.eager else self._close(*self._victims(step, len(missing) - self._num_free))
         if len(missing) > self._num_free:
             raise self._window_too_large(step, len(missing))
         self._open = self._admit(step, batch, unique, missing)
         self._planned += 1
         # No bucket lies beyond what was read, so these are the rows without a use in the window, all of them.
-        return self._close(self._victims(self._read, len(self._slot_row))) if self.eager else closed
+        return self._close(*self._victims(self._read, len(self._slot_row))) if self.eager else closed
 
-    def _victims(self, step: int, num_needed: int) -> Int32:
-        victims = np.empty(max(0, num_needed), np.int32)
-        return victims[: choose_victims(self._lists, self._heads, step, self._read - 1, victims)]
+    def _victims(self, step: int, num_needed: int) -> tuple[Int32, Int32]:
+        """Slots to be freed, and the next use of the row in each."""
+        victims, next_use = (np.empty(max(0, num_needed), np.int32) for _ in range(2))
+        count = choose_victims(self._lists, self._heads, step, self._read - 1, victims, next_use)
+        return victims[:count], next_use[:count]
 
     def _window_too_large(self, step: int, num_missing: int) -> PlanError:
         needed = len(self._slot_row) - self._num_free + num_missing
@@ -264,7 +267,7 @@ class Lookahead:
             f"bytes of window_bytes after {len(self._window) - 1} of them; give it more bytes, or fewer steps"
         )
 
-    def _close(self, victims: Int32) -> list[Record]:
+    def _close(self, victims: Int32, next_use: Int32) -> list[Record]:
         """Completes the record of the step before with what it evicts."""
         if self._open is None:
             return []
@@ -274,7 +277,7 @@ class Lookahead:
         self._slot_last[victims] = -1
         self._free[self._num_free : self._num_free + len(victims)] = victims
         self._num_free += len(victims)
-        return [replace(record, evict=Evict(victims, rows, versions))]
+        return [replace(record, evict=Evict(victims, rows, versions, next_use))]
 
     def _admit(self, step: int, batch: _Read, unique: Int32, missing: Int32) -> Record:
         count = len(missing)

@@ -27,7 +27,7 @@ import numpy as np
 from foresee.base.arrays import Int32, Int64
 from foresee.errors import PlanError
 from foresee.plan.ranked_eviction import BatchTooLargeError
-from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Kind, Record, Transfers
+from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Kind, Record, Transfers
 from foresee.plan.row_table import LOW, NO_SLOT, RowTable, checksum_of
 from foresee.plan.upcoming import (
     NOBODY,
@@ -149,7 +149,7 @@ class Ownership:
         for worker in range(self.header.num_workers):
             owned = np.flatnonzero(self._slot_last[worker] >= 0).astype(np.int32)
             if len(owned):
-                self._evict(self._open[-1], worker, owned)
+                self._evict(self._open[-1], worker, owned, np.full(len(owned), NOT_KNOWN, np.int32))
         self._lists[:] = self.header.capacity_rows
         self._heads[:] = NOBODY
 
@@ -211,17 +211,18 @@ class Ownership:
             missing = int(need[worker] - self._num_free[worker])
             if missing <= 0:
                 continue
-            victims = np.empty(missing, np.int32)
-            count = choose_victims(self._lists[worker], self._heads[worker], step, self._read - 1, victims)
+            victims, next_use = (np.empty(missing, np.int32) for _ in range(2))
+            lists, heads = self._lists[worker], self._heads[worker]
+            count = choose_victims(lists, heads, step, self._read - 1, victims, next_use)
             if count < missing or not self._open:
                 held = self.header.capacity_rows
                 raise BatchTooLargeError(step, held + missing - count, held)
-            self._evict(self._open[-1], worker, victims)
+            self._evict(self._open[-1], worker, victims, next_use)
 
-    def _evict(self, after: _Planned, worker: int, victims: Int32) -> None:
+    def _evict(self, after: _Planned, worker: int, victims: Int32, next_use: Int32) -> None:
         rows, versions = self._slot_row[worker, victims], self._slot_last[worker, victims] + np.int32(1)
         self._table.release(rows, versions, step=after.step)
-        after.evict[worker] = Evict(victims, rows, versions)
+        after.evict[worker] = Evict(victims, rows, versions, next_use)
         on_their_way = victims[self._shared_at[worker, victims] == after.step]
         after.promoted.append((np.int64(worker) << 32) | on_their_way.astype(np.int64))
         self._slot_last[worker, victims] = -1

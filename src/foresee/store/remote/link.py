@@ -35,9 +35,11 @@ Deliver = Callable[[int, Rows], None]
 class Exchange:
     """Made by `open_exchange`."""
 
-    def __init__(self, endpoint: Endpoint, client: Any, opening: Opening, layout: Layout) -> None:
+    def __init__(
+        self, endpoint: Endpoint, client: Any, opening: Opening, layout: Layout, *, next_use: bool = False
+    ) -> None:
         self._address, self._layout, self._client = endpoint.address, layout, client
-        self.schema = protocol.request_schema(opening.kind, layout)
+        self.schema = protocol.request_schema(opening.kind, layout, next_use=next_use)
         descriptor = flight.FlightDescriptor.for_command(opening.to_bytes())
         self._writer, self._reader = client.do_exchange(descriptor, endpoint.options())
         self.clean = False
@@ -105,8 +107,9 @@ def open_exchange(
     client = endpoint.client()
     exchange = None
     try:
-        endpoint.ask(client, protocol.DESCRIBE, {}, deadline)
-        exchange = Exchange(endpoint, client, opening, layout)
+        described = endpoint.ask(client, protocol.DESCRIBE, {}, deadline)
+        hinted = described.get("takes_next_use") is True
+        exchange = Exchange(endpoint, client, opening, layout, next_use=hinted)
         with watchdog.watch(deadline, exchange.cancel):
             exchange.begin()
     except BaseException:

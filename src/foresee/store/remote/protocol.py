@@ -6,6 +6,9 @@ with one header. Then requests and replies alternate:
     read, guarded   one batch of row ids (guarded: and expected versions)  →  batches of rows, in the order asked
     write           batches of rows, the last one marked                   →  one header: all of them are applied
 
+A server that lays rows out by their next use says so when it describes itself (`takes_next_use`); writes to it have one
+column more.
+
 Values and optimiser state are fixed-size binary columns, so a chunk of rows is three contiguous pieces of memory that
 numpy and Arrow share without a copy. A failure is a header of its own (`rpc.failures`): the connection goes
 on. Nothing here is ever executed or unpickled.
@@ -22,6 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Int32, Int64
+from foresee.plan.record import NOT_KNOWN
 from foresee.rpc.failures import to_json
 from foresee.store.commits import Part
 from foresee.store.contract import Layout, Rows
@@ -86,13 +90,15 @@ def chunk_rows(num_rows: int, layout: Layout) -> int:
     return max(1, min(max(-(-num_rows // CHUNKS), fewest), most))
 
 
-def request_schema(kind: str, layout: Layout) -> Any:
+def request_schema(kind: str, layout: Layout, *, next_use: bool = False) -> Any:
+    """The columns of a request; `next_use`: of a write that says when its rows are used next."""
     row = pa.field("row", pa.int64(), nullable=False)
     if kind == READ:
         return pa.schema([row])
     if kind == GUARDED:
         return pa.schema([row, pa.field("version", pa.int32(), nullable=False)])
-    return pa.schema([row, *rows_schema(layout)])
+    hint = [pa.field("next_use", pa.int32(), nullable=False)] if next_use else []
+    return pa.schema([row, *hint, *rows_schema(layout)])
 
 
 def rows_schema(layout: Layout) -> Any:
@@ -112,9 +118,13 @@ def ids_batch(schema: Any, rows: Int64, versions: Int32 | None) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def write_batch(schema: Any, rows: Int64, source: Rows) -> Any:
-    """Rows to assign; the batch shares the memory of the arrays."""
-    columns = [_column(pa.int64(), rows), _column(pa.binary(4 * source.values.shape[1]), source.values)]
+def write_batch(schema: Any, rows: Int64, source: Rows, next_use: Int32 | None = None) -> Any:
+    """Rows to assign, with their next uses if the schema has them; the batch shares the memory of the arrays."""
+    columns = [_column(pa.int64(), rows)]
+    if schema.names[1] == "next_use":
+        unknown = np.full(len(rows), NOT_KNOWN, np.int32)
+        columns.append(_column(pa.int32(), unknown if next_use is None else next_use))
+    columns.append(_column(pa.binary(4 * source.values.shape[1]), source.values))
     if source.state.shape[1]:
         columns.append(_column(pa.binary(4 * source.state.shape[1]), source.state))
     columns.append(_column(pa.int32(), source.versions))
@@ -145,6 +155,11 @@ def batch_ids(batch: Any) -> tuple[Int64, Int32 | None]:
     """Row ids of a read request, and the expected versions if it has them."""
     versions = _array(batch.column(1), np.int32) if batch.num_columns > 1 else None
     return _array(batch.column(0), np.int64), versions
+
+
+def batch_next_use(batch: Any) -> Int32 | None:
+    """The next uses of a chunk of a write, if it has them."""
+    return _array(batch.column(1), np.int32) if batch.schema.names[1] == "next_use" else None
 
 
 def batch_rows(batch: Any, layout: Layout, first_column: int = 0) -> Rows:

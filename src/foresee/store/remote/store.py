@@ -124,7 +124,7 @@ class RemoteStore:
         check_request(self._layout, rows, source)
         self._write_all(rows, source, step=None)
 
-    def write_step(self, step: int, rows: Int64, source: Rows) -> None:
+    def write_step(self, step: int, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
         """Assigns this worker's write-backs of a step; then, at every server, the step counts as applied.
 
         Every step has to be handed over, in order, also one without rows.
@@ -132,7 +132,7 @@ class RemoteStore:
         self._check_open()
         self._check_run("write_step")
         check_request(self._layout, rows, source)
-        self._write_all(rows, source, step=step)
+        self._write_all(rows, source, step=step, next_use=next_use)
 
     def commit(self, step: int) -> None:
         """Commits on all servers or on none: every one of them prepares before the first one settles."""
@@ -219,13 +219,13 @@ class RemoteStore:
                 jobs.append(partial(read, link, rows[positions], positions, _scatter_into(out, positions)))
         self._on_all(jobs)
 
-    def _write_all(self, rows: Int64, source: Rows, *, step: int | None) -> None:
+    def _write_all(self, rows: Int64, source: Rows, *, step: int | None, next_use: Int32 | None = None) -> None:
         accepted = min(link.rows_per_request_max for link in self._links)
         chunk = min(protocol.chunk_rows(-(-len(rows) // len(self._links)), self._layout), accepted)
         with self._writing:
             if len(self._links) == 1:
                 if len(rows) or step is not None:
-                    batches = partial(_own_batches, rows=rows, source=source, chunk=chunk)
+                    batches = partial(_own_batches, rows=rows, source=source, next_use=next_use, chunk=chunk)
                     self._links[0].write(batches, step)
                 return
             parts = split(rows, len(self._links))
@@ -233,7 +233,9 @@ class RemoteStore:
             for shard, link in enumerate(self._links):
                 at = parts.of(shard)
                 if len(at) or step is not None:
-                    batches = partial(_gathered_batches, rows=rows, source=source, positions=at, chunk=chunk)
+                    batches = partial(
+                        _gathered_batches, rows=rows, source=source, next_use=next_use, positions=at, chunk=chunk
+                    )
                     jobs.append(partial(link.write, batches, step))
             self._on_all(jobs)
 
@@ -286,19 +288,23 @@ def _scatter_into(out: Rows, positions: Int64) -> Deliver:
     return lambda begin, chunk: scatter(chunk, positions[begin : begin + len(chunk)], out)
 
 
-def _own_batches(schema: Any, rows: Int64, source: Rows, chunk: int) -> Iterator[tuple[Any, bool]]:
+def _own_batches(
+    schema: Any, rows: Int64, source: Rows, next_use: Int32 | None, chunk: int
+) -> Iterator[tuple[Any, bool]]:
     """Batches that share the caller's memory, which stays as it is until the servers have answered."""
     for begin in range(0, max(1, len(rows)), chunk):
         end = begin + chunk
         part = Rows(source.values[begin:end], source.state[begin:end], source.versions[begin:end])
-        yield protocol.write_batch(schema, rows[begin:end], part), end >= len(rows)
+        uses = None if next_use is None else next_use[begin:end]
+        yield protocol.write_batch(schema, rows[begin:end], part, uses), end >= len(rows)
 
 
 def _gathered_batches(
-    schema: Any, rows: Int64, source: Rows, positions: Int64, chunk: int
+    schema: Any, rows: Int64, source: Rows, next_use: Int32 | None, positions: Int64, chunk: int
 ) -> Iterator[tuple[Any, bool]]:
     """Batches of one server's rows."""
     for begin in range(0, max(1, len(positions)), chunk):
         at = positions[begin : begin + chunk]
         part = Rows(source.values[at], source.state[at], source.versions[at])
-        yield protocol.write_batch(schema, rows[at], part), begin + chunk >= len(positions)
+        uses = None if next_use is None else next_use[at]
+        yield protocol.write_batch(schema, rows[at], part, uses), begin + chunk >= len(positions)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from foresee.base import json_fields
 from foresee.base.arrays import Int32, Int64
 from foresee.errors import StoreError
+from foresee.plan.record import NOT_KNOWN
 from foresee.rpc.connection_limiter import Rules
 from foresee.rpc.limits import ACTION_BYTES_MAX, Limits
 from foresee.store.commits import OpenAt, Prepare, Settle
@@ -155,19 +156,24 @@ def ids_of(batch: Any, kind: str, layout: Layout) -> tuple[Int64, Int32 | None]:
         return np.array(rows), None if versions is None else np.array(versions)
 
 
-def rows_of(batch: Any, layout: Layout) -> tuple[Int64, Rows]:
-    """Ids and rows of a piece of a write; copies, since the message goes."""
-    check_batch(batch, protocol.request_schema(protocol.WRITE, layout))
+def rows_of(batch: Any, layout: Layout) -> tuple[Int64, Rows, Int32 | None]:
+    """Ids and rows of a piece of a write, and their next uses if it has them; copies, since the message goes."""
+    with _refused("this write"):
+        hinted = "next_use" in batch.schema.names
+    check_batch(batch, protocol.request_schema(protocol.WRITE, layout, next_use=hinted))
     with _refused("this write"):
         rows, _ = protocol.batch_ids(batch.select([0]))
-        source = protocol.batch_rows(batch, layout, first_column=1)
+        source = protocol.batch_rows(batch, layout, first_column=1 + hinted)
         own = Rows(np.array(source.values), np.array(source.state), np.array(source.versions))
+        next_use = np.array(protocol.batch_next_use(batch)) if hinted else None
+    if next_use is not None and int(next_use.min(initial=0)) < NOT_KNOWN:
+        raise StoreError(f"a write says that a row is used next in step {int(next_use.min())}; {_REMEDY}")
     if len(own.versions) and int(own.versions.max()) > VERSION_MAX:
         raise StoreError(f"a write gives a row version {int(own.versions.max())}, more than {VERSION_MAX}; {_REMEDY}")
     ascending = np.sort(rows)
     if (ascending[1:] == ascending[:-1]).any():
         raise StoreError(f"a write of {len(rows)} rows has one of them twice, and only one can count; {_REMEDY}")
-    return np.array(rows), own
+    return np.array(rows), own, next_use
 
 
 def check_batch(batch: Any, schema: Any) -> None:

@@ -66,13 +66,13 @@ class RowService:
                 self._wait_for(rows, waiting, generation, guard, out)
         self._count_read(len(rows))
 
-    def write(self, rows: Int64, source: Rows, *, run: str | None = None) -> None:
+    def write(self, rows: Int64, source: Rows, *, run: str | None = None, next_use: Int32 | None = None) -> None:
         """On return the rows are applied and may be read. `run`: who writes, if only this run may."""
         with self._lock.exclusive():
             # Here and not before: another run may begin while this write waits.
             if run is not None:
                 self.applied.check_run(run)
-            self.shard.write(rows, source)
+            self.shard.write(rows, source, next_use)
             failpoint(failpoints.ROWS_APPLIED)
         self.applied.rows_written()
         self.counters.add(rows_written=len(rows), bytes_written=len(rows) * self.shard.layout.row_bytes)

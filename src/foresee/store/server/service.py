@@ -198,9 +198,9 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
     def _write(self, opening: Opening, batch: Any, last: bool, step: int | None) -> None:
         if step is not None:
             self._applied.check_run(opening.run)
-        rows, source = requests.rows_of(batch, self._shard.layout)
+        rows, source, next_use = requests.rows_of(batch, self._shard.layout)
         if len(rows):
-            self._rows.write(rows, source, run=None if step is None else opening.run)
+            self._rows.write(rows, source, run=None if step is None else opening.run, next_use=next_use)
         if last and step is not None:
             # Only now, when every row of the step is in the store.
             self._applied.raise_to(opening.run, opening.worker or 0, step)
@@ -231,6 +231,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             "num_shards": self._shard.share.num_shards,
             **protocol.part_to_dict(self._rows.part),
             "rows_per_request_max": self._admission.limits.rows_per_request_max,
+            "takes_next_use": self._shard.takes_next_use,
         }
 
     def _join(self, content: dict[str, Any]) -> dict[str, Any]:

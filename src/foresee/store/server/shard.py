@@ -22,7 +22,17 @@ from foresee.base.arrays import Float32, Int32, Int64
 from foresee.base.files import Files
 from foresee.errors import ConfigError, StoreError
 from foresee.store.commits import Instruction, Part
-from foresee.store.contract import Layout, PartStore, Rows, Table, layout_from_dict, layout_to_dict, written_rows
+from foresee.store.contract import (
+    Layout,
+    PartStore,
+    Rows,
+    Table,
+    layout_from_dict,
+    layout_to_dict,
+    takes_next_use,
+    write_with_hint,
+    written_rows,
+)
 from foresee.store.disk import DiskStore
 from foresee.store.kernels import fill_initial_row, initial_key, initial_unit
 from foresee.store.registry import DISK, MEMORY, StoreKind
@@ -73,15 +83,21 @@ class Shard:
         self._store.read(self._local(rows), out)
         _settle_versions(self._key, self._unit, rows, out.values, out.versions)
 
-    def write(self, rows: Int64, source: Rows) -> None:
+    @property
+    def takes_next_use(self) -> bool:
+        return takes_next_use(self._store)
+
+    def write(self, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
         if self.share.num_shards == 1:
-            self._store.write(rows, source)
+            write_with_hint(self._store, rows, source, next_use)
             return
         # A negative version is lower than every stored one; inside, -1 would look like an unwritten row's.
         keep = source.versions >= 0
         if not keep.all():
             rows, source = rows[keep], Rows(source.values[keep], source.state[keep], source.versions[keep])
-        self._store.write(self._local(rows), replace(source, versions=source.versions + np.int32(1)))
+            next_use = None if next_use is None else next_use[keep]
+        inside = replace(source, versions=source.versions + np.int32(1))
+        write_with_hint(self._store, self._local(rows), inside, next_use)
 
     def commit(self, step: int) -> None:
         self._store.commit(step)
