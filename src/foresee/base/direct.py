@@ -281,13 +281,9 @@ class Ring:
     def close(self) -> None:
         if self.descriptor >= 0:
             os.close(self.descriptor)
-            self.descriptor = -1
-        for name in ("_words", "_entries"):
+        self.descriptor = -1
+        for name in ("_words", "_entries", "_map", "_entries_map"):  # mappings end with the last view of them
             self.__dict__.pop(name, None)
-        for name in ("_map", "_entries_map"):
-            if (mapped := self.__dict__.pop(name, None)) is not None:
-                with suppress(BufferError):
-                    mapped.close()
 
 
 def _libc() -> Any:

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Int32, Int64
 from foresee.base.prefetch import ROWS_AHEAD, prefetch
+from foresee.plan.record import NOT_KNOWN
 from foresee.store.contract import Rows
 from foresee.store.kernels import BASE, INITIAL, Bits, is_set
 
-NOT_KNOWN = -1
-"""Next use of a row that nobody knows."""
 IN_RECENT = -3
 """Place of a row that was copied out of `Recent`."""
 PLACES_MAX = (1 << 32) - 2
@@ -168,10 +167,12 @@ class RowIndex:
         return np.asarray(self._index[rows] == 0)
 
     def by_next_use(self) -> Int64:
-        """Slots of `Recent` in the order in which they will be needed; those nobody knows last, by their ids."""
-        next_use = self._next_use[: self.count]
-        last = np.where(next_use < 0, np.int32(np.iinfo(np.int32).max), next_use)
-        return np.lexsort((self._rows[: self.count], last))
+        """Slots of `Recent` in the order in which they will be needed; those nobody knows last, as they came."""
+        next_use = self._next_use[: self.count].astype(np.int64)
+        next_use[next_use == NOT_KNOWN] = _PLACE >> 1
+        keys = next_use << 32 | np.arange(self.count)  # sorting keys takes a tenth of sorting their places
+        keys.sort()
+        return keys & _PLACE
 
     @property
     def recent(self) -> tuple[Int64, Float32]:

@@ -21,6 +21,7 @@ import numpy as np
 from foresee.base.arrays import Int32, Int64
 from foresee.base.direct import Transfers
 from foresee.base.files import Files
+from foresee.plan.record import NOT_KNOWN
 from foresee.store.contract import Layout, Rows
 from foresee.store.disk.chunks import (
     ChunkFile,
@@ -31,7 +32,7 @@ from foresee.store.disk.chunks import (
     read_directory,
     write_directory,
 )
-from foresee.store.disk.index import NOT_KNOWN, PLACES_MAX, RowIndex
+from foresee.store.disk.index import PLACES_MAX, RowIndex
 from foresee.store.disk.manifest import Chunks
 from foresee.store.kernels import BASE, INITIAL, Bits
 
