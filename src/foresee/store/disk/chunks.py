@@ -32,7 +32,7 @@ from foresee.store.kernels import crc_of_words, read_only, take_rows
 LOG_FILE = "log.bin"
 CHUNK_BYTES_MAX = 1 << 17
 CHUNK_BYTES_MIN = 1 << 14
-_CHUNKS_OF_A_TABLE = 1 << 10
+_CHUNKS_OF_A_TABLE = 1 << 6
 """Small tables have smaller chunks, so that a few rows do not take much space."""
 _BLOCK = 4096
 _MAGIC = 0x6B6E7568632D7366

@@ -154,7 +154,8 @@ class DiskStore:
     def _read(self, rows: Int64, out: Rows) -> None:
         in_base, initial = self._log.read(rows, self._base.written, out)
         self._base.read(in_base, rows, out, self._reads)
-        fill_initial_rows(initial, rows, self._key, self._unit, out.values, out.state, out.versions)
+        if len(initial):
+            fill_initial_rows(initial, rows, self._key, self._unit, out.values, out.state, out.versions)
 
     def write(self, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
         """Assigns the rows.
