@@ -114,7 +114,7 @@ def train(
     check_batch_fits(header, first_batch, stream)
     memory = memory_needed(
         table_layout(config, log), header, first_batch, config.train.shuffle_samples,
-        rows_in_memory=store_kind(config.tables.store).rows_in_memory,
+        kind=store_kind(config.tables.store),
     )  # fmt: skip
     check_memory(memory)
     if resume:
@@ -132,6 +132,8 @@ def train(
         run.timeline = recording(config)
         display.say(_opening(config, run, first_step))
         display.say(in_words(memory))
+        if (way := getattr(run.tables.store, "way", None)) is not None:
+            display.say(str(way))
         display.say(window_in_words(header, first_batch))
         group, clock = Alone(model), TakeTime(run)
         valid = EvaluateValid(config, run, half, group, log, folder, sinks, display)

@@ -38,7 +38,7 @@ _BLOCK = 4096
 _MAGIC = 0x6B6E7568632D7366
 _FIELDS = 8
 """int64 before the ids: magic, sequence, rows, words of a row, checksum, and three that are 0."""
-_WRITE_BYTES = 1 << 22
+WRITE_BYTES = 1 << 22
 _HEADERS_AT_ONCE = 256
 _NO_CRCS = np.zeros(0, np.uint32)
 
@@ -131,7 +131,7 @@ class ChunkFile:
         self._num_bytes = os.fstat(self.descriptor).st_size
         self._mapped: mmap.mmap | None = None
         self._parallel = ParallelCopy()
-        self._writes = Transfers(way, _WRITE_BYTES) if writable else None
+        self._writes = Transfers(way, WRITE_BYTES) if writable else None
 
     @property
     def num_chunks(self) -> int:

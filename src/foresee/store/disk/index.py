@@ -143,11 +143,6 @@ class RowIndex:
     def capacity(self) -> int:
         return len(self._rows)
 
-    @property
-    def bytes_max(self) -> int:
-        """Memory that this takes once every row was written."""
-        return self._index.nbytes + self._rows.nbytes + self._words.nbytes + self._next_use.nbytes
-
     def assign(self, rows: Int64, source: Rows, next_use: Int32, floors: Int32, begin: int) -> tuple[int, int]:
         """Takes rows from `begin` on; the first that has no room any more, and the highest version of those taken."""
         end, self.count, version_max = _assign(

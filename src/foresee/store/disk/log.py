@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from foresee.base.arrays import Int32, Int64
-from foresee.base.direct import Transfers
+from foresee.base.direct import BUFFER_BYTES, Transfers
 from foresee.base.files import Files
 from foresee.plan.record import NOT_KNOWN
 from foresee.store.contract import Layout, Rows
 from foresee.store.disk.chunks import (
+    WRITE_BYTES,
     ChunkFile,
     Shape,
     as_sequence,
@@ -45,6 +46,17 @@ _EXTEND_CHUNKS_MAX = 512
 _COMPACT_CHUNKS_MIN = 16
 
 
+def recent_rows_of(layout: Layout) -> int:
+    """Rows that are collected in memory."""
+    return min(layout.num_rows, max(RECENT_ROWS_MIN, RECENT_BYTES // (layout.row_bytes + 12)))
+
+
+def log_memory_bytes(layout: Layout) -> int:
+    """Memory that index, collected rows and buffers of an open folder take at most."""
+    buffers = min(BUFFER_BYTES + WRITE_BYTES, 2 * layout.num_rows * layout.row_bytes)
+    return 8 * layout.num_rows + recent_rows_of(layout) * (layout.row_bytes + 12) + buffers
+
+
 class RowLog:
     """Rows that are not in the base yet."""
 
@@ -54,11 +66,8 @@ class RowLog:
     ) -> None:  # fmt: skip
         self._folder, self._layout, self._files, self._reader, self._reads = folder, layout, files, reader, reads
         shape = Shape.of(layout, chunk_bytes)
-        row_words = layout.row_bytes // 4
-        recent_rows = (
-            min(layout.num_rows, max(RECENT_ROWS_MIN, RECENT_BYTES // (layout.row_bytes + 12))) if writable else 1
-        )
-        self.index = RowIndex(layout.num_rows, row_words, recent_rows, shape.chunk_rows)
+        recent_rows = recent_rows_of(layout) if writable else 1
+        self.index = RowIndex(layout.num_rows, shape.row_words, recent_rows, shape.chunk_rows)
         self.file = ChunkFile(folder, layout, shape, reads.way, files, writable=writable)
         self._lock = threading.Lock()
         self._chunks = np.zeros((0, 3), np.int64)
@@ -75,11 +84,6 @@ class RowLog:
     def changed(self) -> bool:
         """Rows were written since the last seal."""
         return self._changed
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory that index and collected rows take at most."""
-        return self.index.bytes_max
 
     def read(self, rows: Int64, written: Bits, out: Rows) -> tuple[Int64, Int64]:
         """Fills in what is here, with the reader's lock held; which rows are in the base, and which are initial."""

@@ -125,11 +125,6 @@ class DiskStore:
         return self.layout.num_rows * self.layout.row_bytes
 
     @property
-    def memory_bytes(self) -> int:
-        """Memory that index and buffers take at most."""
-        return self._log.memory_bytes + len(self._reads.buffer)
-
-    @property
     def history(self) -> bytes | None:
         """What the tables were trained on, as it was last set; it counts together with a commit (engine.history)."""
         try:
