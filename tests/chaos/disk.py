@@ -41,6 +41,8 @@ ALL_ROWS = np.arange(LAYOUT.num_rows, dtype=np.int64)
 SERVERS = ("server-0", "server-1")
 CHECKPOINTS = "checkpoints"
 NUM_STEPS = 3
+NUM_CLASSES = 7
+"""Rows are needed next in one of so many steps."""
 POWER_CUTS = 4
 """Ways in which each crash may end, beside a mere kill."""
 RECOVERY_EVERY = 50
@@ -131,7 +133,7 @@ class Scenario:
             for step in steps:
                 for store, writes in zip(stores, self._writes, strict=True):
                     for rows, source in writes[step - 1]:
-                        store.write(rows, source, rows.astype(np.int32) % 7 - 1)
+                        store.write(rows, source, (rows % NUM_CLASSES).astype(np.int32) - 1)
                 self._commit(stores, step)
         for store in stores:
             store.close()
@@ -268,8 +270,10 @@ def _other_rows(name: str, store: DiskStore, right: Rows, step: int) -> str | No
 
 
 def _writes(rng: np.random.Generator, step: int) -> list[tuple[Int64, Rows]]:
-    """What a step writes: some rows for the first time, some again, and some of them twice."""
-    rows = rng.permutation(LAYOUT.num_rows)[:20].astype(np.int64)
+    """What a step writes: some rows for the first time, some again, and some of them twice. Rows that are needed at one
+    time come together, so that whole chunks are written anew."""
+    classes = rng.permutation(NUM_CLASSES)[:4]
+    rows = rng.permutation(ALL_ROWS[np.isin(ALL_ROWS % NUM_CLASSES, classes)])
     again = rows[:5].copy()
     return [(some, random_rows(rng, len(some), LAYOUT, step)) for some in (rows, again)]
 

@@ -198,7 +198,10 @@ class CommitJournal:
             )
         )  # fmt: skip
         with self._reader:
-            self._log.clear()
+            if manifest.prepared is None:
+                self._log.clear()
+            else:  # taken over from an older format; its chunks stay
+                self._log.show(None)
         failpoint(failpoints.FOLDED)
 
     def _fold_piece(self, rows: Int64, positions: Int64, parallel: ParallelCopy) -> None:
