@@ -129,14 +129,26 @@ def test_an_interrupted_commit_is_no_damage_and_damage_in_it_is(tmp_path: Path) 
         interrupt_commit(store, 3)
     found = check(folder)
     assert found.is_whole
-    assert "interrupted after it was sealed" in found.sentence
+    assert "it is in the log, and foresee fold brings it into the arrays" in found.sentence
     assert any("can be opened at step" in it.text and "3" in it.text for it in found.findings)
-    overlay = folder / "overlay.bin"
-    content = bytearray(overlay.read_bytes())
-    place = next(it for it, byte in enumerate(content) if byte)
-    content[place] ^= 1
-    overlay.write_bytes(bytes(content))
+    log = folder / "log.bin"
+    content = bytearray(log.read_bytes())
+    content[8192] ^= 1  # in a row
+    log.write_bytes(bytes(content))
     assert not check(folder).is_whole
+    assert "log.bin is damaged: row" in next(it.text for it in check(folder).findings if it.state == "damaged")
+
+
+def test_a_flipped_bit_in_a_row_is_damage(tmp_path: Path) -> None:
+    folder = make_tables(tmp_path / "tables")
+    content = bytearray((folder / "rows.npy").read_bytes())
+    written = np.flatnonzero(np.unpackbits(np.load(folder / "written.npy"), bitorder="little"))
+    begin = len(content) - LAYOUT.num_rows * LAYOUT.row_bytes
+    content[begin + int(written[0]) * LAYOUT.row_bytes] ^= 1
+    (folder / "rows.npy").write_bytes(bytes(content))
+    found = check(folder)
+    assert [it.what for it in found.findings if it.state == "damaged"] == ["rows.npy"]
+    assert "has another checksum than when it was written" in found.findings[1].text
 
 
 def test_a_version_that_no_commit_gave_is_damage(tmp_path: Path) -> None:

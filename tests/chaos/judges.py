@@ -18,7 +18,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from disk import Enough, Tally, try_scenario
+from power_cuts import Enough, Tally, try_scenario
 
 from foresee.base.files import Files
 from foresee.engine import pipeline

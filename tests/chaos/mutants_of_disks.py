@@ -9,17 +9,21 @@ from typing import Any
 from unittest import mock
 
 import judges
+import numpy as np
 from mutants import Mutant, Patch
 
 from foresee.base.files import Files
 from foresee.run import checkpoint
+from foresee.store.disk import index, log
 from foresee.store.disk.base import Base
+from foresee.store.disk.chunks import ChunkFile
 from foresee.store.disk.journal import CommitJournal
-from foresee.store.disk.manifest import Undo
-from foresee.store.disk.overlay import Overlay
+from foresee.store.disk.log import RowLog
+from foresee.store.disk.manifest import MANIFEST_FILE, Undo, to_json
+from foresee.store.disk.undo import UNDO_FILE
 from foresee.testing.fake_disk import CrashDisk
 
-_sync, _recover, _fold = CrashDisk.sync, CommitJournal.recover, CommitJournal._fold
+_sync, _recover, _fold, _assign = CrashDisk.sync, CommitJournal.recover, CommitJournal._fold, index._assign
 
 
 def _no_sync_of(name: str) -> Patch:
@@ -49,18 +53,22 @@ def _without_digests(folder: Path, step: int) -> list[str]:
 
 
 def _fold_and_say_so_first(self: CommitJournal) -> None:
-    journal = self.manifest.journal
-    assert journal is not None
     sealed = self.manifest
-    self._publish(replace(self.manifest, journal=None))
-    self.manifest = sealed
+    self._files.publish(
+        self._folder / MANIFEST_FILE, to_json(replace(sealed, chunks=None, previous_chunks=None, folding=False))
+    )
     _fold(self)
 
 
-def _fold_without_a_way_back(self: CommitJournal) -> None:
+def _begin_without_a_way_back(self: CommitJournal) -> None:
     """The way back is promised, but nothing was kept for it."""
-    self.manifest = replace(self.manifest, undo=self.manifest.undo or Undo(num_records=0, crc32=0))
-    _fold(self)
+    undo = Undo(num_records=0, crc32=0)
+    (self._folder / UNDO_FILE).write_bytes(b"")
+    self._publish(replace(self.manifest, undo=undo, folding=True))
+
+
+def _begin_without_saying_so(self: CommitJournal) -> None:
+    """The base changes while the commit before is still promised by its chunks."""
 
 
 def _recover_and_give_up(self: CommitJournal) -> None:
@@ -71,18 +79,33 @@ def _recover_and_give_up(self: CommitJournal) -> None:
 
 
 def _recover_without_folding(self: CommitJournal) -> None:
-    """A promoted commit whose records are in the overlay counts as folded."""
-    if self.manifest.journal is not None:
-        self._publish(replace(self.manifest, journal=None))
+    """A fold that was interrupted counts as done."""
+    if self.manifest.folding:
+        self._publish(replace(self.manifest, chunks=None, previous_chunks=None, folding=False))
     _recover(self)
+
+
+def _reclaim_what_commits_need(self: RowLog) -> None:
+    """A chunk whose rows were written anew is free at once."""
+    self._free = np.flatnonzero(self.index.live[: len(self._chunks)] == 0)
+
+
+def _list_in_any_order(entries: Any) -> Any:
+    return np.ascontiguousarray(entries[::-1])
+
+
+def _append_only(rows: Any, *rest: Any) -> Any:
+    """A row that is written again while it is in memory leaves its older self there."""
+    index, capacity = rest[6], len(rest[7])
+    places = (index[rows] & 0xFFFFFFFF) - 1
+    index[rows[(places >= 0) & (places < capacity)]] = 0
+    return _assign(rows, *rest)
 
 
 def _seal_promoted(self: CommitJournal, step: int, version_max: int) -> None:
     """Preparing takes the last commit's place at once, and there is no way back."""
     self.seal_decided(step, version_max)
-    self.manifest = replace(self.manifest, previous_step=None)
-    self._publish(self.manifest)
-    self.fold()
+    self._publish(replace(self.manifest, previous_step=None, previous_chunks=None))
 
 
 def _disk(name: str, rule: str, patch: Any) -> Mutant:
@@ -98,7 +121,20 @@ DISK_MUTANTS = [
         name="nothing synced", rule="A sync asks the operating system for it.", judge=judges.synced,
         patch=_patched(Files, "sync", lambda files, descriptor: None),
     ),
-    _disk("overlay not synced", "Records are on the disk before a manifest counts them.", _no_sync_of("overlay.bin")),
+    _disk("log not synced", "Chunks are on the disk before a manifest counts them.", _no_sync_of("log.bin")),
+    _disk("list not synced", "So is the list of them.", _no_sync_of("chunks-")),
+    _disk(
+        "chunks used too early", "A chunk is not written while a commit that can be opened lists it.",
+        _patched(RowLog, "_reclaim", _reclaim_what_commits_need),
+    ),
+    _disk(
+        "chunks out of order", "Of two chunks with a row the later one counts.",
+        _patched(log, "as_sequence", _list_in_any_order),
+    ),
+    _disk(
+        "a row twice in memory", "A row is in memory once, so what is flushed is the newest.",
+        _patched(index, "_assign", _append_only),
+    ),
     _disk(
         "rows not synced", "Folded rows are on the disk before their journal is given up.",
         _no_sync_of("rows.npy"),
@@ -106,8 +142,8 @@ DISK_MUTANTS = [
     _disk("bits not synced", "So are the bits that say which rows are there.", _no_sync_of("written.npy")),
     _disk("base not synced", "A fold ends with a sync of the base.", _patched(Base, "sync", lambda base: None)),
     _disk(
-        "records not synced", "A seal begins with a sync of the overlay.",
-        _patched(Overlay, "sync", lambda overlay: None),
+        "chunks not synced", "A seal begins with a sync of the log.",
+        _patched(ChunkFile, "sync", lambda file: None),
     ),
     _disk("layout draft not synced", "A file is synced before it takes a name.", _no_sync_of("layout.json.draft")),
     _disk("folder not synced", "A new name is durable when its folder is synced.", _no_sync_of("server-0")),
@@ -130,19 +166,23 @@ DISK_MUTANTS = [
         _patched(checkpoint, "problems", _without_digests),
     ),
     _disk(
-        "folded before it is", "A journal is given up after its rows are in the base.",
+        "folded before it is", "Chunks are given up after their rows are in the base.",
         _patched(CommitJournal, "_fold", _fold_and_say_so_first),
     ),
     _disk(
         "no way back", "Old rows are kept before the base changes.",
-        _patched(CommitJournal, "_fold", _fold_without_a_way_back),
+        _patched(CommitJournal, "_begin_fold", _begin_without_a_way_back),
+    ),
+    _disk(
+        "fold not announced", "A folder says that it is being folded before its base changes.",
+        _patched(CommitJournal, "_begin_fold", _begin_without_saying_so),
     ),
     _disk(
         "prepared forgotten at start", "What was prepared stays until it is decided.",
         _patched(CommitJournal, "recover", _recover_and_give_up),
     ),
     _disk(
-        "journal forgotten at start", "Opening finishes the fold that was interrupted.",
+        "fold forgotten at start", "Opening finishes the fold that was interrupted.",
         _patched(CommitJournal, "recover", _recover_without_folding),
     ),
 ]  # fmt: skip

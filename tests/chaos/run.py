@@ -46,10 +46,14 @@ class Part:
     """The figure that has to be 0."""
     keyword: str | None
     """How the module calls the number of trials."""
+    module: str | None = None
+    """Where it stands, if not in the file of its name."""
 
 
 PARTS = {
-    "disk": Part(long=8_000, quick=1_500, counts="disk_trials", wrong="disk_violations", keyword="trials"),
+    "disk": Part(
+        long=8_000, quick=1_500, counts="disk_trials", wrong="disk_violations", keyword="trials", module="power_cuts"
+    ),
     "mutants": Part(long=1, quick=1, counts="mutants", wrong="mutants_alive", keyword=None),
     "schedules": Part(long=100_000, quick=3_000, counts="schedules", wrong="schedule_violations", keyword="schedules"),
     "hostile": Part(long=100_000, quick=2_000, counts="hostile_tried", wrong="hostile_crashes", keyword="trials"),
@@ -87,7 +91,8 @@ def _arguments() -> argparse.Namespace:
 
 def _run(name: str, seed: int, quick: bool, console: Console) -> Result:
     """One part, with a line on a terminal that says how far it is; what it finds stays on the screen."""
-    part, module = PARTS[name], importlib.import_module(name)
+    part = PARTS[name]
+    module = importlib.import_module(part.module or name)
     number = part.quick if quick else part.long
     texts = TextColumn("{task.fields[name]}"), TextColumn("{task.description}")
     with Progress(SpinnerColumn(), texts[0], TimeElapsedColumn(), texts[1], console=console, transient=True) as bars:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import disk
 import numpy as np
+import power_cuts
 import pytest
 
 from foresee.testing.fake_disk import CrashDisk, mix_sectors
@@ -14,10 +14,10 @@ from foresee.testing.fake_disk import CrashDisk, mix_sectors
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_crash_at_every_operation_leaves_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "NUM_STEPS", 2)
-    monkeypatch.setattr(disk, "RECOVERY_EVERY", 60)
-    tally = disk.Tally(power_cuts=1)
-    disk.try_scenario(1, tally)
+    monkeypatch.setattr(power_cuts, "NUM_STEPS", 2)
+    monkeypatch.setattr(power_cuts, "RECOVERY_EVERY", 60)
+    tally = power_cuts.Tally(power_cuts=1)
+    power_cuts.try_scenario(1, tally)
     assert tally.violations == []
     assert tally.trials > 200
     for point in (

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from foresee import Adagrad, ClickLog, Run, Step, Tables
-from foresee.base.arrays import Int64
+from foresee.base.arrays import Int32, Int64
 from foresee.data import tiny
 from foresee.engine.header import make_header
 from foresee.engine.planned_step import Pooling
@@ -57,9 +57,9 @@ class LossyMemory(MemoryStore):
 class LossyDisk(DiskStore):
     loss: Loss
 
-    def write(self, rows: Int64, source: Rows) -> None:
+    def write(self, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
         if self.loss.keeps(rows):
-            super().write(rows, source)
+            super().write(rows, source, next_use)
 
 
 @pytest.fixture

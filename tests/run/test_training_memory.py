@@ -25,7 +25,7 @@ from foresee.run.memory import (
     window_steps,
 )
 from foresee.run.run_folder import RunFolder, plan_origin
-from foresee.store.registry import DISK, STORES
+from foresee.store.registry import DISK, MEMORY, STORES
 
 SHUFFLE_SAMPLES = 8192
 
@@ -127,9 +127,9 @@ def test_what_the_machine_lacks_is_refused_before_anything_is_made(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("purpose", ["slots", "staging", "window", "log", "rows", "programs"])
+@pytest.mark.parametrize("purpose", ["slots", "staging", "window", "log", "rows", "index", "programs"])
 def test_the_sentence_names_what_to_lower(purpose: str) -> None:
-    sizes = {"slots": 1, "staging": 1, "window": 1, "log": 1, "rows": 1, "programs": 1, purpose: 10**9}
+    sizes = {"slots": 1, "staging": 1, "window": 1, "log": 1, "rows": 1, "index": 1, "programs": 1, purpose: 10**9}
     with pytest.raises(ConfigError, match=f"most of it for {purpose} .*; lower {memory.LOWER[purpose][:8]}"):
         check_memory(Memory(**sizes), available=10**8)
     check_memory(Memory(**sizes), available=2 * 10**9)
@@ -139,10 +139,13 @@ def test_a_launched_run_counts_all_its_processes(log: ClickLog, tmp_path: Path) 
     config = small_run(log, tmp_path / "run", cache={"rows": 20_000}, train={"batch_size": 512})
     stream = train_stream(config, log)
     header, batch, layout = plan_header(config, log, stream), stream.batch(0), table_layout(config, log)
-    one = memory_needed(layout, header, batch, SHUFFLE_SAMPLES, rows_in_memory=True)
-    all_of_them = launched_memory(layout, header, batch, SHUFFLE_SAMPLES, num_servers=2, rows_in_memory=True)
+    one = memory_needed(layout, header, batch, SHUFFLE_SAMPLES, kind=MEMORY)
+    all_of_them = launched_memory(layout, header, batch, SHUFFLE_SAMPLES, num_servers=2, kind=MEMORY)
     assert all_of_them.programs == 4 * memory.PROGRAM_BYTES
     assert all_of_them.rows == one.rows >= layout.num_rows * layout.row_bytes
     assert all_of_them.total > one.total
+    on_disk = launched_memory(layout, header, batch, SHUFFLE_SAMPLES, num_servers=2, kind=DISK)
+    assert on_disk.rows == 0
+    assert on_disk.index >= 8 * layout.num_rows, "where each row is"
     planner = planner_memory(layout, header, batch, SHUFFLE_SAMPLES)
     assert (planner.slots, planner.window) == (0, one.window)

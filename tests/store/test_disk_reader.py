@@ -14,6 +14,7 @@ import pytest
 from test_disk_two_phases import (
     ALL_ROWS,
     LAYOUT,
+    chunks_of_a_few_rows,
     expected_after,
     one_life,
     rows_of_step,
@@ -27,6 +28,8 @@ from foresee.store.disk import DiskReader, DiskStore
 from foresee.store.server.shard import Share, disk_shard
 from foresee.testing.fake_disk import FakeDisk, PowerCut
 from foresee.testing.store_suite import assert_same, read_rows
+
+__all__ = ["chunks_of_a_few_rows"]
 
 
 def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -70,7 +73,7 @@ def test_a_power_cut_at_every_call_of_two_phases(tmp_path: Path) -> None:
         disk.stop_at, decided = len(disk.calls) + stop_at, [0]
         try:
             one_life(store, decided)
-            store._journal.finish_folding()
+            store.fold()
         except (PowerCut, StoreError):
             num_cuts += 1
         else:
@@ -80,7 +83,7 @@ def test_a_power_cut_at_every_call_of_two_phases(tmp_path: Path) -> None:
         shutil.copytree(folder, lost)
         disk.lose_unsynced(lost, np.random.default_rng(stop_at))
         store.close()
-        unfolded += json.loads((lost / "layout.json").read_text())["journal"] is not None
+        unfolded += json.loads((lost / "layout.json").read_text())["chunks"] is not None
         assert decided[-1] in check_reader(lost)
     assert num_cuts > 30
     assert unfolded > 5
@@ -170,16 +173,22 @@ def test_a_reader_writes_nothing_and_says_what_is_damaged(tmp_path: Path, monkey
         with pytest.raises(UsageError, match="were opened for reading"):
             refused(4)
     reader.close()
+    (folder / "chunks-3.bin").write_bytes(b"rubbish")
+    reader = DiskReader.open(folder)
+    assert reader.parts[0].openable == {1, 2}, "a prepared commit that is damaged is none"
+    reader.close()
+    (folder / "log.bin").unlink()
+    with pytest.raises(StoreError, match=r"log.bin is missing"):
+        DiskReader.open(folder)
+
+
+def test_a_damaged_way_back_is_a_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    store_at(folder, 2).close()
     undo = bytearray((folder / "undo.bin").read_bytes())
     undo[100] ^= 8
     (folder / "undo.bin").write_bytes(undo)
     reader = DiskReader.open(folder)
-    with pytest.raises(StoreError, match=r"undo.bin is damaged: the way back to step 1"):
+    with pytest.raises(StoreError, match=r"undo.bin is damaged: it has checksum"):
         reader.open_at(1)
-    reader.close()
-    overlay = folder / "overlay.bin"
-    with open(overlay, "r+b") as file:
-        file.truncate(10)
-    reader = DiskReader.open(folder)
-    assert reader.parts[0].openable == {1, 2}, "a prepared commit that is damaged is none"
     reader.close()

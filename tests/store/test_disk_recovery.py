@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
 import struct
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,13 +21,19 @@ from foresee.base.arrays import Float32, Int64
 from foresee.base.files import Files
 from foresee.errors import StoreError
 from foresee.store.contract import Layout, Rows, Table
-from foresee.store.disk import DiskStore, open_table
-from foresee.testing.fake_disk import FakeDisk, PowerCut
+from foresee.store.disk import DiskReader, DiskStore, open_table
+from foresee.testing.fake_disk import FakeDisk, PowerCut, small_chunks
 from foresee.testing.store_suite import assert_same, ids, initial_rows, random_rows, read_rows
 
 LAYOUT = Layout(tables=(Table("a", 90), Table("b", 40)), width=6, state_width=1, optimizer="rowwise_adagrad", seed=3)
 ALL_ROWS = np.arange(LAYOUT.num_rows, dtype=np.int64)
 NUM_STEPS = 3
+
+
+@pytest.fixture(autouse=True)
+def chunks_of_a_few_rows() -> Iterator[None]:
+    with small_chunks():
+        yield
 
 
 def test_files_are_brought_to_the_disk_before_they_take_their_name(
@@ -97,6 +105,7 @@ def test_power_cut_at_every_call(tmp_path: Path) -> None:
         acknowledged = [0]
         try:
             run_steps(store, 1, acknowledged)
+            store.fold()
         except PowerCut:
             check_folder(copy_of(folder, "killed"), acknowledged[-1])
             for seed in range(3):
@@ -106,7 +115,7 @@ def test_power_cut_at_every_call(tmp_path: Path) -> None:
             store.close()
         else:
             store.close()
-            # Each commit: overlay, its manifest, rows, bits, their manifest; fewer calls would be a test of nothing.
+            # Each commit: chunks, their list, the manifest; then a fold. Fewer calls would be a test of nothing.
             assert stop_at > 10 * NUM_STEPS
             return
 
@@ -117,12 +126,13 @@ def test_power_cut_at_every_call_of_recovery(tmp_path: Path) -> None:
     store = DiskStore.create(folder, LAYOUT, files=disk)
     rows, source = rows_of_step(1)
     store.write(rows, source)
+    store.commit(1)
     disk.stop_at_name("write_rows")
     with pytest.raises(PowerCut):
-        store.commit(1)
+        store.fold()
     sealed = copy_of(folder, "sealed")
     store.close()
-    with pytest.raises(StoreError, match=r"interrupted and is not yet in its arrays"):
+    with pytest.raises(StoreError, match=r"is not yet in its arrays; bring it there with foresee fold"):
         open_table(sealed, "a")
     for stop_at in count():
         attempt = copy_of(sealed, f"attempt-{stop_at}")
@@ -180,67 +190,119 @@ def test_the_seal_comes_after_the_records_and_before_the_base(tmp_path: Path) ->
     disk = FakeDisk()
     store = DiskStore.create(tmp_path / "tables", LAYOUT, files=disk)
     store.write(*rows_of_step(1))
-    del disk.calls[:]
     store.commit(1)
+    store.write(*rows_of_step(2))
+    del disk.calls[:]
+    store.commit(2)
     store.close()
-    seal, undo, end = [k for k, name in enumerate(disk.calls) if name == "replace layout.json"]
-    assert "sync overlay.bin" in disk.calls[:seal]
+    seal, begin, end = [k for k, name in enumerate(disk.calls) if name == "replace layout.json"]
+    last_write = max(k for k, name in enumerate(disk.calls) if name == "write_pieces")
+    assert last_write < disk.calls.index("sync log.bin") < disk.calls.index("replace chunks-2.bin") < seal
     assert "sync layout.json.draft" in disk.calls[:seal]
     assert disk.calls[seal + 1] == "sync tables"
-    assert disk.calls.index("sync undo.bin.draft") < disk.calls.index("replace undo.bin") < undo
-    assert "write_rows" not in disk.calls[:undo]
-    assert {"write_rows", "sync rows.npy", "sync written.npy"} <= set(disk.calls[undo:end])
+    assert seal < disk.calls.index("sync undo.bin.draft") < disk.calls.index("replace undo.bin") < begin
+    assert "write_rows" not in disk.calls[:begin]
+    assert {"write_rows", "sync rows.npy", "sync checksums.npy", "sync written.npy"} <= set(disk.calls[begin:end])
     assert disk.calls[end + 1] == "sync tables"
 
 
 def sealed_folder(tmp_path: Path) -> Path:
-    """A folder whose commit of step 2 is sealed and not folded."""
+    """A folder whose commits are not folded."""
     folder, disk = tmp_path / "tables", FakeDisk()
     store = DiskStore.create(folder, LAYOUT, files=disk)
-    store.write(*rows_of_step(1))
-    store.commit(1)
-    store.write(*rows_of_step(2))
-    disk.stop_at_name("write_rows")
-    with pytest.raises(PowerCut):
-        store.commit(2)
+    for step in (1, 2):
+        store.write(*rows_of_step(step))
+        store.commit(step)
+    disk.stop_at = len(disk.calls)
     store.close()
     return folder
 
 
-def test_close_after_an_interrupted_commit_keeps_the_journal(tmp_path: Path) -> None:
+def test_a_fold_at_the_end_that_fails_loses_nothing(tmp_path: Path) -> None:
     check_folder(sealed_folder(tmp_path), 2)
 
 
-@pytest.mark.parametrize("where", [0, 9, 1000, -1])
-def test_a_flipped_bit_in_the_journal_is_a_sentence(tmp_path: Path, where: int) -> None:
-    folder = sealed_folder(tmp_path)
-    num_bytes = 50 * (8 + LAYOUT.row_bytes)
-    # The second commit is in the second segment, which begins where the first would end if it held every row.
-    place = LAYOUT.num_rows * (8 + LAYOUT.row_bytes) + where % num_bytes
-    with open(folder / "overlay.bin", "r+b") as stream:
-        stream.seek(place)
-        byte = stream.read(1)[0]
-        stream.seek(place)
-        stream.write(bytes([byte ^ 4]))
-    before = (folder / "rows.npy").read_bytes()
-    with pytest.raises(StoreError, match=r"overlay.bin is damaged: the commit of step 2 has checksum"):
-        DiskStore.open(folder)
-    assert (folder / "rows.npy").read_bytes() == before
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
 
 
-def test_a_torn_journal_is_a_sentence(tmp_path: Path) -> None:
+def last_chunk(folder: Path) -> int:
+    """Where the chunk that was written last begins."""
+    entries = np.frombuffer((folder / "chunks-2.bin").read_bytes(), np.int64).reshape(-1, 3)
+    return int(entries[-1, 0]) * int(json.loads((folder / "layout.json").read_text())["chunk_bytes"])
+
+
+@pytest.mark.parametrize("where", [0, 9, 17, 33, 64, 70])
+def test_a_flipped_bit_in_the_list_of_a_chunk_is_a_sentence(tmp_path: Path, where: int) -> None:
     folder = sealed_folder(tmp_path)
-    os.truncate(folder / "overlay.bin", 30 * (8 + LAYOUT.row_bytes))
-    with pytest.raises(StoreError, match=r"overlay.bin is damaged"):
+    flip(folder / "log.bin", last_chunk(folder) + where)
+    with pytest.raises(StoreError, match=r"log.bin is damaged: chunk \d+ is not the one that was written as number"):
         DiskStore.open(folder)
 
 
-def test_rubbish_in_an_unsealed_overlay_is_forgotten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", [512, 520, 547])
+@pytest.mark.parametrize("way", ["mapped", "threads", "io_uring"])
+def test_a_flipped_bit_in_a_row_of_the_log_is_a_sentence(
+    tmp_path: Path, where: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORESEE_DISK", way)
+    folder = sealed_folder(tmp_path)
+    begin = last_chunk(folder)
+    row = int(np.frombuffer((folder / "log.bin").read_bytes()[begin + 64 : begin + 72], np.int64)[0])
+    flip(folder / "log.bin", begin + where)
+    name = f"row {row} of table 'a'" if row < 90 else f"row {row - 90} of table 'b'"
+    for open_it in (DiskStore.open, DiskReader.open):
+        store = open_it(folder)
+        with pytest.raises(StoreError, match=rf"log.bin is damaged: {name} has another checksum than when"):
+            read_rows(store, ALL_ROWS)
+        assert_same(read_rows(store, ALL_ROWS[row != ALL_ROWS]), without(expected_after(2), row))
+        store.close()
+
+
+@pytest.mark.parametrize("way", ["mapped", "threads", "io_uring"])
+def test_a_flipped_bit_in_the_base_is_a_sentence(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORESEE_DISK", way)
+    folder = tmp_path / "tables"
+    store = DiskStore.create(folder, LAYOUT)
+    store.write(*rows_of_step(1))
+    store.commit(1)
+    store.close()
+    row = int(rows_of_step(1)[0][7])
+    header = (folder / "rows.npy").stat().st_size - LAYOUT.num_rows * LAYOUT.row_bytes
+    flip(folder / "rows.npy", header + row * LAYOUT.row_bytes + 5)
+    store = DiskStore.open(folder)
+    with pytest.raises(StoreError, match=r"rows.npy is damaged: row \d+ of table '.' has another checksum than when"):
+        read_rows(store, ALL_ROWS)
+    assert_same(read_rows(store, ALL_ROWS[row != ALL_ROWS]), without(expected_after(1), row))
+    store.close()
+
+
+def without(rows: Rows, row: int) -> Rows:
+    values, state, versions = (np.delete(part, row, axis=0) for part in (rows.values, rows.state, rows.versions))
+    return Rows(values.astype(np.float32), state.astype(np.float32), versions.astype(np.int32))
+
+
+def test_a_torn_log_is_a_sentence(tmp_path: Path) -> None:
+    folder = sealed_folder(tmp_path)
+    os.truncate(folder / "log.bin", 30)
+    with pytest.raises(StoreError, match=r"log.bin is damaged"):
+        DiskStore.open(folder)
+    (folder / "chunks-2.bin").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"chunks-2.bin is damaged: it has 0 bytes"):
+        DiskStore.open(folder)
+    (folder / "chunks-2.bin").unlink()
+    with pytest.raises(StoreError, match=r"chunks-2.bin is missing"):
+        DiskStore.open(folder)
+
+
+def test_rubbish_in_a_log_that_no_commit_lists_is_forgotten(tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     store = DiskStore.create(folder, LAYOUT)
     run_steps(store, 1, [])
     store.close()
-    (folder / "overlay.bin").write_bytes(os.urandom(10_000))
+    (folder / "log.bin").write_bytes(os.urandom(10_000))
     check_folder(folder, NUM_STEPS)
 
 
@@ -278,7 +340,7 @@ def test_full_disk_at_write_changes_nothing(tmp_path: Path) -> None:
     disk = FullDisk()
     store = DiskStore.create(tmp_path / "tables", LAYOUT, files=disk)
     disk.free = 0
-    with pytest.raises(StoreError, match=r"the disk of .*tables is full: .* need 2,000 bytes more; free some space"):
+    with pytest.raises(StoreError, match=r"the disk of .*tables is full: .* need [\d,]+ bytes more; free some space"):
         store.write(*rows_of_step(1))
     assert_same(read_rows(store, ALL_ROWS), expected_after(0))
     disk.free = 1 << 40
@@ -293,7 +355,7 @@ def test_full_disk_at_commit_can_be_tried_again(tmp_path: Path) -> None:
     store = DiskStore.create(folder, LAYOUT, files=disk)
     store.write(*rows_of_step(1))
     disk.free = 0
-    with pytest.raises(StoreError, match=r"need 10,192 bytes more; free some space and start anew: nothing was comm"):
+    with pytest.raises(StoreError, match=r"need [\d,]+ bytes more; free some space and start anew: nothing was comm"):
         store.commit(1)
     assert store.committed_step == 0
     disk.free = 1 << 40
@@ -308,10 +370,14 @@ def test_full_disk_while_folding_is_finished_by_the_next_open(tmp_path: Path) ->
     folder = tmp_path / "tables"
     store = DiskStore.create(folder, LAYOUT, files=disk)
     store.write(*rows_of_step(1))
-    disk.fail_writes = True
-    with pytest.raises(StoreError, match=r"the commit of step 1 was interrupted .*No space left"):
-        store.commit(1)
-    with pytest.raises(StoreError, match="the commit of step 1 was interrupted"):
+    store.commit(1)
+    disk.free = 10
+    with pytest.raises(StoreError, match=r"the rows of the log in the tables need .* bytes more"):
+        store.fold()
+    disk.free, disk.fail_writes = 1 << 40, True
+    with pytest.raises(StoreError, match=r"the fold of the last commit was interrupted .*No space left"):
+        store.fold()
+    with pytest.raises(StoreError, match="the fold of the last commit was interrupted"):
         store.write(*rows_of_step(2))
     store.close()
     with pytest.raises(StoreError, match="the rows of an interrupted commit need"):

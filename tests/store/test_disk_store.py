@@ -122,11 +122,13 @@ def test_initialise_all_gives_the_bytes_of_first_touch(folder: Path) -> None:
     store.close()
 
 
-def test_the_overlay_gives_its_space_back(folder: Path) -> None:
+def test_the_log_gives_its_space_back(folder: Path) -> None:
     store, _ = written_store(folder)
-    assert (folder / "overlay.bin").stat().st_blocks > 0
+    assert (folder / "log.bin").stat().st_blocks > 0
+    assert len(list(folder.glob("chunks-*.bin"))) == 1
     store.close()
-    assert (folder / "overlay.bin").stat().st_size == 0
+    assert (folder / "log.bin").stat().st_size == 0
+    assert not list(folder.glob("chunks-*.bin"))
 
 
 def test_open_or_create(folder: Path) -> None:
@@ -196,7 +198,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     [
         (b"{", "is not JSON"),
         (b"[]", "format version None"),
-        (b'{"format_version": 99}', "format version 99, this program reads 2"),
+        (b'{"format_version": 99}', "format version 99, this program reads 3"),
         (b'{"format_version": 1}', r"lacks or garbles a key \(tables is missing"),
     ],
 )
@@ -243,7 +245,7 @@ def test_the_manifest_can_be_read_by_a_person(folder: Path) -> None:
     store.close()
     content = json.loads((folder / "layout.json").read_text())
     assert content["tables"] == [{"name": "user", "num_rows": 1000}, {"name": "item", "num_rows": 7}]
-    assert (content["committed_step"], content["version_max"], content["journal"]) == (1, 1, None)
+    assert (content["committed_step"], content["version_max"], content["chunks"]) == (1, 1, None)
 
 
 def test_reads_with_threads_give_the_same_rows(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -14,11 +15,17 @@ from foresee.base.arrays import Int64
 from foresee.errors import StoreError, UsageError
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore
-from foresee.testing.fake_disk import FakeDisk, PowerCut
+from foresee.testing.fake_disk import FakeDisk, PowerCut, small_chunks
 from foresee.testing.store_suite import assert_same, initial_rows, random_rows, read_rows
 
 LAYOUT = Layout(tables=(Table("a", 90), Table("b", 40)), width=6, state_width=1, optimizer="rowwise_adagrad", seed=3)
 ALL_ROWS = np.arange(LAYOUT.num_rows, dtype=np.int64)
+
+
+@pytest.fixture(autouse=True)
+def chunks_of_a_few_rows() -> Iterator[None]:
+    with small_chunks():
+        yield
 
 
 def rows_of_step(step: int) -> tuple[Int64, Rows]:
@@ -153,7 +160,7 @@ def test_a_prepared_commit_that_is_damaged_is_none(tmp_path: Path) -> None:
     store.prepare(3)
     store.close()
     layout = json.loads((folder / "layout.json").read_text())
-    layout["prepared"]["journal"]["crc32"] ^= 1
+    layout["prepared"]["chunks"]["crc32"] ^= 1
     (folder / "layout.json").write_text(json.dumps(layout))
     store = DiskStore.open(folder)
     assert store.parts[0].openable == {1, 2}
@@ -212,7 +219,7 @@ def test_power_cut_at_every_call_of_two_phases(tmp_path: Path) -> None:
         disk.stop_at, decided = len(disk.calls) + stop_at, [0]
         try:
             one_life(store, decided)
-            store._journal.finish_folding()
+            store.fold()
         except (PowerCut, StoreError):
             num_cuts += 1
         else:

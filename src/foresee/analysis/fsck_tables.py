@@ -3,29 +3,29 @@
 A finding is `whole`, `damaged`, or a `note`: something a crash may leave behind and the next one to open the folder
 puts right. `FsckReport` collects findings and closes with a sentence.
 
-In: a folder with `layout.json`. Out: findings on the manifest, the sizes of the arrays, the checksums of sealed
-records, and the commits that a store could be opened at. The folder may be in use: each file is checked as it is found.
+In: a folder with `layout.json`. Out: findings on the manifest, the sizes of the arrays, the checksums of all rows, and
+the commits that a store could be opened at. The folder may be in use: each file is checked as it is found.
 """
 
 from __future__ import annotations
 
 import os
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from foresee.base.arrays import Int64
 from foresee.base.terminal import counted
 from foresee.errors import ForeseeError, StoreError
-from foresee.store.contract import Layout
-from foresee.store.disk.base import ROWS_FILE, WRITTEN_FILE, open_array, row_dtype
-from foresee.store.disk.journal import OVERLAY_FILE
+from foresee.store.disk.base import CHECKSUMS_FILE, ROWS_FILE, WRITTEN_FILE, open_array, row_checksums, row_dtype
+from foresee.store.disk.chunks import check_chunks, damaged_row
 from foresee.store.disk.manifest import MANIFEST_FILE, Journal, Manifest, read_manifest
-from foresee.store.disk.overlay import HEADER_WORDS
-from foresee.store.disk.undo import UNDO_FILE
+from foresee.store.disk.undo import read_undo, record_bytes, sealed_records
+from foresee.store.kernels import NO_CRC
 
 State = Literal["whole", "damaged", "note"]
 TEXT_CHARACTERS_MAX = 600
@@ -79,7 +79,6 @@ class FsckReport:
         return False
 
 
-CHUNK_BYTES = 1 << 24
 ROWS_AT_ONCE = 1 << 18
 
 
@@ -109,48 +108,48 @@ def openable_steps(manifest: Manifest) -> list[int]:
 
 
 def _check_commits(folder: Path, manifest: Manifest, report: FsckReport, prefix: str) -> None:
-    record_bytes = 4 * HEADER_WORDS + manifest.layout.row_bytes
-    if manifest.journal is not None:
-        what = f"{prefix}commit of step {manifest.committed_step}"
-        if report.attempt(what, lambda: _journal(folder, manifest.layout, manifest.journal, record_bytes)):
-            report.add(what, "note", "it was interrupted after it was sealed, and is finished when it is next opened")
-    if manifest.prepared is not None:
-        prepared = manifest.prepared
-        what = f"{prefix}prepared commit of step {prepared.step}"
-        if report.attempt(what, lambda: _journal(folder, manifest.layout, prepared.journal, record_bytes)):
-            report.add(what, "note", "its run decides whether it stands when it is resumed")
-    if manifest.undo is not None:
-        undo = manifest.undo
+    prepared, layout = manifest.prepared, manifest.layout
+    commits = [
+        (f"commit of step {manifest.committed_step}", manifest.chunks, manifest.journal,
+         "it is in the log, and foresee fold brings it into the arrays"),
+        (f"commit of step {manifest.previous_step}", manifest.previous_chunks, None, ""),
+    ]  # fmt: skip
+    if prepared is not None:
+        decided = "its run decides whether it stands when it is resumed"
+        commits.append((f"prepared commit of step {prepared.step}", prepared.chunks, prepared.journal, decided))
+    for what, chunks, journal, note in commits:
+        found = True
+        if chunks is not None:
+            look = partial(check_chunks, folder, layout, manifest.chunk_bytes, chunks)
+            found = report.attempt(prefix + what, look)
+        elif journal is not None:
+            found = report.attempt(prefix + what, partial(_sealed, folder, journal, manifest))
+        elif prepared is None or what.startswith("commit"):
+            continue
+        if found and note:
+            report.add(prefix + what, "note", note)
+    if (undo := manifest.undo) is not None:
         what = f"{prefix}way back to step {manifest.previous_step}"
-        report.attempt(what, lambda: _checked(folder / UNDO_FILE, 0, undo.num_records * record_bytes, undo.crc32))
+        report.attempt(what, lambda: _records(undo.num_records, read_undo(folder, undo, layout), manifest))
     if manifest.going_back:
         report.add(prefix + "going back", "note", "it was interrupted, and is finished when it is next opened")
     steps = ", ".join(map(str, openable_steps(manifest)))
     report.add(prefix + "commits", "whole", f"can be opened at step {steps}")
 
 
-def _journal(folder: Path, layout: Layout, journal: Journal | None, record_bytes: int) -> str:
-    assert journal is not None
-    begin = journal.segment * layout.num_rows * record_bytes
-    return _checked(folder / OVERLAY_FILE, begin, journal.num_records * record_bytes, journal.crc32)
+def _sealed(folder: Path, journal: Journal, manifest: Manifest) -> str:
+    return _records(journal.num_records, sealed_records(folder, journal, manifest.layout), manifest)
 
 
-def _checked(path: Path, begin: int, num_bytes: int, expected: int) -> str:
-    """The checksum of a piece of a file holds; raises if not."""
-    crc, left = 0, num_bytes
-    with open(path, "rb") as file:
-        file.seek(begin)
-        while left and (piece := file.read(min(CHUNK_BYTES, left))):
-            crc, left = zlib.crc32(piece, crc), left - len(piece)
-    if left:
-        raise StoreError(f"{path} is cut off: {left:,} of {num_bytes:,} bytes are missing; restore it from a copy")
-    if crc != expected:
-        raise StoreError(f"{path} is damaged: its checksum is {crc:08x}, not {expected:08x}; restore it from a copy")
-    return f"{num_bytes:,} bytes, checksum {crc:08x}"
+def _records(number: int, pieces: Iterable[object], manifest: Manifest) -> str:
+    """Reading them checks them."""
+    for _ in pieces:
+        pass
+    return f"{number * record_bytes(manifest.layout):,} bytes, checksum right"
 
 
 def _arrays(folder: Path, manifest: Manifest) -> str:
-    """Sizes of both arrays, and versions that no commit has given: all that can be told without checksums."""
+    """Sizes of the arrays, versions that no commit has given, and rows whose checksum is another."""
     layout = manifest.layout
     for name, dtype, length in (
         (ROWS_FILE, row_dtype(layout), layout.num_rows),
@@ -162,7 +161,12 @@ def _arrays(folder: Path, manifest: Manifest) -> str:
             rows = np.memmap(folder / name, dtype, "r", begin, (length,))
         else:
             bits = np.memmap(folder / name, dtype, "r", begin, (length,))
-    num_written, settled = 0, manifest.journal is None and not manifest.going_back
+    num_written, settled = 0, manifest.journal is None and not manifest.going_back and not manifest.folding
+    crcs = None
+    if (folder / CHECKSUMS_FILE).exists():
+        descriptor, begin = open_array(folder / CHECKSUMS_FILE, np.dtype("<u4"), layout.num_rows, os.O_RDONLY)
+        os.close(descriptor)
+        crcs = np.memmap(folder / CHECKSUMS_FILE, np.dtype("<u4"), "r", begin, (layout.num_rows,))
     for first in range(0, layout.num_rows, ROWS_AT_ONCE):
         some = bits[first // 8 : (first + ROWS_AT_ONCE + 7) // 8]
         written = np.flatnonzero(np.unpackbits(some, bitorder="little")[: layout.num_rows - first])
@@ -174,4 +178,17 @@ def _arrays(folder: Path, manifest: Manifest) -> str:
                 f"{folder / ROWS_FILE} has a row of version {wrong}, and no commit has more than "
                 f"{manifest.version_max}; restore it from a copy"
             )
+        if settled and crcs is not None:
+            _check_rows(folder, manifest, first + written, rows[first + written], crcs[first + written])
     return f"{num_written:,} of {layout.num_rows:,} rows written, versions up to {manifest.version_max}"
+
+
+def _check_rows(
+    folder: Path, manifest: Manifest, ids: Int64, rows: np.ndarray[Any, Any], crcs: np.ndarray[Any, Any]
+) -> None:
+    words = np.ascontiguousarray(rows).view(np.float32).reshape(len(ids), manifest.layout.row_bytes // 4)
+    found = np.empty((len(ids), 1), np.float32)
+    row_checksums(ids, words, found)
+    wrong = np.flatnonzero((found.view(np.uint32)[:, 0] != crcs) & (crcs != NO_CRC))
+    if len(wrong):
+        raise damaged_row(manifest.layout, int(ids[wrong[0]]), folder / ROWS_FILE)

@@ -20,6 +20,7 @@ import numpy as np
 from numba.core import types
 
 from foresee.base.arrays import Float32, Int64
+from foresee.base.direct import Transfers
 
 # The C library's pwrite, called without the interpreter: a commit writes rows by the hundred thousand.
 _pwrite: Any = types.ExternalFunction("pwrite", types.intp(types.int32, types.uintp, types.uintp, types.int64))
@@ -87,6 +88,12 @@ class Files:
             row_bytes = 4 * words.shape[1]
             self.write(descriptor, words[position], data_offset + int(rows[position]) * row_bytes)
             position += 1
+
+    def write_pieces(
+        self, transfers: Transfers, descriptor: int, offsets: Int64, lengths: Int64, addresses: Int64
+    ) -> None:
+        """Writes pieces of memory to places of a file, many at once."""
+        transfers.move(True, descriptor, offsets, lengths, addresses)
 
     def publish(self, path: Path, content: bytes) -> None:
         """Replaces a small file: after a crash it has the old content or the new one, never a mixture."""

@@ -1,4 +1,4 @@
-"""`foresee check`: what a folder or file holds, and whether it is whole.
+"""`foresee check`: what a folder or file holds, and whether it is whole; and `foresee fold`.
 
 `foresee verify`: the proof, on a person's own run, that plan, cache and store change no byte.
 """
@@ -38,6 +38,37 @@ def check(
     """
     whole = [_is_whole(path) for path in paths]
     raise typer.Exit(0 if all(whole) else 1)
+
+
+def fold(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Table folders, or run folders.")],
+) -> None:
+    """Bring rows that are still in the log of table folders into plain arrays that numpy reads.
+
+    A run that ends does this by itself; one that was killed leaves its rows
+    in the log, where everything but numpy finds them. A commit that was
+    interrupted by an older version of Foresee is finished, too.
+
+    [bold]Examples[/]
+
+      foresee fold runs/first
+      foresee fold runs/first/tables
+    """
+    from foresee.errors import ConfigError
+    from foresee.store.disk import DiskStore
+    from foresee.store.disk.manifest import MANIFEST_FILE
+
+    for path in paths:
+        folders = sorted(found.parent for found in path.rglob(MANIFEST_FILE))
+        if not folders:
+            raise ConfigError(f"{path} holds no tables: there is no {MANIFEST_FILE} in it; give a table or run folder")
+        for folder in folders:
+            store = DiskStore.open(folder)
+            try:
+                store.fold()
+                show(terminal(), f"{folder}: the rows of step {store.committed_step:,} are in rows.npy")
+            finally:
+                store.close()
 
 
 def _is_whole(path: Path) -> bool:

@@ -27,6 +27,7 @@ COMMANDS = {
     "evaluate": "AUC, log loss, normalised entropy and calibration of a run, as of its last commit.",
     "verify": "Train the first steps without a cache and with the run's plan, and compare every byte.",
     "check": "Check whether tables, runs, logs, plans and exports are whole. Never writes.",
+    "fold": "Bring rows that are still in the log of table folders into plain arrays that numpy reads.",
     "explain": "Why a row was fetched, kept, moved and written back, or what a step did and waited for.",
     "report": "Make one HTML page of a run, or of a comparison, with everything in it.",
     "export": "Write a trained model and its tables for serving: safetensors, the vocabularies as Parquet, one JSON.",
@@ -41,6 +42,7 @@ COMMANDS = {
 }
 _ELSEWHERE = {
     "verify": "foresee.cli.check",
+    "fold": "foresee.cli.check",
     "score": "foresee.cli.export",
     "layout": "foresee.cli.serve",
     "worker": "foresee.cli.train",

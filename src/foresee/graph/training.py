@@ -105,7 +105,7 @@ def parts_of(config: GraphConfig) -> Parts:
     header = build.plan_header(config, graph, stream, chosen)
     memory = memory_needed(
         build.table_layout(config, graph), header, _checked(header, stream), 0,
-        rows_in_memory=store_kind(config.tables.store).rows_in_memory,
+        kind=store_kind(config.tables.store),
     )  # fmt: skip
     check_memory(memory)
     return Parts(

@@ -60,7 +60,7 @@ def launch(
     header, layout = plan_header(config, log, stream), table_layout(config, log)
     memory = launched_memory(
         layout, header, stream.batch(0), config.train.shuffle_samples, num_servers=config.num_servers,
-        rows_in_memory=kind.rows_in_memory,
+        kind=kind,
     )  # fmt: skip
     check_memory(memory)
     with (

@@ -22,6 +22,7 @@ from foresee.plan.record import Header
 from foresee.plan.upcoming import LOOKUP_BYTES, NEXT_USE_BYTES, ROW_TABLE_BYTES, WINDOW_STEPS, bytes_in_window
 from foresee.plan.variants import staged_rows_max
 from foresee.store.contract import Layout
+from foresee.store.registry import StoreKind
 
 SLOT_TABLE_BYTES = 12
 """Which row a slot holds and in which version the store has it."""
@@ -43,6 +44,8 @@ class Memory:
     """Decoded samples that batches are cut from."""
     rows: int = 0
     """All rows of the tables, where they are kept in memory."""
+    index: int = 0
+    """What a store of rows on disk keeps in memory: where each row is, and rows written a moment ago."""
     programs: int = 0
     """Of a launched run: its processes, before they do anything."""
     next_uses: int = 0
@@ -59,18 +62,19 @@ LOWER = {
     "window": "cache.window_bytes or train.batch_size",
     "log": "train.shuffle_samples",
     "rows": "the rows in memory (tables.store: disk)",
+    "index": "the rows of each process (distributed.servers on several machines)",
     "programs": "distributed.workers or distributed.servers",
     "next_uses": "cache.uses_ahead_steps",
 }
 """For each purpose, what a person lowers to need less."""
-OPTIONAL = ("rows", "programs", "next_uses")
+OPTIONAL = ("rows", "index", "programs", "next_uses")
 """Purposes that most runs do not have; they are shown where they are."""
 PROGRAM_BYTES = 256 << 20
 """Of one process with torch, beyond what all of them share."""
 
 
 def memory_needed(
-    layout: Layout, header: Header, batch: Batch, shuffle_samples: int, *, rows_in_memory: bool = False
+    layout: Layout, header: Header, batch: Batch, shuffle_samples: int, *, kind: StoreKind | None = None
 ) -> Memory:
     """What a run of this plan takes, beside the model and torch."""
     distinct = len(np.unique(batch.rows))
@@ -80,7 +84,8 @@ def memory_needed(
         staging=_staged_rows(header, batch, distinct) * layout.row_bytes,
         window=_window(header, batch, distinct, in_flight),
         log=(GROUPS_KEPT + 1) * shuffle_samples * sample_bytes(batch),  # one more while it is decoded
-        rows=layout.num_rows * layout.row_bytes + layout.num_rows // 8 if rows_in_memory else 0,
+        rows=layout.num_rows * layout.row_bytes + layout.num_rows // 8 if kind and kind.rows_in_memory else 0,
+        index=kind.memory_bytes(layout) if kind else 0,
         next_uses=uses_ahead.memory_bytes(header, distinct),
     )
 
@@ -104,10 +109,10 @@ def planner_memory(layout: Layout, header: Header, batch: Batch, shuffle_samples
 
 
 def launched_memory(
-    layout: Layout, header: Header, batch: Batch, shuffle_samples: int, *, num_servers: int, rows_in_memory: bool
+    layout: Layout, header: Header, batch: Batch, shuffle_samples: int, *, num_servers: int, kind: StoreKind
 ) -> Memory:
     """What all processes of a launched run take on one machine: workers, the planner, and servers without requests."""
-    one = memory_needed(layout, header, batch, shuffle_samples, rows_in_memory=rows_in_memory)
+    one = memory_needed(layout, header, batch, shuffle_samples, kind=kind)
     num_workers = header.num_workers
     return Memory(
         slots=num_workers * one.slots,
@@ -115,6 +120,7 @@ def launched_memory(
         window=one.window,
         log=(num_workers + 1) * one.log,
         rows=one.rows,
+        index=one.index,
         programs=(num_workers + num_servers + 1) * PROGRAM_BYTES,
         next_uses=one.next_uses,
     )

@@ -114,7 +114,7 @@ def train(
     check_batch_fits(header, first_batch, stream)
     memory = memory_needed(
         table_layout(config, log), header, first_batch, config.train.shuffle_samples,
-        rows_in_memory=store_kind(config.tables.store).rows_in_memory,
+        kind=store_kind(config.tables.store),
     )  # fmt: skip
     check_memory(memory)
     if resume:
@@ -173,6 +173,8 @@ def carry_out(
         run.timeline = recording(config)
         for line in parts.opening(run, first_step):
             display.say(line)
+        if (way := getattr(run.tables.store, "way", None)) is not None:
+            display.say(str(way))
         clock = TakeTime(run)
         valid = EvaluateValid(config, run, half, parts.group, parts.evaluation(run), folder, sinks, display)
         train_run(

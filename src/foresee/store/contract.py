@@ -290,6 +290,16 @@ def outside_sentence(layout: Layout, row: int) -> str:
     return f"row {row} is in no table: {place}; check that the log and the tables belong together"
 
 
+def row_name(layout: Layout, row: int) -> str:
+    """Such as "row 12 of table 'user'"."""
+    first = 0
+    for table in layout.tables:
+        if row < first + table.num_rows:
+            return f"row {row - first} of table '{table.name}'"
+        first += table.num_rows
+    return f"row {row}"
+
+
 def _check_buffers(layout: Layout, rows: Int64, buffers: Rows) -> None:
     if rows.dtype != np.int64 or rows.ndim != 1:
         raise UsageError(f"row ids must be one int64 array, got {rows.dtype} with {rows.ndim} dimensions")

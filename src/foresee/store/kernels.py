@@ -12,10 +12,14 @@ would silently give old table folders other rows.
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import binding, ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Int32, Int64
@@ -186,3 +190,109 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+_POLYNOMIAL = 0x82F63B78
+_LOW_BYTE = np.uint64(0xFF)
+_ALL_ONES = np.uint64(0xFFFFFFFF)
+
+
+def _crc_table() -> NDArray[np.uint64]:
+    table = np.arange(256, dtype=np.uint64)
+    for _ in range(8):
+        table = np.where(table & np.uint64(1), (table >> np.uint64(1)) ^ np.uint64(_POLYNOMIAL), table >> np.uint64(1))
+    return table
+
+
+_CRC_TABLE = _crc_table()
+
+
+@numba.njit(nogil=True, cache=True)
+def crc_step_by_table(crc: np.uint64, word: np.uint64) -> np.uint64:
+    """crc32c over eight more bytes, on processors without an instruction for it."""
+    mixed = crc ^ word
+    for _ in range(8):
+        mixed = (mixed >> _SHIFT_8) ^ _CRC_TABLE[mixed & _LOW_BYTE]
+    return mixed
+
+
+@intrinsic
+def _crc_step_by_instruction(typing_context: Any, crc: Any, word: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        long, short = ir.IntType(64), ir.IntType(32)
+        if platform.machine() == "x86_64":
+            kind, name = ir.FunctionType(long, [long, long]), "llvm.x86.sse42.crc32.64.64"
+            return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
+        kind, name = ir.FunctionType(short, [short, long]), "llvm.aarch64.crc32cx"
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.zext(builder.call(function, [builder.trunc(args[0], short), args[1]]), long)
+
+    return types.uint64(types.uint64, types.uint64), code
+
+
+@numba.njit(nogil=True, cache=True)
+def _crc_step_native(crc: np.uint64, word: np.uint64) -> np.uint64:
+    return _crc_step_by_instruction(crc, word)  # type: ignore[no-any-return]
+
+
+def _has_crc_instruction() -> bool:
+    features = binding.get_host_cpu_features()
+    return bool(features.get({"x86_64": "sse4.2", "aarch64": "crc"}.get(platform.machine(), "")))
+
+
+crc_step: Any = _crc_step_native if _has_crc_instruction() else crc_step_by_table
+
+
+@numba.njit(nogil=True, cache=True)
+def crc_of_words(seed: int, words: Int32, begin: int, end: int) -> np.uint64:
+    """crc32c of a number (8 bytes) and words begin..end, filled up to 8 bytes with zeros; never 0, which is "none"."""
+    crc = crc_step(_ALL_ONES, np.uint64(seed))
+    for i in range(begin, end - 1, 2):
+        crc = crc_step(crc, np.uint64(np.uint32(words[i])) | (np.uint64(np.uint32(words[i + 1])) << np.uint64(32)))
+    if (end - begin) % 2:
+        crc = crc_step(crc, np.uint64(np.uint32(words[end - 1])))
+    crc ^= _ALL_ONES
+    return crc if crc else np.uint64(1)
+
+
+NO_CRC = 0
+"""A row of a folder that was made before rows had checksums."""
+
+
+@numba.njit(nogil=True, cache=True)
+def take_rows(
+    source: Float32, at: Int64, which: Int64, rows: Int64, crcs: NDArray[np.uint32], values: Float32, state: Float32,
+    versions: Int32, begin: int, end: int,
+) -> int:  # fmt: skip
+    """Copies rows out of a buffer: row which[k] of a request begins at word at[k]. Its crc32c is in `crcs`, or, where
+    that is empty, in the word after it. Returns the first of the request whose content is not what was written, or -1.
+    """
+    words = source.view(np.int32)
+    width, state_width = values.shape[1], state.shape[1]
+    row_words = width + state_width + 1
+    address = source.ctypes.data
+    for n in range(begin, end):
+        if n + ROWS_AHEAD < end:
+            prefetch(address + 4 * at[n + ROWS_AHEAD], 4 * row_words + 4)
+        k, first = which[n], at[n]
+        expected = np.uint64(crcs[k]) if len(crcs) else np.uint64(np.uint32(words[first + row_words]))
+        if expected != NO_CRC and crc_of_words(rows[k], words, first, first + row_words) != expected:
+            return int(k)
+        for i in range(width):
+            values[k, i] = source[first + i]
+        for i in range(state_width):
+            state[k, i] = source[first + width + i]
+        versions[k] = words[first + row_words - 1]
+    return -1
+
+
+@numba.njit(nogil=True, cache=True)
+def fill_initial_rows(
+    picks: Int64, rows: Int64, key: np.uint64, unit: np.float32, values: Float32, state: Float32, versions: Int32
+) -> None:
+    """The picked rows of a request were never written."""
+    for k in picks:
+        fill_initial_row(key, unit, rows[k], values.shape[1], values, k)
+        for i in range(state.shape[1]):
+            state[k, i] = 0.0
+        versions[k] = 0

@@ -17,6 +17,7 @@ from foresee.base.registry import Registry
 from foresee.errors import ConfigError
 from foresee.store.contract import Layout, PartStore
 from foresee.store.disk import DiskReader, DiskStore
+from foresee.store.disk.log import log_memory_bytes
 from foresee.store.disk.manifest import MANIFEST_FILE
 from foresee.store.memory import MemoryStore
 
@@ -38,6 +39,7 @@ class StoreKind:
         open: Opens the tables that belong to a path of the run, or makes them: `open(folder, layout)`.
         durable: Commits outlive the process, so a run can be resumed, evaluated and exported.
         rows_in_memory: All rows take memory of the process that opens it.
+        memory_bytes: What an open store takes of memory at most, beside rows that are in memory.
         in_folder: The rows are files below the path, and go when it is removed.
         open_server: As `open`, for a shard of a server, which has to keep its last commits openable. None: `open`.
         open_reader: As `open`, for who only reads, beside a process that trains. None: `open`.
@@ -56,6 +58,7 @@ class StoreKind:
     holds: Callable[[Path], bool] = holds_files
     checked: bool = False
     takes_next_use: bool = False
+    memory_bytes: Callable[[Layout], int] = lambda layout: 0
 
 
 def _check_kind(name: str, kind: object) -> None:
@@ -84,6 +87,7 @@ DISK = StoreKind(
     holds=lambda folder: (folder / MANIFEST_FILE).exists(),
     checked=True,
     takes_next_use=getattr(DiskStore, "takes_next_use", False),
+    memory_bytes=log_memory_bytes,
 )
 
 STORES: Registry[StoreKind] = Registry("store", "foresee.stores", _check_kind)

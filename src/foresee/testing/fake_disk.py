@@ -12,16 +12,35 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
 from foresee.base.arrays import Float32, Int64
+from foresee.base.direct import Transfers
 from foresee.base.files import Files
+from foresee.store.disk import chunks, log
 
 SECTOR_BYTES = 512
+
+
+@contextmanager
+def small_chunks() -> Iterator[None]:
+    """Table folders made meanwhile have chunks of a few rows, so that a few writes fill, free and compact them."""
+    with ExitStack() as undo:
+        for module, name, value in (
+            (chunks, "_BLOCK", SECTOR_BYTES),
+            (chunks, "CHUNK_BYTES_MIN", 2 * SECTOR_BYTES),
+            (log, "RECENT_BYTES", 0),
+            (log, "RECENT_ROWS_MIN", 16),
+            (log, "_COMPACT_CHUNKS_MIN", 4),
+        ):
+            undo.enter_context(mock.patch.object(module, name, value))
+        yield
 
 
 class PowerCut(BaseException):
@@ -72,6 +91,14 @@ class FakeDisk(Files):
         super().write_rows(descriptor, data_offset, rows[:half], words[:half])
         self._count("write_rows")
         super().write_rows(descriptor, data_offset, rows[half:], words[half:])
+
+    def write_pieces(
+        self, transfers: Transfers, descriptor: int, offsets: Int64, lengths: Int64, addresses: Int64
+    ) -> None:
+        half = (len(offsets) + 1) // 2
+        super().write_pieces(transfers, descriptor, offsets[:half], lengths[:half], addresses[:half])
+        self._count("write_pieces")
+        super().write_pieces(transfers, descriptor, offsets[half:], lengths[half:], addresses[half:])
 
     def lose_unsynced(self, folder: Path, rng: np.random.Generator) -> None:
         """Makes a folder (or a copy of it) what the disk may hold after the power cut."""
@@ -197,6 +224,15 @@ class CrashDisk(Files):
         super().write_rows(descriptor, data_offset, rows[:half], words[:half])
         self._point("rows half written")
         super().write_rows(descriptor, data_offset, rows[half:], words[half:])
+
+    def write_pieces(
+        self, transfers: Transfers, descriptor: int, offsets: Int64, lengths: Int64, addresses: Int64
+    ) -> None:
+        self._point("write pieces")
+        half = (len(offsets) + 1) // 2
+        super().write_pieces(transfers, descriptor, offsets[:half], lengths[:half], addresses[:half])
+        self._point("pieces half written")
+        super().write_pieces(transfers, descriptor, offsets[half:], lengths[half:], addresses[half:])
 
     def _point(self, name: str) -> None:
         self.points.append(name)

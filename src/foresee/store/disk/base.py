@@ -1,9 +1,10 @@
-"""The base of a table folder: `rows.npy`, the rows as of the last commit, and `written.npy`, which of them are there.
+"""The base of a table folder: `rows.npy`, the rows as of the last fold, and `written.npy`, which of them are there.
 
 `rows.npy` is one structured array (value, state, version) that numpy.load(mmap_mode="r") opens; it is sparse, and a row
-that was never written is a hole. It is read through a mapping and written with pwrite: a write into a hole of a full
-disk is then an error and not a signal. Both files change only while a sealed journal (or an initial value) can redo
-the change, so a crash at any point leaves nothing to repair but to write the same bytes again.
+that was never written is a hole. `checksums.npy` has the crc32c of each row's id and content, 0 where a folder is older
+than that. Rows are read directly or through a mapping and written with pwrite: a write into a hole of a full disk is
+then an error and not a signal. The files change only while the log (or an initial value) can redo the change, so a
+crash at any point leaves nothing to repair but to write the same bytes again.
 """
 
 from __future__ import annotations
@@ -21,22 +22,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Int64
+from foresee.base.direct import Transfers, Way
 from foresee.base.files import Files
 from foresee.errors import StoreError
-from foresee.store.contract import Layout
+from foresee.store.contract import Layout, Rows
+from foresee.store.disk.chunks import damaged_row
+from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.kernels import (
     Bits,
     clear_bits,
+    crc_of_words,
     fill_initial_row,
     initial_key,
     initial_unit,
     is_set,
     read_only,
     set_bits,
+    take_rows,
 )
 
 ROWS_FILE = "rows.npy"
 WRITTEN_FILE = "written.npy"
+CHECKSUMS_FILE = "checksums.npy"
 BLOCK_BYTES = 4096
 UNREADABLE_HEADER = (ValueError, TypeError, SyntaxError, EOFError, MemoryError, RecursionError, tokenize.TokenError)
 """What numpy raises on bytes that are no header of an array; it reads them as a literal and never runs them."""
@@ -52,6 +59,17 @@ def create_base(folder: Path, layout: Layout, files: Files) -> None:
     """Makes the two files: the rows a hole, the bits all zero and their space taken."""
     _create_array(folder / ROWS_FILE, row_dtype(layout), layout.num_rows, files, reserve=False)
     _create_array(folder / WRITTEN_FILE, np.dtype("u1"), (layout.num_rows + 7) // 8, files, reserve=True)
+    _create_array(folder / CHECKSUMS_FILE, np.dtype("<u4"), layout.num_rows, files, reserve=False)
+
+
+def add_checksums(folder: Path, layout: Layout, files: Files) -> None:
+    """Gives a folder of an older format a place for checksums; none of its rows has one yet."""
+    path = folder / CHECKSUMS_FILE
+    if not path.exists():
+        draft = path.with_name(path.name + ".draft")
+        _create_array(draft, np.dtype("<u4"), layout.num_rows, files, reserve=False)
+        files.replace(draft, path)
+        files.sync_folder(folder)
 
 
 def _create_array(path: Path, dtype: np.dtype[Any], length: int, files: Files, *, reserve: bool) -> None:
@@ -104,31 +122,94 @@ def _fill_block(begin: int, width: int, base: Float32, written: Bits, key: np.ui
                 out[k, i] = 0.0
 
 
-class Base:
-    """The committed rows of a table folder."""
+@numba.njit(nogil=True, cache=True)
+def row_checksums(rows: Int64, words: Float32, out: Float32) -> None:
+    ints, crcs = words.view(np.int32).ravel(), out.view(np.uint32)
+    row_words = words.shape[1]
+    for k in range(len(rows)):
+        crcs[k, 0] = np.uint32(crc_of_words(rows[k], ints, k * row_words, (k + 1) * row_words))
 
-    def __init__(self, folder: Path, layout: Layout, files: Files, *, writable: bool = True) -> None:
-        self._files, self._layout = files, layout
-        flags = os.O_RDWR if writable else os.O_RDONLY
-        self._rows_descriptor, self._rows_offset = open_array(
-            folder / ROWS_FILE, row_dtype(layout), layout.num_rows, flags
-        )
+
+class Base:
+    """The rows of a table folder that are not in its log."""
+
+    def __init__(self, folder: Path, layout: Layout, files: Files, way: Way, *, writable: bool = True) -> None:
+        self._path, self._files, self._layout, self._way = folder / ROWS_FILE, files, layout, way
+        flags, bits_type, crc_type = os.O_RDWR if writable else os.O_RDONLY, np.dtype("u1"), np.dtype("<u4")
+        self._descriptors: list[int] = []
         try:
-            self._bits_descriptor, bits_offset = open_array(
-                folder / WRITTEN_FILE, np.dtype("u1"), (layout.num_rows + 7) // 8, flags
-            )
+            self._rows_descriptor, self._rows_offset = self._open(ROWS_FILE, row_dtype(layout), layout.num_rows, flags)
+            bits, bits_offset = self._open(WRITTEN_FILE, bits_type, (layout.num_rows + 7) // 8, flags)
+            self._crc_descriptor, self._crc_offset = -1, 0
+            if writable or (folder / CHECKSUMS_FILE).exists():
+                self._crc_descriptor, self._crc_offset = self._open(CHECKSUMS_FILE, crc_type, layout.num_rows, flags)
+            self._direct = [self._open_direct(name) for name in (ROWS_FILE, CHECKSUMS_FILE)] if way.direct else []
         except (StoreError, OSError):
-            os.close(self._rows_descriptor)
+            self._close_files()
             raise
-        self._rows_map = mmap.mmap(self._rows_descriptor, 0, access=mmap.ACCESS_READ)
-        if hasattr(mmap, "MADV_RANDOM"):
-            # Rows are read at random: reading ahead would fetch thirty pages for each one that is wanted.
-            self._rows_map.madvise(mmap.MADV_RANDOM)
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._bits_map = mmap.mmap(self._bits_descriptor, 0, access=access)
-        words = np.frombuffer(self._rows_map, np.float32, offset=self._rows_offset)
-        self.words: Float32 = words.reshape(layout.num_rows, -1)  # [rows, words of a row], for reading only
+        self._bits_descriptor = bits
+        self._rows_map = _random_map(self._rows_descriptor)
+        self._crc_map = None if self._crc_descriptor < 0 else _random_map(self._crc_descriptor)
+        self._bits_map = mmap.mmap(bits, 0, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+        self._file_words: Float32 = read_only(np.frombuffer(self._rows_map, np.float32))
+        self.words: Float32 = self._file_words[self._rows_offset // 4 :].reshape(layout.num_rows, -1)
+        """[rows, words of a row], for reading only and unchecked."""
         self._bits: Bits = np.frombuffer(self._bits_map, np.uint8, offset=bits_offset)
+        self._parallel = ParallelCopy()
+
+    def _open(self, name: str, dtype: np.dtype[Any], length: int, flags: int) -> tuple[int, int]:
+        descriptor, offset = open_array(self._path.with_name(name), dtype, length, flags)
+        self._descriptors.append(descriptor)
+        return descriptor, offset
+
+    def _open_direct(self, name: str) -> int:
+        path = self._path.with_name(name)
+        if not path.exists():
+            return -1
+        self._descriptors.append(os.open(path, os.O_RDONLY | os.O_DIRECT))
+        return self._descriptors[-1]
+
+    def read(self, picks: Int64, rows: Int64, out: Rows, reads: Transfers) -> None:
+        """Rows rows[picks] of a request, which are written here, each checked."""
+        if not len(picks):
+            return
+        wanted, bad = rows[picks], list[int]()
+        crcs = np.zeros(len(rows), np.uint32)
+        crcs[picks] = self._crcs_of(wanted, reads)
+
+        def take(words: Float32, at: Int64, which: Int64) -> None:
+            picked = picks[which]
+
+            def copy(begin: int, end: int) -> None:
+                found = take_rows(words, at, picked, rows, crcs, out.values, out.state, out.versions, begin, end)
+                if found >= 0:
+                    bad.append(found)
+
+            if self._way.direct:
+                copy(0, len(at))
+            else:
+                self._parallel.run(copy, len(at))
+
+        starts = self._rows_offset + wanted * self._layout.row_bytes
+        if self._way.direct:
+            reads.read(self._direct[0], starts, self._layout.row_bytes, take)
+        else:
+            take(self._file_words, starts // 4, np.arange(len(picks)))
+        if bad:
+            raise damaged_row(self._layout, int(rows[bad[0]]), self._path)
+
+    def _crcs_of(self, rows: Int64, reads: Transfers) -> NDArray[np.uint32]:
+        if self._crc_map is None:
+            return np.zeros(len(rows), np.uint32)
+        if not self._way.direct:
+            return np.frombuffer(self._crc_map, np.uint32, offset=self._crc_offset)[rows]
+        crcs = np.empty(len(rows), np.uint32)
+
+        def take(words: Float32, at: Int64, which: Int64) -> None:
+            crcs[which] = words.view(np.uint32)[at]
+
+        reads.read(self._direct[1], self._crc_offset + 4 * rows, 4, take)
+        return crcs
 
     @property
     def written(self) -> Bits:
@@ -149,8 +230,11 @@ class Base:
         return int(np.maximum(last - new_from + 1, 0).sum()) * BLOCK_BYTES
 
     def write_rows(self, rows: Int64, words: Float32) -> None:
-        """Writes rows (ascending) into `rows.npy`; they count once `mark_written` has been called."""
+        """Writes rows (ascending) and their checksums; they count once `mark_written` has been called."""
         self._files.write_rows(self._rows_descriptor, self._rows_offset, rows, words)
+        crcs = np.empty((len(rows), 1), np.float32)
+        row_checksums(rows, words, crcs)
+        self._files.write_rows(self._crc_descriptor, self._crc_offset, rows, crcs)
 
     def mark_written(self, rows: Int64) -> None:
         set_bits(self._bits, rows)
@@ -160,9 +244,13 @@ class Base:
         clear_bits(self._bits, rows)
 
     def sync(self) -> None:
-        self._files.sync(self._rows_descriptor)
+        self._sync_rows()
         self._files.sync_map(self._bits_map, len(self._bits_map))
         self._files.sync(self._bits_descriptor)
+
+    def _sync_rows(self) -> None:
+        self._files.sync(self._rows_descriptor)
+        self._files.sync(self._crc_descriptor)
 
     def initialise_all(self, progress: Callable[[int, int], None] | None) -> None:
         """Writes the initial values of all rows that are not there yet.
@@ -177,24 +265,43 @@ class Base:
             end = min(begin + block_rows, layout.num_rows)
             words = np.empty((end - begin, self.words.shape[1]), np.float32)
             _fill_block(begin, layout.width, self.words, self._bits, key, unit, words)
-            self.write_rows(np.arange(begin, end, dtype=np.int64), words)
+            self._write_new(np.arange(begin, end, dtype=np.int64), words)
             if progress is not None:
                 progress(end, layout.num_rows)
-        self._files.sync(self._rows_descriptor)
+        self._sync_rows()
         self._bits.fill(0xFF)
         self.sync()
 
+    def _write_new(self, rows: Int64, words: Float32) -> None:
+        """Rows that are there keep their bytes and their checksums: a wrong one must not become right."""
+        new = (self._bits[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 == 0
+        self.write_rows(rows[new], np.ascontiguousarray(words[new]))
+
     def forget_pages(self) -> None:
         """Asks the system to give up the memory in which it keeps the rows."""
-        self._rows_map.madvise(mmap.MADV_DONTNEED)
-        os.posix_fadvise(self._rows_descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        for mapped, descriptor in ((self._rows_map, self._rows_descriptor), (self._crc_map, self._crc_descriptor)):
+            if mapped is not None:
+                mapped.madvise(mmap.MADV_DONTNEED)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        self.words = np.zeros((0, self.words.shape[1]), np.float32)
+        self.words = self._file_words = np.zeros((0, self.words.shape[1]), np.float32)
         self._bits = np.zeros(0, np.uint8)
-        with suppress(BufferError):  # a reader's view keeps the mapping until it goes
-            self._rows_map.close()
-        with suppress(BufferError):
-            self._bits_map.close()
-        os.close(self._rows_descriptor)
-        os.close(self._bits_descriptor)
+        self._parallel.close()
+        for mapped in (self._rows_map, self._bits_map, self._crc_map):
+            if mapped is not None:
+                with suppress(BufferError):  # a reader's view keeps the mapping until it goes
+                    mapped.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+
+def _random_map(descriptor: int) -> mmap.mmap:
+    """Rows are read at random: reading ahead would fetch thirty pages for each one that is wanted."""
+    mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    if hasattr(mmap, "MADV_RANDOM"):
+        mapped.madvise(mmap.MADV_RANDOM)
+    return mapped

@@ -3,8 +3,8 @@
 In: a folder and a layout. Out: a folder that is complete or not there at all, and a lock that ends with its process.
 Space is checked for what is certain to be needed and no more: the arrays are sparse, and a run may never touch most
 rows of a table that would not fit. `open_table` gives one table as a read-only memory map with the fields value, state
-and version, as of the last commit; it changes while a store commits. Rows that were never written read as zeros there:
-only a store knows their initial values (`DiskStore.initialise_all` writes them).
+and version, as of the last commit; it is refused while rows are in the log. Rows that were never written read as zeros
+there: only a store knows their initial values (`DiskStore.initialise_all` writes them).
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ import numpy as np
 from foresee.base.files import Files
 from foresee.errors import StoreError
 from foresee.store.contract import Layout
-from foresee.store.disk.base import BLOCK_BYTES, ROWS_FILE, WRITTEN_FILE, create_base, open_array, row_dtype
+from foresee.store.disk.base import (
+    BLOCK_BYTES,
+    CHECKSUMS_FILE,
+    ROWS_FILE,
+    WRITTEN_FILE,
+    create_base,
+    open_array,
+    row_dtype,
+)
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, read_manifest, to_json
 
 LOCK_FILE = "lock"
@@ -52,7 +60,7 @@ def create_folder(folder: Path, layout: Layout, files: Files) -> None:
 
 
 def _remove_files(folder: Path) -> None:
-    for name in (MANIFEST_FILE, ROWS_FILE, WRITTEN_FILE):
+    for name in (MANIFEST_FILE, ROWS_FILE, WRITTEN_FILE, CHECKSUMS_FILE):
         with suppress(OSError):
             (folder / name).unlink(missing_ok=True)
 
@@ -100,11 +108,8 @@ def open_table(path: str | Path, name: str) -> np.memmap[Any, np.dtype[Any]]:
     sizes = {table.name: table.num_rows for table in manifest.layout.tables}
     if name not in sizes:
         raise StoreError(f"{path} has no table '{name}'; it has {', '.join(sizes)}")
-    if manifest.journal is not None:
-        raise StoreError(
-            f"the last commit of {path} was interrupted and is not yet in its arrays; open it once with "
-            "DiskStore.open(path).close() to finish it"
-        )
+    if manifest.journal is not None or manifest.chunks is not None or manifest.going_back:
+        raise StoreError(f"the last commit of {path} is not yet in its arrays; bring it there with foresee fold {path}")
     file, dtype = Path(path) / ROWS_FILE, row_dtype(manifest.layout)
     try:
         descriptor, begin = open_array(file, dtype, manifest.layout.num_rows, os.O_RDONLY)

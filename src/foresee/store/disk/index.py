@@ -1,186 +1,200 @@
-"""Which rows are in the overlay, and where: a hash map from row to position, in memory.
+"""Where each written row is: in memory (`Recent`), or at a position of the log; 8 bytes a row of the tables.
 
-Open addressing with linear probing in one int64 array [capacity, 2] of (row, position), at most half full, so that a
-lookup is mostly one cache line. Positions count through both segments of the overlay: one lookup finds a row wherever
-it is. Memory grows with the rows written since the last commits, never with the tables. It is not locked:
-`disk/overlay.py` holds a lock around every call, as growth replaces the array.
+An entry is 0 (the row is in the base or has its initial value), or a version and a place: a slot of `Recent`, or, from
+its capacity on, a position of the log. Rows written a moment ago are collected in `Recent`, each once: a row that is
+written again takes its own slot, so one that is flushed is the newest at that time. Pages of the index nobody writes to
+take no memory. Nothing here is locked or knows files: `disk/log.py` does both.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Int32, Int64
 from foresee.base.prefetch import ROWS_AHEAD, prefetch
-from foresee.store.kernels import BASE, INITIAL, REFUSED, Bits, is_set
+from foresee.plan.record import NOT_KNOWN
+from foresee.store.contract import Rows
+from foresee.store.kernels import BASE, INITIAL, Bits, is_set
 
-EMPTY = -1
-_CAPACITY_MIN = 1 << 12
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-
-
-@numba.njit(nogil=True, cache=True, inline="always")
-def _home(row: int, shift: int) -> Any:
-    """Where the search for a row starts: the top bits of a multiplication spread neighbouring ids."""
-    return np.int64((np.uint64(row) * _MULTIPLIER) >> np.uint64(shift))
-
-
-@numba.njit(nogil=True, cache=True, inline="always")
-def _find(table: Int64, shift: int, row: int) -> Any:
-    """The entry of a row, or the empty entry where it would go."""
-    mask = table.shape[0] - 1
-    entry = _home(row, shift)
-    while table[entry, 0] != row and table[entry, 0] != EMPTY:
-        entry = (entry + 1) & mask
-    return entry
+IN_RECENT = -3
+"""Place of a row that was copied out of `Recent`."""
+PLACES_MAX = (1 << 32) - 2
+_PLACE = np.int64(0xFFFFFFFF)
 
 
 @numba.njit(nogil=True, cache=True)
-def _locate(rows: Int64, table: Int64, shift: int, written: Bits, places: Int64) -> None:
-    table_address, bits_address = table.ctypes.data, written.ctypes.data
-    for k in range(len(rows)):
-        if k + ROWS_AHEAD < len(rows):
-            ahead = rows[k + ROWS_AHEAD]
-            prefetch(table_address + 16 * _home(ahead, shift), 16)
-            prefetch(bits_address + (ahead >> 3), 1)
-        row = rows[k]
-        entry = _find(table, shift, row)
-        if table[entry, 0] == row:
-            places[k] = table[entry, 1]
-        else:
-            places[k] = BASE if is_set(written, row) else INITIAL
+def _assign(
+    rows: Int64, values: Float32, state: Float32, versions: Int32, next_use: Int32, floors: Int32, begin: int,
+    index: Int64, recent_rows: Int64, recent_words: Float32, recent_next: Int32, count: int, live: Int32,
+    chunk_rows: int,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Rows begin.. of a request into `Recent` until it is full; the next one, the rows there, the highest version.
 
-
-@numba.njit(nogil=True, cache=True)
-def _place(
-    rows: Int64,
-    versions: Int32,
-    table: Int64,
-    shift: int,
-    records: Float32,
-    version_word: int,
-    base: Float32,
-    written: Bits,
-    base_version_max: int,
-    first: int,
-    count: int,
-    num_entries: int,
-    places: Int64,
-) -> tuple[int, int, int]:
-    """Gives each row to be written its position: its present one, or a new one at the end; REFUSED if it is older.
-
-    Positions `first` to `count` are the records that may change. A row whose record is in the other, sealed segment
-    gets a new one, and is found there from now on.
-
-    A row's version in the base is looked at only if it can be newer: a write-back of this training run always has a
-    version above every committed one, and looking would mean a random read for each row written.
+    Rows of a lower version than the stored one are left out; `floors` has that of rows the index does not know.
     """
-    record_versions, base_versions = records.view(np.int32), base.view(np.int32)
-    table_address, record_words = table.ctypes.data, records.shape[1]
+    words, capacity, width, state_width = recent_words.view(np.int32), len(recent_rows), values.shape[1], state.shape[1]
+    address = index.ctypes.data
     version_max = 0
+    for k in range(begin, len(rows)):
+        if k + ROWS_AHEAD < len(rows):
+            prefetch(address + 8 * rows[k + ROWS_AHEAD], 8)
+        row, version = rows[k], versions[k]
+        entry = index[row]
+        stored = entry >> 32 if entry else floors[k]
+        if version < stored:
+            continue
+        slot = (entry & _PLACE) - 1
+        if slot < 0 or slot >= capacity:
+            if count == capacity:
+                return k, count, version_max
+            if slot >= 0:
+                live[(slot - capacity) // chunk_rows] -= 1
+            slot = count
+            count += 1
+            recent_rows[slot] = row
+        index[row] = (np.int64(version) << 32) | (slot + 1)
+        recent_next[slot] = next_use[k]
+        for i in range(width):
+            recent_words[slot, i] = values[k, i]
+        for i in range(state_width):
+            recent_words[slot, width + i] = state[k, i]
+        words[slot, width + state_width] = version
+        version_max = max(version_max, version)
+    return len(rows), count, version_max
+
+
+@numba.njit(nogil=True, cache=True)
+def _look_up(
+    rows: Int64, index: Int64, written: Bits, recent_words: Float32, values: Float32, state: Float32, versions: Int32,
+    places: Int64,
+) -> None:  # fmt: skip
+    words, capacity, width, state_width = (
+        recent_words.view(np.int32),
+        len(recent_words),
+        values.shape[1],
+        state.shape[1],
+    )
+    address, bits_address = index.ctypes.data, written.ctypes.data
     for k in range(len(rows)):
         if k + ROWS_AHEAD < len(rows):
-            prefetch(table_address + 16 * _home(rows[k + ROWS_AHEAD], shift), 16)
-        row, version = rows[k], versions[k]
-        entry = _find(table, shift, row)
-        if table[entry, 0] == row:
-            position = table[entry, 1]
-            stored = record_versions[position, record_words - 1]
-            if position < first or position >= count:
-                position = count
+            prefetch(address + 8 * rows[k + ROWS_AHEAD], 8)
+            prefetch(bits_address + (rows[k + ROWS_AHEAD] >> 3), 1)
+        row = rows[k]
+        place = (index[row] & _PLACE) - 1
+        if place < 0:
+            places[k] = BASE if is_set(written, row) else INITIAL
+        elif place >= capacity:
+            places[k] = place - capacity
         else:
-            position = count
-            stored = 0
-            if version < base_version_max and is_set(written, row):
-                stored = base_versions[row, version_word]
-        if version < stored:
-            places[k] = REFUSED
-            continue
-        if position == count:
-            if table[entry, 0] == EMPTY:
-                table[entry, 0] = row
-                num_entries += 1
-            table[entry, 1] = position
-            count += 1
-        places[k] = position
-        version_max = max(version_max, version)
-    return count, num_entries, version_max
+            places[k] = IN_RECENT
+            for i in range(width):
+                values[k, i] = recent_words[place, i]
+            for i in range(state_width):
+                state[k, i] = recent_words[place, width + i]
+            versions[k] = words[place, width + state_width]
 
 
 @numba.njit(nogil=True, cache=True)
-def _move_entries(old: Int64, new: Int64, shift: int, dropped_begin: int, dropped_end: int) -> int:
-    """Entries of `old` into the empty `new`, except those with positions in the dropped range; returns how many."""
-    count = 0
-    for k in range(old.shape[0]):
-        if old[k, 0] != EMPTY and not dropped_begin <= old[k, 1] < dropped_end:
-            entry = _find(new, shift, old[k, 0])
-            new[entry, 0] = old[k, 0]
-            new[entry, 1] = old[k, 1]
-            count += 1
-    return count
+def _move_to_log(
+    order: Int64, positions: Int64, index: Int64, recent_rows: Int64, capacity: int, live: Int32, chunk_rows: int
+) -> None:
+    for k in range(len(order)):
+        row = recent_rows[order[k]]
+        index[row] = (index[row] & ~_PLACE) | (capacity + positions[k] + 1)
+        live[positions[k] // chunk_rows] += 1
 
 
 @numba.njit(nogil=True, cache=True)
-def _insert(rows: Int64, first: int, table: Int64, shift: int) -> None:
+def _insert(
+    rows: Int64, versions: Int32, first: int, index: Int64, capacity: int, live: Int32, chunk_rows: int
+) -> None:
     for k in range(len(rows)):
-        entry = _find(table, shift, rows[k])
-        table[entry, 0] = rows[k]
-        table[entry, 1] = first + k
+        row = rows[k]
+        before = (index[row] & _PLACE) - 1 - capacity
+        if before >= 0:
+            live[before // chunk_rows] -= 1
+        index[row] = (np.int64(versions[k]) << 32) | (capacity + first + k + 1)
+        live[first // chunk_rows] += 1
+
+
+@numba.njit(nogil=True, cache=True)
+def _points_into(rows: Int64, index: Int64, first: int, out: NDArray[np.bool_]) -> None:
+    for k in range(len(rows)):
+        out[k] = (index[rows[k]] & _PLACE) - 1 == first + k
 
 
 class RowIndex:
-    """Rows of the overlay by id."""
+    """The index, `Recent`, and how many rows of each chunk are live."""
 
-    def __init__(self) -> None:
-        self._num_entries = 0
-        self._table, self._shift = _empty_table(_CAPACITY_MIN)
+    def __init__(self, num_rows: int, row_words: int, recent_rows: int, chunk_rows: int) -> None:
+        self._num_rows, self._chunk_rows = num_rows, chunk_rows
+        self._index: Int64 = np.zeros(num_rows, np.int64)
+        self._rows: Int64 = np.empty(recent_rows, np.int64)
+        self._words: Float32 = np.empty((recent_rows, row_words), np.float32)
+        self._next_use: Int32 = np.empty(recent_rows, np.int32)
+        self.count = 0
+        """Rows in `Recent`."""
+        self.live: Int32 = np.zeros(0, np.int32)
+        """Rows of each chunk that are not written anew since."""
 
-    def locate(self, rows: Int64, written: Bits, places: Int64) -> None:
-        """Fills `places` with overlay positions, BASE or INITIAL."""
-        _locate(rows, self._table, self._shift, written, places)
+    @property
+    def capacity(self) -> int:
+        return len(self._rows)
 
-    def place(
-        self, rows: Int64, versions: Int32, *, records: Float32, base: Float32, written: Bits, base_version_max: int,
-        first: int, count: int,
-    ) -> tuple[Int64, int, int]:  # fmt: skip
-        """Positions for rows to be written (REFUSED for older ones); the end of the records; their highest version."""
-        self._grow(self._num_entries + len(rows))
-        places = np.empty(len(rows), np.int64)
-        count, self._num_entries, version_max = _place(
-            rows, versions, self._table, self._shift, records, base.shape[1] - 1, base, written,
-            base_version_max, first, count, self._num_entries, places,
+    def assign(self, rows: Int64, source: Rows, next_use: Int32, floors: Int32, begin: int) -> tuple[int, int]:
+        """Takes rows from `begin` on; the first that has no room any more, and the highest version of those taken."""
+        end, self.count, version_max = _assign(
+            rows, source.values, source.state, source.versions, next_use, floors, begin, self._index, self._rows,
+            self._words, self._next_use, self.count, self.live, self._chunk_rows,
         )  # fmt: skip
-        return places, count, version_max
+        return end, version_max
 
-    def insert(self, rows: Int64, first: int) -> None:
-        """Rows that are not here yet, at positions from `first` on."""
-        self._grow(self._num_entries + len(rows))
-        _insert(rows, first, self._table, self._shift)
-        self._num_entries += len(rows)
+    def look_up(self, rows: Int64, written: Bits, out: Rows) -> Int64:
+        """Copies what is in `Recent`; for each row a position of the log, BASE, INITIAL or IN_RECENT."""
+        places = np.empty(len(rows), np.int64)
+        _look_up(rows, self._index, written, self._words, out.values, out.state, out.versions, places)
+        return places
 
-    def drop(self, begin: int, end: int) -> None:
-        """Forgets the rows with positions in this range."""
-        table, shift = _empty_table(len(self._table))
-        self._num_entries = _move_entries(self._table, table, shift, begin, end)
-        self._table = table
+    def unknown(self, rows: Int64) -> NDArray[np.bool_]:
+        """Which rows the base has, if anybody."""
+        return np.asarray(self._index[rows] == 0)
+
+    def by_next_use(self) -> Int64:
+        """Slots of `Recent` in the order in which they will be needed; those nobody knows last, as they came."""
+        next_use = self._next_use[: self.count].astype(np.int64)
+        next_use[next_use == NOT_KNOWN] = _PLACE >> 1
+        keys = next_use << 32 | np.arange(self.count)  # sorting keys takes a tenth of sorting their places
+        keys.sort()
+        return keys & _PLACE
+
+    @property
+    def recent(self) -> tuple[Int64, Float32]:
+        """Ids and words of all slots."""
+        return self._rows, self._words
+
+    def move_to_log(self, order: Int64, positions: Int64) -> None:
+        """All of `Recent` is now at these positions of the log."""
+        _move_to_log(order, positions, self._index, self._rows, self.capacity, self.live, self._chunk_rows)
+        self.count = 0
+
+    def insert(self, rows: Int64, versions: Int32, first: int) -> None:
+        """Rows of one chunk, newer than all that was inserted before; its first row is at this position."""
+        _insert(rows, versions, first, self._index, self.capacity, self.live, self._chunk_rows)
+
+    def points_into(self, rows: Int64, first: int) -> NDArray[np.bool_]:
+        """Which of the rows of a chunk are live there."""
+        out = np.empty(len(rows), np.bool_)
+        _points_into(rows, self._index, self.capacity + first, out)
+        return out
 
     def clear(self) -> None:
-        """Forgets all rows; the capacity stays, as the next interval will be about as long."""
-        self._num_entries = 0
-        self._table.fill(EMPTY)
+        """No row is here."""
+        self._index = np.zeros(self._num_rows, np.int64)
+        self.count = 0
+        self.live[:] = 0
 
-    def _grow(self, num_rows: int) -> None:
-        capacity = len(self._table)
-        while capacity < 2 * num_rows:
-            capacity *= 2
-        if capacity > len(self._table):
-            table, shift = _empty_table(capacity)
-            _move_entries(self._table, table, shift, 0, 0)
-            self._table, self._shift = table, shift
-
-
-def _empty_table(capacity: int) -> tuple[Int64, int]:
-    return np.full((capacity, 2), EMPTY, np.int64), 64 - (capacity.bit_length() - 1)
+    def grow(self, num_chunks: int) -> None:
+        if num_chunks > len(self.live):
+            self.live = np.concatenate([self.live, np.zeros(num_chunks - len(self.live), np.int32)])

@@ -1,15 +1,15 @@
-"""The commits of one table folder: sealed, promoted, folded into the base, given up, undone.
+"""The commits of one table folder: sealed, promoted, given up, undone, and folded into the base.
 
 In: instructions (see store.commits), one at a time, from the store that holds the writer's lock. Out: a folder in which
-`layout.json` names the last commit and how to reach the one before it and a prepared one. Sealing is all that training
-waits for; a promoted commit is folded by a thread, while reads find its rows in the overlay. Everything that can be
-needed again after a crash is on the disk before `layout.json` says so, and `recover` finishes whatever was interrupted.
+`layout.json` names the last commit, a prepared one and the one before, each by the list of its chunks. A commit copies
+nothing: the rows stay in the log until the folder is folded. Everything that can be needed again after a crash is on
+the disk before `layout.json` says so, and `recover` finishes whatever was interrupted.
 """
 
 from __future__ import annotations
 
-import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,35 +18,44 @@ import numpy as np
 
 from foresee.base import failpoints
 from foresee.base.arrays import Int64
+from foresee.base.direct import Transfers
 from foresee.base.failpoints import failpoint
 from foresee.base.files import Files
 from foresee.errors import StoreError
 from foresee.store.commits import Part
+from foresee.store.contract import Rows
 from foresee.store.disk.base import Base
-from foresee.store.disk.manifest import MANIFEST_FILE, Journal, Manifest, Prepared, to_json
-from foresee.store.disk.overlay import Overlay
+from foresee.store.disk.chunks import live_rows, read_directory
+from foresee.store.disk.log import RowLog
+from foresee.store.disk.manifest import MANIFEST_FILE, Chunks, Journal, Manifest, Prepared, to_json
 from foresee.store.disk.parallel import ParallelCopy
-from foresee.store.disk.undo import apply_undo, forget_undo, undo_bytes, write_undo
+from foresee.store.disk.undo import (
+    NOT_WRITTEN,
+    OVERLAY_FILE,
+    apply_undo,
+    forget_undo,
+    read_undo,
+    record_bytes,
+    rows_of,
+    sealed_records,
+    words_of,
+    write_undo,
+)
 
-OVERLAY_FILE = "overlay.bin"
-_FOLD_ROWS = 4096
+_FOLD_ROWS = 1 << 15
 _FOLD_THREADS = 4
-_FOLD_NICENESS = 10
-"""Folding is in no hurry; training is."""
 
 
 class CommitJournal:
-    """Made with a folder that is open. Only `failure` may be asked without the writer's lock."""
+    """Made with a folder that is open."""
 
     def __init__(
-        self, folder: Path, manifest: Manifest, base: Base, overlay: Overlay, files: Files, reader: threading.Lock
-    ) -> None:
-        self._folder, self._base, self._overlay, self._files, self._reader = folder, base, overlay, files, reader
-        self._parallel = ParallelCopy(_FOLD_THREADS)
-        self._folding: threading.Thread | None = None
+        self, folder: Path, manifest: Manifest, base: Base, log: RowLog, files: Files, reader: threading.Lock,
+        reads: Transfers,
+    ) -> None:  # fmt: skip
+        self._folder, self._base, self._log, self._files = folder, base, log, files
+        self._reader, self._reads = reader, reads
         self.manifest = manifest
-        self.failure: BaseException | None = None
-        """Why folding failed, if it did: the commit stands, and opening the folder again finishes it."""
 
     @property
     def part(self) -> Part:
@@ -55,174 +64,209 @@ class CommitJournal:
         prepared = None if manifest.prepared is None else manifest.prepared.step
         return Part(committed=manifest.committed_step, previous=manifest.previous_step, prepared=prepared)
 
-    def bytes_needed(self) -> int:
-        """Disk space that a commit of what is in the overlay takes beyond the overlay, at most."""
-        rows = np.sort(self._overlay.row_ids(self._overlay.segment, len(self._overlay)))
-        return self._base.new_bytes(rows) + undo_bytes(len(rows), self.manifest.layout)
-
     def recover(self) -> None:
         """Finishes what was interrupted, forgets everything after the newest commit; a prepared one stays prepared."""
         if self.manifest.going_back:
             self._finish_going_back()
-        if self.manifest.journal is not None:
-            self._check_whole(self.manifest.journal)
+        self._take_over_overlay()
+        self._log.show(self.manifest.chunks)
+        if self.manifest.folding:
             self._fold()
-        prepared = self.manifest.prepared
-        if prepared is None:
-            self._overlay.discard()
-        elif self._checksum(prepared.journal) == prepared.journal.crc32:
-            self._overlay.rewind((prepared.journal.segment, prepared.journal.num_records))
-            self._overlay.release(prepared.journal.segment)  # undecided: reads see the last commit
-        else:
-            self.discard()
+        with suppress(StoreError):  # whoever goes back is told
+            self._log.look(self.manifest.previous_chunks)
+        if self.manifest.prepared is not None:
+            try:
+                self._log.check(self.manifest.prepared.chunks)
+            except StoreError:
+                self.discard()
+        self._keep()
 
     def seal(self, step: int, version_max: int) -> None:
-        """The overlay becomes the prepared commit of a step."""
-        journal = self._sync_overlay()
+        """What was written becomes the prepared commit of a step."""
+        chunks = self._log.seal()
         failpoint(failpoints.SEALING)
-        prepared = Prepared(step=step, version_max=version_max, journal=journal)
-        self._publish(replace(self.manifest, prepared=prepared))
-        self._overlay.switch()
+        self._publish(replace(self.manifest, prepared=Prepared(step=step, version_max=version_max, chunks=chunks)))
         failpoint(failpoints.SEALED)
 
     def seal_decided(self, step: int, version_max: int) -> None:
-        """The overlay becomes the commit of a step, in one move: for who commits nothing else beside it."""
-        journal = self._sync_overlay()
+        """What was written becomes the commit of a step, in one move: for who commits nothing else beside it."""
+        chunks = self._log.seal()
         failpoint(failpoints.SEALING)
-        self._publish(self._committed(step, version_max, journal))
-        self._overlay.switch()
+        self._publish(self._committed(step, version_max, chunks))
         failpoint(failpoints.SEALED)
 
     def promote(self) -> None:
-        """The prepared commit is the last one. Whoever calls this folds it, now or in the background."""
+        """The prepared commit is the last one."""
         prepared = self.manifest.prepared
         assert prepared is not None, "only what is prepared can be promoted"
-        self._publish(self._committed(prepared.step, prepared.version_max, prepared.journal))
+        self._publish(self._committed(prepared.step, prepared.version_max, prepared.chunks))
         failpoint(failpoints.PROMOTED)
 
     def discard(self) -> None:
         """The prepared commit is given up."""
         self._publish(replace(self.manifest, prepared=None))
-        with self._reader:
-            self._overlay.discard()
+        self._show(self.manifest.chunks)
 
     def forget_writes(self) -> None:
         """Reads see the newest commit again, a prepared one included."""
-        self.finish_folding()
         prepared = self.manifest.prepared
-        with self._reader:
-            if prepared is None:
-                self._overlay.rewind(None)
-            else:
-                self._overlay.rewind((prepared.journal.segment, prepared.journal.num_records))
+        self._show(self.manifest.chunks if prepared is None else prepared.chunks)
 
     def go_back(self) -> None:
         """The commit before the last one is the last one again."""
         manifest = self.manifest
         assert manifest.previous_step is not None, "there is a commit to go back to"
-        assert manifest.journal is None, "folded before"
+        self._log.check(manifest.previous_chunks)
+        if manifest.undo is not None:
+            next(read_undo(self._folder, manifest.undo, manifest.layout), None)  # damage is found before anything goes
         self._publish(
             replace(
                 manifest, committed_step=manifest.previous_step, version_max=manifest.previous_version_max,
-                previous_step=None, going_back=manifest.undo is not None,
+                chunks=manifest.previous_chunks, previous_step=None, previous_chunks=None,
+                going_back=manifest.undo is not None,
             )
         )  # fmt: skip
         failpoint(failpoints.GOING_BACK)
         if self.manifest.going_back:
             self._finish_going_back()
+        self._show(self.manifest.chunks)
+
+    def fold_bytes(self) -> int:
+        """Disk space that folding takes, at most."""
+        rows, _ = live_rows(self._log.file, read_directory(self._folder, self.manifest.chunks), self._log.index)
+        return self._base.new_bytes(rows) + len(rows) * record_bytes(self.manifest.layout)
 
     def fold(self) -> None:
-        """Brings the last commit into the base, now."""
-        if self.manifest.journal is not None:
-            self._fold()
+        """Brings the last commit into the base, and gives up what was written after it. Nothing may be prepared."""
+        if self.manifest.chunks is None:
+            return
+        if self._log.changed:
+            self._show(self.manifest.chunks)
+        if not self.manifest.folding:
+            self._begin_fold()
+        self._fold()
 
-    def fold_in_background(self) -> None:
-        """The same by a thread; `finish_folding` waits for it."""
-        self._folding = threading.Thread(target=self._fold_and_remember, name="foresee-fold", daemon=True)
-        self._folding.start()
+    def _begin_fold(self) -> None:
+        """The way back is written before the base changes, and never from a base that has begun to."""
+        manifest, undo = self.manifest, self.manifest.undo
+        if manifest.previous_step is not None and undo is None:
+            changed, read = self._before()
+            undo = write_undo(self._folder, manifest.layout, changed, read, self._files)
+        self._publish(replace(manifest, undo=undo, folding=True))
+        failpoint(failpoints.UNDO_WRITTEN)
 
-    def finish_folding(self) -> None:
-        """Waits for the thread; raises why it failed."""
-        if self._folding is not None:
-            self._folding.join()
-            self._folding = None
-        if self.failure is not None:
-            raise self.failure
+    def _before(self) -> tuple[Int64, Callable[[Int64, Rows], None]]:
+        """Rows in which the last commit may differ from the one before, ascending; and a way to read them as of that:
+        from its own chunks, which are still there, else from the base."""
+        last = read_directory(self._folder, self.manifest.chunks)
+        before = read_directory(self._folder, self.manifest.previous_chunks)
+        new = ~np.isin(last[:, 1] << 32 | last[:, 0], before[:, 1] << 32 | before[:, 0])
+        changed, _ = live_rows(self._log.file, last[new], self._log.index)
+        positions = np.full(len(changed), -1, np.int64)
+        for chunk, ids, _ in self._log.file.headers(before):
+            at = np.minimum(np.searchsorted(changed, ids), max(len(changed) - 1, 0))
+            found = np.flatnonzero(changed[at] == ids) if len(changed) else np.empty(0, np.int64)
+            positions[at[found]] = chunk * self._log.file.shape.chunk_rows + found
 
-    def close(self) -> None:
-        with suppress(BaseException):  # the next one that opens the folder finishes it, or says why it cannot
-            self.finish_folding()
-        self._parallel.close()
+        def read(rows: Int64, out: Rows) -> None:
+            places = positions[np.searchsorted(changed, rows)]
+            logged = np.flatnonzero(places >= 0)
+            written = (self._base.written[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 == 1
+            out.values.fill(0.0)
+            out.state.fill(0.0)
+            out.versions.fill(NOT_WRITTEN)
+            self._log.file.read(places[logged], logged, rows, out, self._reads)
+            self._base.read(np.flatnonzero((places < 0) & written), rows, out, self._reads)
 
-    def _sync_overlay(self) -> Journal:
-        num_records, segment = len(self._overlay), self._overlay.segment
-        self._overlay.sync()
-        return Journal(num_records=num_records, crc32=self._overlay.checksum(segment, num_records), segment=segment)
+        return changed, read
 
-    def _committed(self, step: int, version_max: int, journal: Journal) -> Manifest:
+    def _fold(self) -> None:
+        """Writes the rows of the log into the base, and says that they are there. May be repeated from any point."""
+        manifest = self.manifest
+        rows, positions = live_rows(self._log.file, read_directory(self._folder, manifest.chunks), self._log.index)
+        parallel = ParallelCopy(_FOLD_THREADS)
+        try:
+            for begin in range(0, len(rows), _FOLD_ROWS):
+                self._fold_piece(rows[begin : begin + _FOLD_ROWS], positions[begin : begin + _FOLD_ROWS], parallel)
+        finally:
+            parallel.close()
+        self._base.mark_written(rows)
+        self._base.sync()
+        self._publish(
+            replace(
+                manifest, chunks=None, previous_chunks=None, folding=False, base_version_max=manifest.version_max
+            )
+        )  # fmt: skip
+        with self._reader:
+            if manifest.prepared is None:
+                self._log.clear()
+            else:  # taken over from an older format; its chunks stay
+                self._log.show(None)
+        failpoint(failpoints.FOLDED)
+
+    def _fold_piece(self, rows: Int64, positions: Int64, parallel: ParallelCopy) -> None:
+        found = Rows.empty(len(rows), self.manifest.layout)
+        with self._reader:
+            self._log.file.read(positions, np.arange(len(rows)), rows, found, self._reads)
+        words = words_of(found)
+
+        def write(begin: int, end: int) -> None:
+            self._base.write_rows(rows[begin:end], words[begin:end])
+            failpoint(failpoints.FOLDING)
+
+        parallel.run_threads(write, 0, len(rows))
+
+    def _committed(self, step: int, version_max: int, chunks: Chunks | None) -> Manifest:
         """The next commit. One of the same step replaces the last one, and there is no way back from it."""
         manifest = self.manifest
         again = step == manifest.committed_step
         return replace(
-            manifest, committed_step=step, version_max=version_max, journal=journal, prepared=None, undo=None,
+            manifest, committed_step=step, version_max=version_max, chunks=chunks, prepared=None, undo=None,
             previous_step=None if again else manifest.committed_step, previous_version_max=manifest.version_max,
+            previous_chunks=None if again else manifest.chunks,
         )  # fmt: skip
-
-    def _fold_and_remember(self) -> None:
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _FOLD_NICENESS)
-        try:
-            self._fold()
-        except BaseException as error:
-            self.failure = error
-
-    def _fold(self) -> None:
-        """Writes the sealed records into the base, and says that they are there. May be repeated from any point: the
-        way back is written before the base changes, and never from a base that has begun to."""
-        journal = self.manifest.journal
-        assert journal is not None, "there is something to fold"
-        rows = self._overlay.row_ids(journal.segment, journal.num_records)
-        order = np.argsort(rows)
-        ascending = rows[order]
-        if self.manifest.undo is None and self.manifest.previous_step is not None:
-            undo = write_undo(self._folder, ascending, self._base, self._files, self._parallel)
-            self._publish(replace(self.manifest, undo=undo))
-            failpoint(failpoints.UNDO_WRITTEN)
-        self._write_base(journal, ascending, order)
-        self._base.mark_written(rows)
-        self._base.sync()
-        self._publish(replace(self.manifest, journal=None))
-        with self._reader:
-            self._overlay.release(journal.segment)
-        failpoint(failpoints.FOLDED)
-
-    def _write_base(self, journal: Journal, ascending: Int64, order: Int64) -> None:
-        def write(begin: int, end: int) -> None:
-            for start in range(begin, end, _FOLD_ROWS):
-                piece = slice(start, min(start + _FOLD_ROWS, end))
-                self._base.write_rows(ascending[piece], self._overlay.copy_words(journal.segment, order[piece]))
-                failpoint(failpoints.FOLDING)
-
-        self._parallel.run_threads(write, 0, len(ascending))
 
     def _finish_going_back(self) -> None:
         assert self.manifest.undo is not None, "the way back is known"
         with self._reader:
-            apply_undo(self._folder, self.manifest.undo, self._base)
+            apply_undo(self._folder, self.manifest.undo, self._base, self.manifest.layout)
         self._publish(replace(self.manifest, undo=None, going_back=False))
         forget_undo(self._folder)
 
-    def _checksum(self, journal: Journal) -> int:
-        return self._overlay.checksum(journal.segment, journal.num_records)
+    def _take_over_overlay(self) -> None:
+        """A folder of an older format was left in mid-commit: what is sealed in its overlay goes to the log."""
+        manifest, prepared = self.manifest, self.manifest.prepared
+        if manifest.journal is not None or (prepared is not None and prepared.journal is not None):
+            self._log.show(None)
+            chunks = None if manifest.journal is None else self._log_of(manifest.journal)
+            if prepared is not None and prepared.journal is not None:
+                try:
+                    prepared = replace(prepared, chunks=self._log_of(prepared.journal), journal=None)
+                except StoreError:  # damaged: as if it had never been prepared
+                    prepared = None
+            # If the way back is written, the base may have begun to change.
+            folding = manifest.journal is not None and manifest.undo is not None
+            self._publish(replace(manifest, chunks=chunks, journal=None, prepared=prepared, folding=folding))
+        (self._folder / OVERLAY_FILE).unlink(missing_ok=True)
 
-    def _check_whole(self, journal: Journal) -> None:
-        found = self._checksum(journal)
-        if found != journal.crc32:
-            raise StoreError(
-                f"{self._folder / OVERLAY_FILE} is damaged: the commit of step {self.manifest.committed_step} has "
-                f"checksum {journal.crc32:08x}, the file {found:08x}; restore the folder from a copy"
-            )
+    def _log_of(self, journal: Journal) -> Chunks | None:
+        layout = self.manifest.layout
+        for ids, words in sealed_records(self._folder, journal, layout):
+            self._log.reserve(len(ids))
+            self._log.write(ids, rows_of(words, layout), None, np.zeros(len(ids), np.int32))
+        return self._log.seal()
+
+    def _show(self, chunks: Chunks | None) -> None:
+        with self._reader:
+            self._log.show(chunks)
 
     def _publish(self, manifest: Manifest) -> None:
+        manifest = replace(manifest, chunk_bytes=self._log.file.shape.chunk_bytes)
         self._files.publish(self._folder / MANIFEST_FILE, to_json(manifest))
         self.manifest = manifest
+        self._keep()
+
+    def _keep(self) -> None:
+        manifest = self.manifest
+        prepared = None if manifest.prepared is None else manifest.prepared.chunks
+        self._log.keep((manifest.previous_chunks, manifest.chunks, prepared))

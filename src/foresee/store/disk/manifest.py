@@ -1,9 +1,9 @@
 """`layout.json`: what a table folder holds, and its commits. The one file that decides.
 
 In: a layout and the state of the commits. Out: JSON that a person can read, and back again, checked. Replacing this
-file is what makes a commit stand, be prepared, or be given up. `journal` and `prepared` say which records of the
-overlay count, `undo` which records lead back from the last commit to the one before. Everything else in the folder is
-meaningless without it.
+file is what makes a commit stand, be prepared, or be given up. `chunks` of a commit name the list of the chunks of the
+log that it has rows in; `undo` says which records lead back from a folded commit to the one before. Everything else in
+the folder is meaningless without it. Folders of versions 1 and 2, which had an overlay and no log, are still read.
 """
 
 from __future__ import annotations
@@ -18,14 +18,24 @@ from foresee.errors import StoreError
 from foresee.store.contract import Layout, layout_from_dict
 
 MANIFEST_FILE = "layout.json"
-FORMAT_VERSION = 2
-READABLE_VERSIONS = (1, 2)
-"""Version 1 knew one commit at a time and one segment of the overlay."""
+CHUNK_BYTES_MAX = 1 << 30
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (1, 2, 3)
+"""Version 1 knew one commit at a time and one segment of the overlay; version 2 had no log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunks:
+    """The list of the chunks in which a commit has rows: `chunks-N.bin`."""
+
+    number: int
+    num_chunks: int
+    crc32: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """Sealed records of the overlay."""
+    """Sealed records of the overlay that folders had before the log; read, and never written."""
 
     num_records: int
     crc32: int
@@ -38,7 +48,9 @@ class Prepared:
 
     step: int
     version_max: int
-    journal: Journal
+    chunks: Chunks | None = None
+    """None: nothing is in the log."""
+    journal: Journal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +69,22 @@ class Manifest:
     committed_step: int = 0
     version_max: int = 0
     """No committed row has a higher version."""
-    journal: Journal | None = None
+    base_version_max: int = 0
+    """No row of the base has a higher version."""
+    chunk_bytes: int = 0
+    """Size of the chunks of the log; 0: there is none."""
+    chunks: Chunks | None = None
     """None: all rows of the last commit are in the base."""
+    folding: bool = False
+    """The rows of the last commit are being written into the base."""
+    journal: Journal | None = None
+    """Only in folders of older formats."""
     prepared: Prepared | None = None
     previous_step: int | None = None
-    """The commit before, if the folder can go back to it: by not folding the journal while there is no `undo`, else by
-    writing its records into the base."""
+    """The commit before, if the folder can go back to it: by its own chunks while there is no `undo`, else by writing
+    the records of that into the base."""
     previous_version_max: int = 0
+    previous_chunks: Chunks | None = None
     undo: Undo | None = None
     going_back: bool = False
     """The last commit was given up for the one before, and the records of `undo` may not be in the base yet."""
@@ -81,14 +102,23 @@ def to_json(manifest: Manifest) -> bytes:
         "init_scale": layout.init_scale,
         "committed_step": manifest.committed_step,
         "version_max": manifest.version_max,
-        "journal": None if manifest.journal is None else asdict(manifest.journal),
-        "prepared": None if manifest.prepared is None else asdict(manifest.prepared),
+        "base_version_max": manifest.base_version_max,
+        "chunk_bytes": manifest.chunk_bytes,
+        "chunks": None if manifest.chunks is None else asdict(manifest.chunks),
+        "folding": manifest.folding,
+        "prepared": None if manifest.prepared is None else _prepared_to_json(manifest.prepared),
         "previous_step": manifest.previous_step,
         "previous_version_max": manifest.previous_version_max,
+        "previous_chunks": None if manifest.previous_chunks is None else asdict(manifest.previous_chunks),
         "undo": None if manifest.undo is None else asdict(manifest.undo),
         "going_back": manifest.going_back,
     }
     return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _prepared_to_json(prepared: Prepared) -> dict[str, Any]:
+    assert prepared.journal is None, "only read"
+    return {name: value for name, value in asdict(prepared).items() if name != "journal"}
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -116,12 +146,18 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _from_json(content: dict[str, Any]) -> Manifest:
     layout = layout_from_dict(content)
-    if content["format_version"] == 1:
-        content = {**asdict(Manifest(layout=layout)), **content}
+    if content["format_version"] < FORMAT_VERSION:
+        before = {"base_version_max": content.get("version_max"), "previous_version_max": 0, "chunk_bytes": 0}
+        content = {**before, **content}
     manifest = Manifest(
         layout=layout,
         committed_step=json_fields.whole(content, "committed_step"),
         version_max=json_fields.whole(content, "version_max"),
+        base_version_max=json_fields.whole(content, "base_version_max"),
+        chunk_bytes=json_fields.whole(content, "chunk_bytes", 0, CHUNK_BYTES_MAX),
+        chunks=_chunks(content, "chunks"),
+        previous_chunks=_chunks(content, "previous_chunks"),
+        folding=content.get("folding") is True,
         journal=None if content.get("journal") is None else _journal(content, layout),
         prepared=None if content.get("prepared") is None else _prepared(content, layout),
         previous_step=None if content.get("previous_step") is None else json_fields.whole(content, "previous_step"),
@@ -129,6 +165,9 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         undo=None if content.get("undo") is None else _undo(json_fields.object_of(content, "undo"), layout),
         going_back=content.get("going_back") is True,
     )
+    listed = (manifest.chunks, manifest.previous_chunks, manifest.prepared and manifest.prepared.chunks)
+    if any(listed) and not manifest.chunk_bytes:
+        raise ValueError("it has chunks of no size")
     if manifest.going_back and manifest.undo is None:
         raise ValueError("it goes back without an undo")
     prepared = None if manifest.prepared is None else manifest.prepared.step
@@ -149,7 +188,19 @@ def _prepared(content: dict[str, Any], layout: Layout) -> Prepared:
     return Prepared(
         step=json_fields.whole(prepared, "step"),
         version_max=json_fields.whole(prepared, "version_max"),
-        journal=_journal(prepared, layout),
+        chunks=_chunks(prepared, "chunks"),
+        journal=None if prepared.get("journal") is None else _journal(prepared, layout),
+    )
+
+
+def _chunks(content: dict[str, Any], name: str) -> Chunks | None:
+    if content.get(name) is None:
+        return None
+    chunks = json_fields.object_of(content, name)
+    return Chunks(
+        number=json_fields.whole(chunks, "number"),
+        num_chunks=json_fields.whole(chunks, "num_chunks", 0, 1 << 32),
+        crc32=_crc32(chunks),
     )
 
 

@@ -1,8 +1,8 @@
 """A table folder opened for reading: nothing in it is written, made, folded or given up.
 
 In: a folder, on a disk that may refuse every write. Out: a store that reads the rows of one of the commits that the
-folder has, the last one unless `open_at` chooses another. What `DiskStore` would bring into the base first (a commit
-that is sealed and not folded, one that was given up half-way) is read through an index of its records instead. An
+folder has, the last one unless `open_at` chooses another. Rows in the log are read from there; what `DiskStore` would
+bring into the base first (a commit that was given up half-way) is read from the records of `undo.bin` instead. An
 existing lock file is shared, so that nobody trains meanwhile; none is made.
 """
 
@@ -10,29 +10,27 @@ from __future__ import annotations
 
 import fcntl
 import os
-import zlib
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
-from foresee.base.arrays import Float32, Int64
+from foresee.base.arrays import Bool, Float32, Int64
+from foresee.base.direct import BUFFER_BYTES, Transfers, probe
 from foresee.base.files import Files
+from foresee.base.machine import available_bytes
 from foresee.errors import StoreError, UsageError
 from foresee.store.commits import GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Layout, Rows, check_request, open_part
-from foresee.store.disk.base import Base
+from foresee.store.disk.base import ROWS_FILE, Base
+from foresee.store.disk.chunks import LOG_FILE, chunk_bytes_for, live_rows
 from foresee.store.disk.folder import LOCK_FILE, in_use
-from foresee.store.disk.index import RowIndex
-from foresee.store.disk.journal import OVERLAY_FILE
-from foresee.store.disk.manifest import Journal, Manifest, Undo, check_same_layout, read_manifest
-from foresee.store.disk.overlay import HEADER_WORDS, read_row_ids
-from foresee.store.disk.parallel import ParallelCopy
-from foresee.store.disk.undo import NOT_WRITTEN, UNDO_FILE
-from foresee.store.kernels import INITIAL, gather, initial_key, initial_unit, read_only
-
-_CHECKSUM_BYTES = 1 << 24
+from foresee.store.disk.log import RowLog
+from foresee.store.disk.manifest import Chunks, Manifest, Undo, check_same_layout, read_manifest
+from foresee.store.disk.undo import HEADER_WORDS, NOT_WRITTEN, UNDO_FILE, read_undo, record_bytes
+from foresee.store.kernels import Bits, fill_initial_rows, initial_key, initial_unit
 
 
 class DiskReader:
@@ -40,23 +38,44 @@ class DiskReader:
 
     def __init__(self, folder: Path, manifest: Manifest, lock: int | None) -> None:
         self._folder, self._manifest, self._lock = folder, manifest, lock
-        self._key, self._unit = initial_key(manifest.layout), initial_unit(manifest.layout)
-        self._record_words = HEADER_WORDS + manifest.layout.row_bytes // 4
-        self._parallel = ParallelCopy()
+        layout = manifest.layout
+        self._key, self._unit = initial_key(layout), initial_unit(layout)
         self._closed = False
-        self._ids: Int64
-        """Rows whose records are read instead of the base, ascending."""
-        self._unwritten: Int64
-        """Rows that have their initial values whatever the base says, ascending."""
-        self._records: Float32
+        self._one_at_a_time = threading.Lock()
+        self._undo_ids: Int64
+        """Rows whose records of `undo.bin` are read instead of anything else, ascending."""
+        self._undo_words: Float32
         with ExitStack() as undo:
-            self._base = Base(folder, manifest.layout, Files(), writable=False)
+            way = probe(folder / ROWS_FILE, 2 * layout.num_rows * layout.row_bytes, available_bytes())
+            self._reads = Transfers(way, BUFFER_BYTES if way.direct else 0)
+            undo.callback(self._reads.close)
+            self._base = Base(folder, layout, Files(), way, writable=False)
             undo.callback(self._base.close)
+            self._log = self._open_log()
+            if self._log is not None:
+                undo.callback(self._log.close)
             self._prepared = manifest.prepared
-            if self._prepared is not None and self._sealed(self._prepared.journal) is None:
+            if self._prepared is not None and not self._is_whole(self._prepared.chunks):
                 self._prepared = None  # damaged: as if it had never been prepared
             self._show(manifest.committed_step)
             undo.pop_all()
+
+    def _open_log(self) -> RowLog | None:
+        if not (self._folder / LOG_FILE).exists():
+            return None
+        layout = self._manifest.layout
+        chunk_bytes = self._manifest.chunk_bytes or chunk_bytes_for(layout)
+        return RowLog(self._folder, layout, chunk_bytes, Files(), self._reads, self._one_at_a_time, writable=False)
+
+    def _is_whole(self, chunks: Chunks | None) -> bool:
+        if chunks is None:
+            return True
+        try:
+            if self._log is not None:
+                self._log.check(chunks)
+            return self._log is not None
+        except StoreError:
+            return False
 
     @classmethod
     def open(cls, path: str | Path, layout: Layout | None = None) -> DiskReader:
@@ -67,6 +86,10 @@ class DiskReader:
             if lock is not None:
                 undo.callback(os.close, lock)
             manifest = read_manifest(folder)
+            if manifest.journal is not None or (manifest.prepared and manifest.prepared.journal):
+                raise StoreError(
+                    f"{folder} was left in mid-commit by an older version; use foresee fold {folder} first"
+                )
             if layout is not None:
                 check_same_layout(folder, manifest.layout, layout)
             try:
@@ -113,29 +136,43 @@ class DiskReader:
         if self._closed:
             raise UsageError(f"the store of {self._folder} is closed; open it again to use it")
         check_request(self.layout, rows, out)
-        places = np.empty(len(rows), np.int64)
-        self._index.locate(rows, self._base.written, places)
-        if len(self._unwritten):
-            places[np.isin(rows, self._unwritten)] = INITIAL
-        base, records = self._base.words, self._records
+        with self._one_at_a_time:
+            in_base, initial = self._places(rows, out)
+            undone = self._take_undone(rows, out)
+            # Those may be half written in the base.
+            self._base.read(np.setdiff1d(in_base, undone, assume_unique=True), rows, out, self._reads)
+            initial = np.setdiff1d(initial, undone, assume_unique=True)
+            fill_initial_rows(initial, rows, self._key, self._unit, out.values, out.state, out.versions)
 
-        def copy(begin: int, end: int) -> None:
-            gather(
-                rows, places, base, records, HEADER_WORDS, self._key, self._unit,
-                out.values, out.state, out.versions, begin, end,
-            )  # fmt: skip
+    def _places(self, rows: Int64, out: Rows) -> tuple[Int64, Int64]:
+        if self._log is not None:
+            return self._log.read(rows, self._base.written, out)
+        written = _bits_of(self._base.written, rows)
+        return np.flatnonzero(written), np.flatnonzero(~written)
 
-        self._parallel.run(copy, len(rows))
+    def _take_undone(self, rows: Int64, out: Rows) -> Int64:
+        """Fills in rows that the commit that is read does not have as they are now; which of the request they are."""
+        if not len(self._undo_ids):
+            return np.empty(0, np.int64)
+        at = np.minimum(np.searchsorted(self._undo_ids, rows), len(self._undo_ids) - 1)
+        undone = np.flatnonzero(self._undo_ids[at] == rows)
+        words, width = self._undo_words[at[undone]], self.layout.width
+        out.values[undone], out.state[undone] = words[:, :width], words[:, width:-1]
+        out.versions[undone] = np.ascontiguousarray(words[:, -1]).view(np.int32)
+        unwritten = undone[out.versions[undone] == NOT_WRITTEN]
+        fill_initial_rows(unwritten, rows, self._key, self._unit, out.values, out.state, out.versions)
+        return undone
 
     def written(self, begin: int, end: int) -> Int64:
         """The rows from `begin` to `end` that somebody has written, ascending; all others have their initial values."""
         bits = np.unpackbits(self._base.written[begin >> 3 : (end + 7) >> 3], bitorder="little")
         rows: Int64 = np.flatnonzero(bits) + (begin & ~7)
-        rows = rows[(rows >= begin) & (rows < end)]
-        if len(self._ids):
-            first, last = np.searchsorted(self._ids, (begin, end))
-            rows = np.union1d(rows, self._ids[first:last])
-        return np.setdiff1d(rows, self._unwritten, assume_unique=True) if len(self._unwritten) else rows
+        rows = np.union1d(rows[(rows >= begin) & (rows < end)], _between(self._logged, begin, end))
+        if len(self._undo_ids):
+            versions = np.ascontiguousarray(self._undo_words[:, -1]).view(np.int32)
+            rows = np.union1d(rows, _between(self._undo_ids[versions != NOT_WRITTEN], begin, end))
+            rows = np.setdiff1d(rows, self._undo_ids[versions == NOT_WRITTEN], assume_unique=True)
+        return rows
 
     def write(self, rows: Int64, source: Rows) -> None:
         self._refuse()
@@ -153,89 +190,58 @@ class DiskReader:
         if self._closed:
             return
         self._closed = True
-        self._parallel.close()
-        self._forget_records()
+        self._undo_words = np.zeros((0, 1), np.float32)
+        if self._log is not None:
+            self._log.close()
         self._base.close()
+        self._reads.close()
         if self._lock is not None:
             os.close(self._lock)
 
     def _show(self, step: int) -> None:
-        """What has to be read instead of the base, for one of the commits of the folder."""
+        """What has to be read for one of the commits of the folder."""
         manifest, prepared = self._manifest, self._prepared
-        self._forget_records()
         self._step = step
+        self._undo_ids, self._undo_words = np.empty(0, np.int64), np.zeros((0, 1), np.float32)
         if prepared is not None and step == prepared.step:
-            self._show_sealed([it for it in (manifest.journal, prepared.journal) if it is not None])
-        elif step != manifest.committed_step or manifest.going_back:
-            # Without an undo nothing of the last commit is in the base yet.
-            if manifest.undo is not None:
-                self._show_undo(manifest.undo)
-        elif manifest.journal is not None:
-            self._show_sealed([manifest.journal])
+            self._show_chunks(prepared.chunks)
+        elif step == manifest.committed_step and not manifest.going_back:
+            self._show_chunks(manifest.chunks)
+        elif manifest.undo is not None:
+            self._show_chunks(manifest.chunks)
+            self._show_undo(manifest.undo)
+        else:
+            self._show_chunks(manifest.previous_chunks)
 
-    def _show_sealed(self, journals: list[Journal]) -> None:
-        for journal in journals:
-            records = self._sealed(journal)
-            if records is None:
-                raise StoreError(
-                    f"{self._folder / OVERLAY_FILE} is damaged: the commit of step {self._step} has another checksum "
-                    f"than {journal.crc32:08x}; restore the folder from a copy"
-                )
-            if len(records):
-                self._records = self._map(OVERLAY_FILE)
-                self._index.insert(_row_ids(records), journal.segment * self.layout.num_rows)
-                self._ids = np.union1d(self._ids, _row_ids(records))
+    def _show_chunks(self, chunks: Chunks | None) -> None:
+        self._logged = np.empty(0, np.int64)
+        """Rows in the log, ascending."""
+        if self._log is not None:
+            self._log.show(chunks)
+            self._logged, _ = live_rows(self._log.file, self._log.entries(), self._log.index)
+        elif chunks is not None:
+            raise StoreError(f"{self._folder / LOG_FILE} is missing: the folder is incomplete; restore it from a copy")
 
     def _show_undo(self, undo: Undo) -> None:
-        records = self._map(UNDO_FILE)
-        if len(records) != undo.num_records or _checksum(records) != undo.crc32:
-            raise StoreError(
-                f"{self._folder / UNDO_FILE} is damaged: the way back to step {self._step} has another checksum than "
-                f"{undo.crc32:08x}; restore the folder from a copy"
-            )
-        was_written = records.view(np.int32)[:, -1] != NOT_WRITTEN
-        rows = _row_ids(records)
-        self._records = records
-        self._index.insert(rows, 0)
-        self._ids, self._unwritten = np.sort(rows[was_written]), np.sort(rows[~was_written])
-
-    def _sealed(self, journal: Journal) -> Float32 | None:
-        """The records of a sealed segment; None if they are not those that were sealed."""
-        first = journal.segment * self.layout.num_rows
-        if journal.num_records == 0:
-            return np.zeros((0, self._record_words), np.float32)
-        records = self._map(OVERLAY_FILE)[first : first + journal.num_records]
-        return records if len(records) == journal.num_records and _checksum(records) == journal.crc32 else None
-
-    def _map(self, name: str) -> Float32:
-        """All records of a file of ours; none if it is not there or is empty."""
-        path = self._folder / name
-        num_records = path.stat().st_size // (4 * self._record_words) if path.exists() else 0
-        if not num_records:
-            return np.zeros((0, self._record_words), np.float32)
-        return np.asarray(np.memmap(path, np.float32, "r", 0, (num_records, self._record_words)))
-
-    def _forget_records(self) -> None:
-        self._index = RowIndex()
-        self._records = read_only(np.zeros((0, self._record_words), np.float32))
-        self._ids = np.empty(0, np.int64)
-        self._unwritten = np.empty(0, np.int64)
+        ids = [rows for rows, _ in read_undo(self._folder, undo, self.layout)]
+        if undo.num_records:
+            shape = (undo.num_records, record_bytes(self.layout) // 4)
+            records = np.memmap(self._folder / UNDO_FILE, np.float32, "r", 0, shape)
+            self._undo_ids, self._undo_words = np.concatenate(ids), np.asarray(records)[:, HEADER_WORDS:]
 
     def _refuse(self) -> NoReturn:
         raise UsageError(f"the tables in {self._folder} were opened for reading; open them with DiskStore to write")
 
 
-def _row_ids(records: Float32) -> Int64:
-    rows = np.empty(len(records), np.int64)
-    read_row_ids(read_only(records), 0, rows)
-    return rows
+def _between(rows: Int64, begin: int, end: int) -> Int64:
+    """Those of ascending rows that are in a range."""
+    first, last = np.searchsorted(rows, (begin, end))
+    return rows[first:last]
 
 
-def _checksum(records: Float32) -> int:
-    crc, content = 0, records.reshape(-1).view(np.uint8)
-    for begin in range(0, len(content), _CHECKSUM_BYTES):
-        crc = zlib.crc32(content[begin : begin + _CHECKSUM_BYTES].data, crc)
-    return crc
+def _bits_of(bits: Bits, rows: Int64) -> Bool:
+    found: Bool = (bits[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 == 1
+    return found
 
 
 def _share_lock(folder: Path) -> int | None:

@@ -1,13 +1,13 @@
-"""A store on disk: committed rows in the base, rows written since then in the overlay.
+"""A store on disk: rows written in the log, laid down by their next use, all others in the base.
 
-In: a folder and a layout. Reads look into the overlay first, then the base; a row in neither has its initial value and
-costs no read. A commit seals the overlay (checksum, sync, then `layout.json` replaced: from here on the commit stands)
-and folds it into the base. Opening a folder finishes a commit that was interrupted after the seal and forgets what was
-written after the last commit: a crash leaves exactly the last commit. Who commits rows together with something else
-does it in two phases, `prepare` and `settle`, and decides after a crash with `open_at` (see store.commits).
+In: a folder and a layout. Reads look into the log first, then the base; a row in neither has its initial value and
+costs no read. A commit writes what is still in memory and lists the chunks it has rows in; then `layout.json` is
+replaced, and from here on the commit stands. Opening a folder forgets what was written after the last commit: a crash
+leaves exactly that. Closing it folds the log into the base, so that numpy reads the tables. Who commits rows together
+with something else does it in two phases, `prepare` and `settle`, and decides after a crash with `open_at`.
 
 Locks, always taken in this order: writer (writes and commits, one at a time), reader (a whole read; a commit takes it
-only to empty the overlay), and the overlay's own around its index. The thread that folds never takes the writer's.
+only to show other rows), and the log's own around its index.
 """
 
 from __future__ import annotations
@@ -16,28 +16,37 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from foresee.base.arrays import Int64
+import numpy as np
+
+from foresee.base.arrays import Int32, Int64
+from foresee.base.direct import BUFFER_BYTES, Transfers, probe
 from foresee.base.files import Files
+from foresee.base.machine import available_bytes
 from foresee.errors import StoreError, UsageError
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Layout, Rows, check_request, open_part, prepare_part, settle_part
-from foresee.store.disk.base import ROWS_FILE, Base
+from foresee.store.disk.base import ROWS_FILE, Base, add_checksums
+from foresee.store.disk.chunks import chunk_bytes_for
 from foresee.store.disk.folder import create_folder, lock_folder
-from foresee.store.disk.journal import OVERLAY_FILE, CommitJournal
+from foresee.store.disk.journal import CommitJournal
+from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, check_same_layout, read_manifest
-from foresee.store.disk.overlay import HEADER_WORDS, Overlay
-from foresee.store.disk.parallel import ParallelCopy
-from foresee.store.kernels import gather, initial_key, initial_unit
+from foresee.store.kernels import fill_initial_rows, initial_key, initial_unit
 
 HISTORY_FILE = "sources.json"
+COMMIT_BYTES = 1 << 14
+"""What a commit takes beside its rows and 24 bytes a chunk."""
 NOTHING_COMMITTED = "start anew: nothing was committed yet"
 
 
 class DiskStore:
     """Rows in a folder. Made with `create`, `open` or `open_or_create`."""
+
+    takes_next_use = True
+    """`write` lays rows down by the step of their next use, if it is told."""
 
     def __init__(self, folder: Path, manifest: Manifest, lock: int, files: Files) -> None:
         self._folder, self._files, self._lock_descriptor = folder, files, lock
@@ -47,14 +56,18 @@ class DiskStore:
         self._unusable: str | None = None
         self._version_max = manifest.version_max
         with ExitStack() as undo:
-            self._base = Base(folder, manifest.layout, files)
+            layout = manifest.layout
+            add_checksums(folder, layout, files)
+            # Log and base may both hold every row.
+            self.way = probe(folder / ROWS_FILE, 2 * layout.num_rows * layout.row_bytes, available_bytes())
+            self._reads = Transfers(self.way, BUFFER_BYTES if self.way.direct else 0)
+            undo.callback(self._reads.close)
+            self._base = Base(folder, layout, files, self.way)
             undo.callback(self._base.close)
-            self._overlay = Overlay(folder / OVERLAY_FILE, manifest.layout, files)
-            undo.callback(self._overlay.close, keep=True)
-            self._parallel = ParallelCopy()
-            undo.callback(self._parallel.close)
-            self._journal = CommitJournal(folder, manifest, self._base, self._overlay, files, self._reader)
-            undo.callback(self._journal.close)
+            chunk_bytes = manifest.chunk_bytes or chunk_bytes_for(layout)
+            self._log = RowLog(folder, layout, chunk_bytes, files, self._reads, self._reader)
+            undo.callback(self._log.close)
+            self._journal = CommitJournal(folder, manifest, self._base, self._log, files, self._reader, self._reads)
             with self._full_disk_as_sentence("the rows of an interrupted commit"):
                 self._journal.recover()
             self._undecided = self._journal.part.prepared is not None
@@ -108,7 +121,7 @@ class DiskStore:
 
     @property
     def bytes_when_full(self) -> int:
-        """Disk space of the tables once every row has been written, without the overlay."""
+        """Disk space of the tables once every row has been written, without the log."""
         return self.layout.num_rows * self.layout.row_bytes
 
     @property
@@ -131,31 +144,47 @@ class DiskStore:
         self._check_usable()
         check_request(self.layout, rows, out)
         with self._reader:
-            places = self._overlay.locate(rows, self._base.written)
-            base, overlay = self._base.words, self._overlay.records
+            self._read(rows, out)
 
-            def copy(begin: int, end: int) -> None:
-                gather(
-                    rows, places, base, overlay, HEADER_WORDS, self._key, self._unit,
-                    out.values, out.state, out.versions, begin, end,
-                )  # fmt: skip
+    def _read(self, rows: Int64, out: Rows) -> None:
+        in_base, initial = self._log.read(rows, self._base.written, out)
+        self._base.read(in_base, rows, out, self._reads)
+        if len(initial):
+            fill_initial_rows(initial, rows, self._key, self._unit, out.values, out.state, out.versions)
 
-            self._parallel.run(copy, len(rows))
+    def write(self, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
+        """Assigns the rows.
 
-    def write(self, rows: Int64, source: Rows) -> None:
+        Args:
+            rows: Distinct ids.
+            source: Their values, state and versions.
+            next_use: The step at which each is needed next, or NOT_KNOWN (-1). It decides where a row lies, and
+                nothing that is read.
+        """
         self._check_usable()
         check_request(self.layout, rows, source)
         with self._writer:
             self._check_decided()
-            missing = self._overlay.missing_bytes(len(rows))
+            floors = self._floors(rows, source.versions)
+            missing = self._log.missing_bytes(len(rows))
             with self._full_disk_as_sentence("the rows written since the last commit", missing):
-                self._overlay.reserve(len(rows))
+                self._log.reserve(len(rows))
             with self._unusable_on_failure("a write"):
-                version_max = self._overlay.write(
-                    rows, source, base=self._base.words, written=self._base.written,
-                    base_version_max=self._journal.manifest.version_max,
-                )  # fmt: skip
+                version_max = self._log.write(rows, source, next_use, floors)
             self._version_max = max(self._version_max, version_max)
+
+    def _floors(self, rows: Int64, versions: Int32) -> Int32:
+        """The versions of rows in the base that may be newer than those to be written. A write-back of this training
+        run has a version above every one that was folded, so hardly a row is looked at."""
+        floors = np.zeros(len(rows), np.int32)
+        older = np.flatnonzero(versions < self._journal.manifest.base_version_max)
+        if len(older):
+            older = older[self._log.index.unknown(rows[older])]
+            stored = Rows.empty(len(older), self.layout)
+            with self._reader:
+                self._read(rows[older], stored)
+            floors[older] = stored.versions
+        return floors
 
     def commit(self, step: int) -> None:
         self._check_usable()
@@ -168,14 +197,13 @@ class DiskStore:
             self._make_room()
             with self._unusable_on_failure(f"the commit of step {step}"):
                 self._journal.seal_decided(step, self._version_max)
-                self._journal.fold()
 
     def prepare(self, step: int) -> None:
         """Makes what was written so far durable as the state after `step` steps, without giving up the last commit."""
         prepare_part(self, step)
 
     def settle(self, step: int) -> None:
-        """The prepared step is the last commit. It is folded in the background."""
+        """The prepared step is the last commit."""
         settle_part(self, step)
 
     def open_at(self, step: int) -> None:
@@ -199,7 +227,6 @@ class DiskStore:
                 journal.seal(step, self._version_max)
             case Promote():
                 journal.promote()
-                journal.fold_in_background()
             case Discard():
                 journal.discard()
             case ForgetWrites():
@@ -214,11 +241,23 @@ class DiskStore:
         if isinstance(instruction, Discard | GoBack):
             self._version_max = journal.manifest.version_max
 
+    def fold(self) -> None:
+        """Brings the last commit into `rows.npy`, which numpy then reads; `close` does it, too."""
+        self._check_usable()
+        with self._writer:
+            self._check_decided()
+            if self._log.changed or self._journal.part.prepared is not None:
+                raise UsageError(f"{self._folder} has rows that are not committed; commit them, then fold")
+            needed, free = self._journal.fold_bytes(), self._files.free_bytes(self._folder)
+            if needed > free:
+                raise StoreError(self._full_disk_sentence("the rows of the log in the tables", needed - free))
+            with self._unusable_on_failure("the fold of the last commit"):
+                self._journal.fold()
+
     def initialise_all(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Writes every row's initial value now, the same bytes as on first touch; progress(rows done, rows)."""
         self._check_usable()
         with self._writer:
-            self._journal.finish_folding()
             needed, free = self.bytes_when_full, self._files.free_bytes(self._folder)
             taken = (self._folder / ROWS_FILE).stat().st_blocks * 512
             if needed - taken > free:
@@ -233,30 +272,32 @@ class DiskStore:
         """
         self._check_usable()
         self._base.forget_pages()
-        self._overlay.forget_pages()
+        self._log.file.forget_pages()
 
     def close(self) -> None:
         if self._closed:
             return
         with self._writer:
+            self._fold_at_the_end()
             self._closed = True
-            self._journal.close()
             with self._reader:
-                self._parallel.close()
+                self._log.close()
                 self._base.close()
-                # If a commit may be sealed, its records have to stay.
-                manifest = self._journal.manifest
-                sealed = manifest.prepared is not None or manifest.journal is not None
-                self._overlay.close(keep=sealed or self._unusable is not None)
+                self._reads.close()
                 os.close(self._lock_descriptor)
 
+    def _fold_at_the_end(self) -> None:
+        """Whoever opens the folder next reads the log if this fails, so nothing is lost then."""
+        if self._unusable is None and self._journal.manifest.prepared is None:
+            with suppress(BaseException):
+                if self._journal.fold_bytes() <= self._files.free_bytes(self._folder):
+                    self._journal.fold()
+
     def _make_room(self) -> None:
-        """A commit that would fill the disk is refused before it begins. The one before has to be folded for it."""
-        with self._unusable_on_failure("the fold of the last commit"):
-            self._journal.finish_folding()
-        needed, free = self._journal.bytes_needed(), self._files.free_bytes(self._folder)
-        if needed > free:
-            raise StoreError(self._full_disk_sentence("the rows of this commit", needed - free))
+        """A commit that would fill the disk is refused before it begins; the space of its rows is taken already."""
+        needed = COMMIT_BYTES + 24 * self._log.file.num_chunks
+        if (free := self._files.free_bytes(self._folder)) < needed:
+            raise StoreError(self._full_disk_sentence("the list of the rows of this commit", needed - free))
 
     def _full_disk_sentence(self, what: str, num_bytes: int | None) -> str:
         need = "more bytes" if num_bytes is None else f"{num_bytes:,} bytes more"
@@ -290,9 +331,6 @@ class DiskStore:
     def _check_usable(self) -> None:
         if self._closed:
             raise UsageError(f"the store of {self._folder} is closed; open it again to use it")
-        if self._journal.failure is not None and self._unusable is None:
-            with self._unusable_on_failure("the fold of the last commit"):
-                raise self._journal.failure
         if self._unusable is not None:
             raise StoreError(self._unusable)
 

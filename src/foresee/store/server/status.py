@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -22,6 +22,7 @@ from foresee.base.machine import available_bytes, in_megabytes, used_bytes
 from foresee.errors import ConfigError
 from foresee.rpc.limits import Limits
 from foresee.store.contract import Layout, Rows, Table
+from foresee.store.disk.log import log_memory_bytes
 from foresee.store.remote.shards import scatter
 from foresee.store.server.requests import connection_rules
 from foresee.store.server.shard import Shard, Share, memory_shard
@@ -112,7 +113,7 @@ class Footprint:
     process: int
     """The program itself, as it is now."""
     rows: int
-    """Of a shard in memory, once every row was written. Rows on disk are the system's to keep or forget."""
+    """Of a shard in memory, once every row was written; of one on disk, to know where each row is."""
     requests: int
     """Being served."""
     arriving: int
@@ -139,10 +140,11 @@ def warm_up() -> None:
 def footprint(shard: Shard, limits: Limits, *, in_memory: bool) -> Footprint:
     """What a server of this shard takes at most, under these limits."""
     rules = connection_rules(limits, shard.layout)
+    local = replace(shard.layout, tables=(Table("shard", shard.num_rows),))
     share = 1 + ALLOCATOR_SHARE
     return Footprint(
         process=used_bytes() + SERVING_BYTES,
-        rows=shard.num_rows * shard.layout.row_bytes + shard.num_rows // 8 if in_memory else 0,
+        rows=shard.num_rows * shard.layout.row_bytes + shard.num_rows // 8 if in_memory else log_memory_bytes(local),
         requests=int(share * limits.bytes_in_flight_max),
         arriving=int(share * rules.unread_total_bytes_max),
         connections=rules.connections_max * CONNECTION_BYTES + rules.unauthenticated_max * UNAUTHENTICATED_BYTES,

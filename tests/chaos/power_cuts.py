@@ -1,11 +1,12 @@
 """The power goes at every operation of a commit: two table folders and the dense checkpoint, each image judged.
 
 `run(trials=, seed=, progress=)` commits again and again, as a run with two servers does (rows, prepare, manifest,
-settle, fold, prune, going back), on a `CrashDisk`. At every operation the folder is looked at as a kill, and as several
-power cuts, may leave it: opened anew, it must be at the one commit that was decided (or, while the decision is being
-written, at that or the one before), byte for byte, rows and weights. Opening is interrupted in the same way.
+settle, fold, prune, going back) with chunks of a few rows, on a `CrashDisk`. At every operation the folder is looked at
+as a kill, and as several power cuts, may leave it: opened anew, it must be at the one commit that was decided (or,
+while the decision is being written, at that or the one before), byte for byte, rows and weights. Opening is
+interrupted in the same way.
 
-    python tests/chaos/disk.py --seed SEED      repeats all trials of a seed and prints what was wrong
+    python tests/chaos/power_cuts.py --seed SEED      repeats all trials of a seed and prints what was wrong
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ from foresee.run import checkpoint, run_folder
 from foresee.store.commits import step_to_open
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore
-from foresee.store.disk.journal import CommitJournal
-from foresee.testing.fake_disk import CrashDisk, Image
+from foresee.testing.fake_disk import CrashDisk, Image, small_chunks
 from foresee.testing.store_suite import initial_rows, random_rows, read_rows
 
 LAYOUT = Layout(tables=(Table("a", 40), Table("b", 23)), width=5, state_width=1, optimizer="rowwise_adagrad", seed=3)
@@ -41,6 +41,8 @@ ALL_ROWS = np.arange(LAYOUT.num_rows, dtype=np.int64)
 SERVERS = ("server-0", "server-1")
 CHECKPOINTS = "checkpoints"
 NUM_STEPS = 3
+NUM_CLASSES = 7
+"""Rows are needed next in one of so many steps."""
 POWER_CUTS = 4
 """Ways in which each crash may end, beside a mere kill."""
 RECOVERY_EVERY = 50
@@ -88,7 +90,7 @@ def run(*, trials: int, seed: int, progress: Progress) -> dict[str, int]:
 
 def try_scenario(seed: int, tally: Tally) -> None:
     """One sequence of commits with a crash at every operation."""
-    with scratch_folder() as folder, folding(late=seed % 2 == 1):
+    with scratch_folder() as folder, small_chunks():
         Scenario(folder, seed, tally).play()
         _try_run_folder(folder / "run", seed, tally)
 
@@ -98,30 +100,6 @@ def scratch_folder() -> Iterator[Path]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="foresee-crash-", dir=memory) as folder:
         yield Path(folder)
-
-
-@contextmanager
-def folding(*, late: bool) -> Iterator[None]:
-    """Folding beside training, made repeatable: at once, or as late as somebody waits for it."""
-
-    def fold(journal: CommitJournal) -> None:
-        if late:
-            journal._folding = _Later(journal._fold_and_remember)  # type: ignore[assignment]
-        else:
-            journal._fold_and_remember()
-
-    with mock.patch.object(CommitJournal, "fold_in_background", fold):
-        yield
-
-
-class _Later:
-    """A thread that begins when it is waited for."""
-
-    def __init__(self, body: Callable[[], None]) -> None:
-        self._body = body
-
-    def join(self) -> None:
-        self._body()
 
 
 class Scenario:
@@ -155,7 +133,7 @@ class Scenario:
             for step in steps:
                 for store, writes in zip(stores, self._writes, strict=True):
                     for rows, source in writes[step - 1]:
-                        store.write(rows, source)
+                        store.write(rows, source, (rows % NUM_CLASSES).astype(np.int32) - 1)
                 self._commit(stores, step)
         for store in stores:
             store.close()
@@ -169,6 +147,8 @@ class Scenario:
         self._look("decided")
         for store in stores:
             store.settle(step)
+            if self._seed % 2 == 0:  # otherwise they are folded at the end
+                store.fold()
         checkpoint.prune(self._root / CHECKPOINTS)
         self._look("pruned")
 
@@ -290,8 +270,10 @@ def _other_rows(name: str, store: DiskStore, right: Rows, step: int) -> str | No
 
 
 def _writes(rng: np.random.Generator, step: int) -> list[tuple[Int64, Rows]]:
-    """What a step writes: some rows for the first time, some again, and some of them twice."""
-    rows = rng.permutation(LAYOUT.num_rows)[:20].astype(np.int64)
+    """What a step writes: some rows for the first time, some again, and some of them twice. Rows that are needed at one
+    time come together, so that whole chunks are written anew."""
+    classes = rng.permutation(NUM_CLASSES)[:4]
+    rows = rng.permutation(ALL_ROWS[np.isin(ALL_ROWS % NUM_CLASSES, classes)])
     again = rows[:5].copy()
     return [(some, random_rows(rng, len(some), LAYOUT, step)) for some in (rows, again)]
 
