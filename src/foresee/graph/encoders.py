@@ -36,8 +36,10 @@ class SageLayer(nn.Module):
         self.own, self.near = nn.Linear(in_width, out_width), nn.Linear(in_width, out_width, bias=False)
 
     def forward(self, sample: Sample, values: Tensor) -> Tensor:
-        mean = _reduced(sample, values, "mean")
-        out: Tensor = self.own(values[sample.first :]) + self.near(mean)
+        # A mean of products is the product of the mean: what is narrower is gathered.
+        narrower = self.near.out_features < self.near.in_features
+        near = _reduced(sample, self.near(values), "mean") if narrower else self.near(_reduced(sample, values, "mean"))
+        out: Tensor = self.own(values[sample.first :]) + near
         return out
 
 
@@ -50,6 +52,9 @@ class GcnLayer(nn.Module):
 
     def forward(self, sample: Sample, values: Tensor) -> Tensor:
         number = torch.from_numpy(_degrees(sample)).unsqueeze(1)
+        if self.linear.out_features < self.linear.in_features:
+            values = values @ self.linear.weight.T
+            return (values[sample.first :] + _reduced(sample, values, "sum")) / (1 + number) + self.linear.bias
         out: Tensor = self.linear((values[sample.first :] + _reduced(sample, values, "sum")) / (1 + number))
         return out
 
