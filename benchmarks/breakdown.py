@@ -1,8 +1,9 @@
 """Where the time of a training step goes: without a cache, with ours, and with all rows in one tensor in RAM.
 
 The DLRM, log and tables of `benchmarks/step.py`, rows on disk, and the system forgets the table files after every step,
-as it has to when they are far larger than memory: every row that is fetched is read from the disk. Sides are timed in
-turn, several times; parts of a step are means over the timed steps, then medians over turns.
+as it has to when they are far larger than memory: every row that is fetched is read from the disk, and directly, as the
+store does with such tables (FORESEE_DISK). Sides are timed in turn, several times; parts of a step are means over the
+timed steps, then medians over turns.
 
     rows       until the step's embeddings are there: waiting for fetches, filling slots, gathering
     forward    the model and the loss
@@ -176,6 +177,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="more turns of more steps")
     arguments = bench_arguments(full=parser.parse_args().full)
     torch.set_num_threads(THREADS)
+    os.environ.setdefault("FORESEE_DISK", "io_uring")
     bench = make_bench(arguments)
     stream, ideal = MemoryStream(bench.batches, num_rows=bench.num_rows), Ideal(bench)
     turns: list[dict[str, Parts]] = []

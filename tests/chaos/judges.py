@@ -35,9 +35,12 @@ from foresee.plan.record import Fetch, Header, Record, compared_parts
 from foresee.planner_service.server import PlanSession, kept_steps
 from foresee.store import commits
 from foresee.store.contract import Layout, Rows, Table
+from foresee.store.disk import DiskStore
 from foresee.testing import simulation
+from foresee.testing.fake_disk import small_chunks
 from foresee.testing.simulation import SCHEDULES_OF_A_CASE, simulate
 from foresee.testing.simulation.case import make_case
+from foresee.testing.store_suite import random_rows, read_rows
 from foresee.testing.traces import skewed_trace
 from het_model import AT_THE_BOUND, pulls_and_pushes
 from trace_stream import TraceStream, header_of, records_of
@@ -74,6 +77,35 @@ def disk() -> str | None:
             return tally.violations[0]
         except (ForeseeError, AssertionError, OSError, ValueError) as error:
             return f"disk scenario {seed}: {type(error).__name__}: {error}"
+    return None
+
+
+def kept_chunks() -> str | None:
+    """Rows are written again and again; the last two commits and a prepared one are still what they were."""
+    layout = Layout(tables=(Table("a", 60),), width=4, state_width=1, optimizer="x")
+    rows, after = np.arange(60), {}
+    for step_to_open in (2, 3, 4):
+        with TemporaryDirectory() as folder, small_chunks():
+            store = DiskStore.create(Path(folder) / "tables", layout)
+            try:
+                for version in range(1, 25):
+                    source = random_rows(np.random.default_rng(version), 60, layout, version)
+                    for some in np.array_split(np.random.default_rng(version).permutation(60), 3):
+                        part = Rows(source.values[some], source.state[some], source.versions[some])
+                        store.write(some, part, (some % 5).astype(np.int32) - 1)
+                    if version in (4, 8, 12, 16):
+                        store.prepare(version // 4)
+                        after[version // 4] = source
+                        if version < 16:
+                            store.settle(version // 4)
+                store.open_at(step_to_open)
+                found = read_rows(store, rows)
+                if found.values.tobytes() != after[step_to_open].values.tobytes():
+                    return f"step {step_to_open} has other rows"
+            except (ForeseeError, AssertionError) as error:
+                return f"step {step_to_open}: {error}"
+            finally:
+                store.close()
     return None
 
 

@@ -112,6 +112,10 @@ def _disk(name: str, rule: str, patch: Any) -> Mutant:
     return Mutant(name=name, rule=rule, judge=judges.disk, patch=patch)
 
 
+def _chunks(name: str, rule: str, patch: Any) -> Mutant:
+    return Mutant(name=name, rule=rule, judge=judges.kept_chunks, patch=patch)
+
+
 def _patched(target: Any, name: str, new: Any) -> Patch:
     return lambda: [mock.patch.object(target, name, new)]
 
@@ -123,15 +127,15 @@ DISK_MUTANTS = [
     ),
     _disk("log not synced", "Chunks are on the disk before a manifest counts them.", _no_sync_of("log.bin")),
     _disk("list not synced", "So is the list of them.", _no_sync_of("chunks-")),
-    _disk(
+    _chunks(
         "chunks used too early", "A chunk is not written while a commit that can be opened lists it.",
         _patched(RowLog, "_reclaim", _reclaim_what_commits_need),
     ),
-    _disk(
+    _chunks(
         "chunks out of order", "Of two chunks with a row the later one counts.",
         _patched(log, "as_sequence", _list_in_any_order),
     ),
-    _disk(
+    _chunks(
         "a row twice in memory", "A row is in memory once, so what is flushed is the newest.",
         _patched(index, "_assign", _append_only),
     ),
