@@ -286,9 +286,10 @@ def without(rows: Rows, row: int) -> Rows:
 
 def test_a_torn_log_is_a_sentence(tmp_path: Path) -> None:
     folder = sealed_folder(tmp_path)
-    os.truncate(folder / "log.bin", 30)
-    with pytest.raises(StoreError, match=r"log.bin is damaged"):
-        DiskStore.open(folder)
+    for num_bytes in (1024, 30):
+        os.truncate(folder / "log.bin", num_bytes)
+        with pytest.raises(StoreError, match=r"log.bin is damaged"):
+            DiskStore.open(folder)
     (folder / "chunks-2.bin").write_bytes(b"")
     with pytest.raises(StoreError, match=r"chunks-2.bin is damaged: it has 0 bytes"):
         DiskStore.open(folder)

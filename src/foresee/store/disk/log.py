@@ -248,7 +248,7 @@ class RowLog:
         self._free = np.flatnonzero(unused)
 
     def _grow(self, num_chunks: int = 0) -> None:
-        num_chunks = max(num_chunks, self.file.num_chunks)
+        num_chunks = max(num_chunks, self.file.num_chunks, len(self._chunks))  # a file may have been cut
         if self.index.capacity + num_chunks * self.file.shape.chunk_rows > PLACES_MAX:
             raise OSError(27, f"the log of {self._folder} would have more than {PLACES_MAX:,} rows; fold it")
         more = np.zeros((num_chunks - len(self._chunks), 3), np.int64)
