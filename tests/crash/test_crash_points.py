@@ -21,7 +21,8 @@ def test_a_crash_at_every_operation_leaves_one_commit(monkeypatch: pytest.Monkey
     assert tally.violations == []
     assert tally.trials > 200
     for point in (
-        "sync overlay.bin",
+        "sync log.bin",
+        "replace chunks-1.bin",
         "replace layout.json",
         "sync rows.npy",
         "replace undo.bin",
