@@ -73,6 +73,25 @@ def test_a_row_is_used_where_the_batches_use_it(log_folder: Path, run: str) -> N
         assert life.uses == [step for step, rows in enumerate(touched) if life.row in rows], life.name
 
 
+@pytest.mark.parametrize(
+    ("cache", "told"), [({}, True), ({"planner": "lru"}, False), ({"planner": "lru", "uses_ahead_steps": 99}, True)]
+)
+def test_it_is_said_whether_the_store_was_told_of_the_next_use(
+    log_folder: Path, cache: dict[str, object], told: bool
+) -> None:
+    """Without a window of its own a policy knows what was looked for."""
+    content = {
+        "log": log_folder, "run": log_folder.parent / "run", "cache": {"rows": 130, **cache},
+        "train": {"batch_size": 32},
+    }  # fmt: skip
+    lives = lives_of(make_run(content, where="test"), range(0, 189, 9))
+    returning = [stay.left for life in lives for stay in life.stays if stay.left and stay.left.next_use is not None]
+    assert len(returning) > 5
+    assert {left.stated_use == left.next_use for left in returning} == {told}
+    text = "\n".join(sentence for life in lives for sentences in paragraphs(life) for sentence in sentences)
+    assert ("which the store was told" in text) == told
+
+
 @pytest.mark.parametrize("run", RUNS)
 def test_a_life_has_no_gaps(log_folder: Path, run: str) -> None:
     lives = lives_of(config_of(log_folder, run), range(0, 189, 9))

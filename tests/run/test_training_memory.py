@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,11 @@ from foresee.run.memory import (
     launched_memory,
     memory_needed,
     planner_memory,
+    uses_in_words,
     window_steps,
 )
+from foresee.run.run_folder import RunFolder, plan_origin
+from foresee.store.registry import DISK, STORES
 
 SHUFFLE_SAMPLES = 8192
 
@@ -31,10 +35,13 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> ClickLog:
     return synthetic(tmp_path_factory.mktemp("log") / "log", num_samples=60_000, table_scale=0.002)
 
 
-@pytest.mark.parametrize("planner", ["lookahead", "none"])
-def test_what_is_announced_is_enough_and_of_the_right_size(log: ClickLog, tmp_path: Path, planner: str) -> None:
+@pytest.mark.parametrize(("planner", "ahead"), [("lookahead", 0), ("none", 0), ("lookahead", 16_384)])
+def test_what_is_announced_is_enough_and_of_the_right_size(
+    log: ClickLog, tmp_path: Path, planner: str, ahead: int
+) -> None:
     config = small_run(
-        log, tmp_path / "run", model={"dim": 16}, cache={"rows": 20_000, "planner": planner},
+        log, tmp_path / "run", model={"dim": 16},
+        cache={"rows": 20_000, "planner": planner, "uses_ahead_steps": ahead},
         train={"batch_size": 512, "shuffle_samples": SHUFFLE_SAMPLES},
     )  # fmt: skip
     stream = train_stream(config, log)
@@ -51,6 +58,36 @@ def test_what_is_announced_is_enough_and_of_the_right_size(log: ClickLog, tmp_pa
     # The slots are torch's memory, which is not traced.
     slots = 20_000 * table_layout(config, log).row_bytes
     assert announced / 4 < peak + slots < announced
+
+
+@pytest.mark.parametrize(
+    ("takes", "asked", "steps"),
+    [(True, None, 16_384), (True, 0, None), (True, 9, 9), (False, None, None), (False, 9, 9)],
+)
+def test_next_uses_are_looked_for_where_the_store_makes_something_of_them(
+    log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes: bool, asked: int | None, steps: int | None
+) -> None:
+    monkeypatch.setattr(STORES, "_known", {"disk": replace(DISK, takes_next_use=takes)})
+    config = small_run(log, tmp_path / "run", cache={"rows": 20_000, "uses_ahead_steps": asked})
+    stream = train_stream(config, log)
+    header, batch = plan_header(config, log, stream), stream.batch(0)
+    assert header.options.uses_ahead_steps == steps
+    needed = memory_needed(table_layout(config, log), header, batch, SHUFFLE_SAMPLES)
+    assert (needed.next_uses > 0) == bool(steps)
+    assert ("next_uses" in in_words(needed)) == bool(steps)
+    words = uses_in_words(header, batch)
+    assert ("temporary files of up to" in words) == bool(steps)
+    assert ("inside the window only" in words) == (not steps)
+
+
+def test_looking_ahead_begins_no_plan_anew(log: ClickLog, tmp_path: Path) -> None:
+    """What a plan follows from is written down; how far next uses are looked for is none of it."""
+    config = small_run(log, tmp_path / "run", cache={"rows": 20_000}, distributed={"workers": 2})
+    header = plan_header(config, log, train_stream(config, log))
+    (tmp_path / "run").mkdir()
+    assert plan_origin(RunFolder(tmp_path / "run"), header) == 0
+    later = replace(header, first_step=7, options=replace(header.options, uses_ahead_steps=99))
+    assert plan_origin(RunFolder(tmp_path / "run"), later) == 0
 
 
 def _steps(run: Run) -> None:

@@ -12,6 +12,7 @@ import pytest
 from foresee.base.arrays import Int32, Int64
 from foresee.errors import StoreError
 from foresee.plan.record import NOT_KNOWN
+from foresee.run.shard_folders import LocalShards
 from foresee.store.contract import Layout, Rows, Table, Unshared, guarded
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore, protocol
@@ -119,3 +120,11 @@ def test_a_next_use_that_is_no_step_is_refused() -> None:
     turned = pa.record_batch([batch.column(name) for name in names], names=names)
     with pytest.raises(StoreError, match="not those of these tables"):
         rows_of(turned, SUITE_LAYOUT)
+
+
+def test_shards_of_one_process_are_told() -> None:
+    stores = [told_shard(shard, 2) for shard in range(2)]
+    local = LocalShards([Shard(store, SUITE_LAYOUT, Share(shard, 2)) for shard, store in enumerate(stores)])
+    guarded(local).write_step(0, ids(4, 5, 6), some_rows(3), uses(8, 9, 10))
+    assert [store.told for store in stores] == [{2: 8, 3: 10}, {2: 9}]
+    assert_same(read_rows(local, ids(4, 5, 6)), some_rows(3))

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 
 from foresee.data.batch import Batch, BatchStream
 from foresee.engine.kernels import LookupOrder, order_lookups
-from foresee.engine.uses_ahead import UsesAhead
+from foresee.engine.uses_ahead import looking_ahead
 from foresee.errors import PlanError, UsageError
 from foresee.plan import make_planner, planned_from
 from foresee.plan.ranked_eviction import BatchTooLargeError, in_words
@@ -94,13 +92,10 @@ def _records(stream: BatchStream, header: Header, batches: Iterable[Batch], scra
                     f"the stream gives the batch of step {batch.step} where step {step} is due; give batches in step "
                     "order"
                 )
-            found = accesses_of(batch)
-            yield found if ahead is None else replace(found, next_uses=partial(ahead.of, step))
+            yield with_uses(step, accesses_of(batch))
 
     try:
-        with ExitStack() as files:
-            looks = header.options.uses_ahead_steps
-            ahead = files.enter_context(UsesAhead(stream, header, scratch)) if looks else None
+        with looking_ahead(stream, header, scratch) as with_uses:
             yield from driven(make_planner(header, profile), accesses())
     except BatchTooLargeError as error:
         raise too_large(

@@ -22,7 +22,10 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +37,7 @@ from foresee.base.arrays import Int32, Int64
 from foresee.data.batch import Batch, BatchStream
 from foresee.errors import PlanError
 from foresee.plan import planned_from
-from foresee.plan.record import NOT_KNOWN, Header
+from foresee.plan.record import NOT_KNOWN, Accesses, Header
 from foresee.plan.row_table import RowTable
 
 NUM_BUCKETS = 256
@@ -285,3 +288,15 @@ class UsesAhead:
                     "next uses of steps %d to %d: %.1f MB, %.1f s so far", segment.first, segment.end - 1,
                     num_bytes / 1e6, self.seconds,
                 )  # fmt: skip
+
+
+@contextmanager
+def looking_ahead(
+    stream: BatchStream, header: Header, scratch: Path | None = None
+) -> Iterator[Callable[[int, Accesses], Accesses]]:
+    """Adds to the accesses of a step when its rows are used next, if the header wants that known."""
+    if not header.options.uses_ahead_steps:
+        yield lambda step, accesses: accesses
+        return
+    with UsesAhead(stream, header, scratch) as ahead:
+        yield lambda step, accesses: replace(accesses, next_uses=partial(ahead.of, step))

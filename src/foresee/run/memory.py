@@ -45,6 +45,8 @@ class Memory:
     """All rows of the tables, where they are kept in memory."""
     programs: int = 0
     """Of a launched run: its processes, before they do anything."""
+    next_uses: int = 0
+    """For looking for next uses beyond the window."""
 
     @property
     def total(self) -> int:
@@ -58,9 +60,10 @@ LOWER = {
     "log": "train.shuffle_samples",
     "rows": "the rows in memory (tables.store: disk)",
     "programs": "distributed.workers or distributed.servers",
+    "next_uses": "cache.uses_ahead_steps",
 }
 """For each purpose, what a person lowers to need less."""
-OPTIONAL = ("rows", "programs")
+OPTIONAL = ("rows", "programs", "next_uses")
 """Purposes that most runs do not have; they are shown where they are."""
 PROGRAM_BYTES = 256 << 20
 """Of one process with torch, beyond what all of them share."""
@@ -78,6 +81,7 @@ def memory_needed(
         window=_window(header, batch, distinct, in_flight),
         log=(GROUPS_KEPT + 1) * shuffle_samples * sample_bytes(batch),  # one more while it is decoded
         rows=layout.num_rows * layout.row_bytes + layout.num_rows // 8 if rows_in_memory else 0,
+        next_uses=uses_ahead.memory_bytes(header, distinct),
     )
 
 
@@ -112,6 +116,7 @@ def launched_memory(
         log=(num_workers + 1) * one.log,
         rows=one.rows,
         programs=(num_workers + num_servers + 1) * PROGRAM_BYTES,
+        next_uses=one.next_uses,
     )
 
 
@@ -195,5 +200,4 @@ def _window(header: Header, batch: Batch, distinct: int, in_flight: int) -> int:
     of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(planned) + LOOKUP_BYTES * len(batch.rows))
     rows_known = min(header.num_rows, header.capacity_rows + num_steps * distinct)
     of_rows = num_steps * NEXT_USE_BYTES * distinct + rows_known * ROW_TABLE_BYTES
-    of_uses = uses_ahead.memory_bytes(header, distinct)
-    return of_batches + of_rows + header.capacity_rows * PLANNER_SLOT_BYTES + of_uses
+    return of_batches + of_rows + header.capacity_rows * PLANNER_SLOT_BYTES

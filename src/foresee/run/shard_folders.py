@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from foresee.base.arrays import Int64
+from foresee.base.arrays import Int32, Int64
 from foresee.base.files import Files
 from foresee.base.terminal import counted
 from foresee.errors import StoreError
@@ -75,11 +75,15 @@ class LocalShards:
             shard.read(rows[positions], part)
             scatter(part, positions, out)
 
-    def write(self, rows: Int64, source: Rows) -> None:
+    takes_next_use = True
+    """Hands them to shards, which hand them to stores that care."""
+
+    def write(self, rows: Int64, source: Rows, *, next_use: Int32 | None = None) -> None:
         parts = split(rows, len(self._shards))
         for number, shard in enumerate(self._shards):
             at = parts.of(number)
-            shard.write(rows[at], Rows(source.values[at], source.state[at], source.versions[at]))
+            part = Rows(source.values[at], source.state[at], source.versions[at])
+            shard.write(rows[at], part, None if next_use is None else next_use[at])
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 from foresee.base.arrays import Int64
 from foresee.data.batch import BatchStream
 from foresee.engine.planned_step import Advance, accesses_of, too_large
+from foresee.engine.uses_ahead import looking_ahead
 from foresee.plan import make_planner
 from foresee.plan.ranked_eviction import BatchTooLargeError
 from foresee.plan.record import Accesses, Header, Kind, Record
@@ -42,15 +43,16 @@ def decided_records(stream: BatchStream, header: Header, advance: Advance | None
     last = header.first_step + header.num_steps - 1
     # With several workers a record waits for one more step's transfers after its evictions are decided.
     late = int(header.num_workers > 1)
-    for step, touched in enumerate(accesses(header.num_steps), start=header.first_step):
-        try:
-            records = planner.push(touched)
-        except BatchTooLargeError as error:
-            raise too_large(step, error.num_distinct, error.capacity_rows, stream) from None
-        yield from (Decided(record, step - late) for record in records)
-        if advance is not None:
-            advance()
-    yield from (Decided(record, last) for record in planner.finish())
+    with looking_ahead(stream, header) as with_uses:
+        for step, touched in enumerate(accesses(header.num_steps), start=header.first_step):
+            try:
+                records = planner.push(with_uses(step, touched))
+            except BatchTooLargeError as error:
+                raise too_large(step, error.num_distinct, error.capacity_rows, stream) from None
+            yield from (Decided(record, step - late) for record in records)
+            if advance is not None:
+                advance()
+        yield from (Decided(record, last) for record in planner.finish())
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from foresee.analysis.explanation.following import FetchGuard, Played, RowTransfer
 from foresee.base.arrays import Int64
-from foresee.plan.record import Kind
+from foresee.plan.record import NOT_KNOWN, Kind, Record
 
 KEPT_WATCHED_MAX = 8
 """So many write-backs are compared with what stayed; each costs a pass over the window."""
@@ -49,6 +49,8 @@ class Left:
     """Rows that this worker gave up after that step."""
     known_until: int
     """The last step that the planner had read."""
+    stated_use: int = NOT_KNOWN
+    """The next use that it was written back with."""
     next_use: int | None = None
     kept: Kept | None = None
 
@@ -147,7 +149,7 @@ class RowFollower:
         for record in played.records:
             place = np.flatnonzero(record.evict.row == self.life.row)
             if len(place):
-                self._left(played, record.worker, int(record.evict.version[place[0]]), len(record.evict))
+                self._left(played, record, int(place[0]))
 
     def _in(self, rows: Int64) -> bool:
         return bool((rows == self.life.row).any())
@@ -208,15 +210,17 @@ class RowFollower:
                 )
             )
 
-    def _left(self, played: Played, worker: int, version: int, num_evicted: int) -> None:
+    def _left(self, played: Played, record: Record, place: int) -> None:
+        worker, evict = record.worker, record.evict
         ends = played.step == self.life.first_step + self.life.num_steps - 1
         left = Left(
             after=played.step,
             worker=worker,
-            version=version,
+            version=int(evict.version[place]),
             cause="end" if ends else self._cause,
-            num_evicted=num_evicted,
+            num_evicted=len(evict),
             known_until=played.known_until,
+            stated_use=int(evict.next_use[place]) if len(evict.next_use) else NOT_KNOWN,
         )
         self.life.stays[-1].left = left
         if left.cause == "needed" and self._comparisons_left:

@@ -177,10 +177,11 @@ def _shared(stay: Stay) -> str:
 
 def _left(life: RowLife, left: Left) -> str:
     who = f" by worker {left.worker}" if life.num_workers > 1 else ""
-    what = f"written back after step {left.after:,}{who} in version {left.version:,}"
+    version = f"version {left.version:,}" if left.version != UNKNOWN_VERSION else "the version it came in"
+    what = f"written back after step {left.after:,}{who} in {version}"
     if left.cause == "end":
         return f"{what}, because the run ends"
-    following = f"it is used next at step {left.next_use:,}" if left.next_use is not None else "no later step uses it"
+    following = _following(left)
     policy = find(life.planner)
     if left.cause == "expired" and policy.keeps_nothing:
         return f"{what}, because the planner is {policy.name}: nothing is kept; {following}"
@@ -190,6 +191,14 @@ def _left(life: RowLife, left: Left) -> str:
     if policy.rule is not None:
         return f"{room}; the planner is {policy.name}: {policy.rule}; {following}"
     return f"{room}; {following}{_compared(left)}"
+
+
+def _following(left: Left) -> str:
+    """When it is used next, and whether whoever keeps it was told."""
+    if left.next_use is None:
+        return "no later step uses it"
+    told = ", which the store was told" if left.stated_use == left.next_use else ""
+    return f"it is used next at step {left.next_use:,}{told}"
 
 
 def _compared(left: Left) -> str:
