@@ -48,7 +48,7 @@ PEER_PYTHON = Path(os.environ.get("FORESEE_PEER_PYTHON", ROOT / ".venv-bench" / 
 PEERS = ("dgl", "pyg")
 SEED = 1
 NEVER = np.iinfo(np.int64).max
-READ_STEPS = 4
+READ_STEPS = 3
 """So many steps from the middle on are read from a cold file."""
 FANOUTS = (15, 10, 5)
 """Of the comparison of samplers."""
@@ -69,7 +69,7 @@ class Case:
 
 
 CASE = Case(
-    num_nodes=300_000, mean_degree=10, fanouts=(10, 5), batch_size=256, num_steps=320, shares=(0.1,), windows=(64,)
+    num_nodes=200_000, mean_degree=10, fanouts=(10, 5), batch_size=192, num_steps=280, shares=(0.1,), windows=(64,)
 )
 FULL = Case(
     num_nodes=1_000_000, mean_degree=12, fanouts=(10, 5), batch_size=512, num_steps=640,
@@ -91,7 +91,7 @@ def main() -> None:
         source = Synthetic(num_nodes=case.num_nodes, num_edges=case.num_nodes * case.mean_degree, num_features=64)
         options = GraphOptions(split="nodes", valid_share=0.0, test_share=0.0)
         graph = synthetic_graph(source, Path(folder) / "graph", options).graph
-        figures = compare_policies(graph, case) | compare_samplers(graph, rounds=24 if arguments.full else 12)
+        figures = compare_policies(graph, case) | compare_samplers(graph, rounds=24 if arguments.full else 8)
     print(json.dumps(figures))
 
 

@@ -74,13 +74,13 @@ def test_names_get_one_number_each(tmp_path_factory: pytest.TempPathFactory, chu
     folder = tmp_path_factory.mktemp("names")
     names = Names(folder, 0, 1 << 12)
     places = [names.add(pa.array(chunk, pa.large_string())) for chunk in chunks]
-    num, numbers = names.finish(folder / "out.arrow")
+    num = names.finish(folder / "out.arrow")
     with pa.OSFile(str(folder / "out.arrow")) as file:
         stored = pa.ipc.open_file(file).read_all().column("name").to_pylist()
     assert sorted(stored) == sorted({name for chunk in chunks for name in chunk})
     assert num == len(stored)
     for chunk, some in zip(chunks, places, strict=True):
-        assert [stored[number] for number in numbers[some]] == chunk
+        assert [stored[number] for number in names.numbers(some)] == chunk
 
 
 def test_names_with_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_names_with_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.
     names = Names(tmp_path, 0, 1 << 20)
     places = names.add(pa.array(["b", "a", "b", "c"], pa.large_string()))
     again = names.add(pa.array(["c", "a"], pa.large_string()))
-    num, numbers = names.finish(tmp_path / "out.arrow")
+    num = names.finish(tmp_path / "out.arrow")
     assert num == 3
-    assert numbers[places].tolist() == [1, 0, 1, 2]
-    assert numbers[again].tolist() == [2, 0]
+    assert names.numbers(places).tolist() == [1, 0, 1, 2]
+    assert names.numbers(again).tolist() == [2, 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +99,31 @@ def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_text("{}")
     with pytest.raises(DataError, match=r"graph.json: it describes no graph of version 1; prepare the graph again"):
         GraphFolder.open(tmp_path)
+
+
+@pytest.mark.parametrize("value", [None, -1, 1 << 70, 0.5, "x", [], {}, {"train": "x"}, {"a": None}, True])
+def test_a_damaged_description_is_a_sentence(tmp_path: Path, value: object) -> None:
+    graph = prepared(tmp_path, write_triples(tmp_path / "edges.tsv", TRIPLES)).graph
+    whole = json.loads((graph.path / "graph.json").read_text())
+    refused = []
+    for name in whole:
+        (graph.path / "graph.json").write_text(json.dumps(whole | {name: value}))
+        try:
+            GraphFolder.open(graph.path)
+        except DataError as error:
+            refused.append(str(error))
+    assert len(refused) >= 4
+    assert all(sentence.endswith("; prepare the graph again.") for sentence in refused)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path, graph: GraphFolder) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("foresee.graph.prepare.write_description", full)
+    with pytest.raises(DataError, match="the disk is full and nothing was kept"):
+        prepared(tmp_path, write_triples(tmp_path / "edges.tsv", TRIPLES))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["edges.tsv", "unpacked"]
 
 
 def test_a_missing_split_is_a_sentence(tmp_path: Path) -> None:

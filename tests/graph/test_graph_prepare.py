@@ -156,6 +156,19 @@ def test_train_nodes_first_among_numbers(tmp_path: Path) -> None:
     assert given_edges(graph) == sorted((node, 0, (node + 1) % 60) for node in range(60))
 
 
+def test_nodes_without_labels_are_split_if_asked(tmp_path: Path) -> None:
+    edges = write(tmp_path / "edges.txt", "".join(f"{node} {(node + 1) % 90}\n" for node in range(90)))
+    options: dict[str, Any] = {"split": "nodes", "valid_share": 0.3, "train_nodes_first": True}
+    graph = prepared(tmp_path, edges, settings={"num_nodes": 90}, **options).graph
+    assert graph.num_edges == {"train": 90}
+    assert sum(graph.num_split_nodes.values()) == 90
+    assert graph.nodes("train").tolist() == list(range(graph.num_split_nodes["train"]))
+    with pytest.raises(DataError, match="which nodes there are is not known before edges are read"):
+        prepared(tmp_path, edges, split="nodes", replace=True)
+    with pytest.raises(DataError, match="there is no split of nodes, so none can come first"):
+        prepared(tmp_path, edges, settings={"num_nodes": 90}, train_nodes_first=True, replace=True)
+
+
 def ogb_folder(path: Path) -> Path:
     write(path / "raw/edge.csv.gz", "0,1\n1,2\n3,0\n")
     write(path / "raw/num-node-list.csv.gz", "4\n")

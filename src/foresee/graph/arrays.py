@@ -71,3 +71,8 @@ def open_array(path: Path, shape: tuple[int, ...], dtypes: tuple[DTypeLike, ...]
             "prepare the graph again."
         )
     return found
+
+
+def read_rows(path: Path, start: int, stop: int) -> NDArray[Any]:
+    """Some rows of a file, copied: a mapping that lives on would keep every page it ever touched in memory."""
+    return np.array(np.load(path, mmap_mode="r", allow_pickle=False)[start:stop])

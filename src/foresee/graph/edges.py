@@ -183,9 +183,10 @@ def _first_of_equals(piece: EdgePiece) -> Bool:
 
 def stored_pieces(graph: GraphFolder, split: str) -> Iterator[EdgePiece]:
     """The edges of a prepared graph, piece by piece."""
-    edges, weights = graph.edges(split), graph.weights(split)
-    for start in range(0, len(edges), PIECE_EDGES):
-        heads, relations, tails = np.array(edges[start : start + PIECE_EDGES]).T
+    for start in range(0, graph.num_edges[split], PIECE_EDGES):
+        # Mapped anew each time: a mapping that lives on would keep every page it ever touched in memory.
+        heads, relations, tails = np.array(graph.edges(split)[start : start + PIECE_EDGES]).T
+        weights = graph.weights(split)
         some = None if weights is None else np.array(weights[start : start + PIECE_EDGES])
         yield EdgePiece(heads.astype(np.int64), relations.astype(np.int32), tails.astype(np.int64), some)
 

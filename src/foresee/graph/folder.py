@@ -182,6 +182,7 @@ def _described(folder: Path, fields: dict[str, Any]) -> GraphFolder:
     if fields.get("format") != "foresee.graph" or fields.get("version") != VERSION:
         raise ValueError(f"it describes no graph of version {VERSION}")
     num_nodes = json_fields.whole(fields, "num_nodes", 1, NODES_MAX)
+    best = json_fields.object_of(fields, "best")
     return GraphFolder(
         path=folder,
         num_nodes=num_nodes,
@@ -194,7 +195,7 @@ def _described(folder: Path, fields: dict[str, Any]) -> GraphFolder:
         num_split_nodes=_sizes(fields, "num_split_nodes"),
         train_nodes_first=fields.get("train_nodes_first") is True,
         contents=json_fields.text_of(fields, "contents"),
-        best={name: float(value) for name, value in json_fields.object_of(fields, "best").items()},
+        best={name: json_fields.number(best, name, 0, 1) for name in best},
         source=json_fields.object_of(fields, "source"),
         _edges_path=folder,
     )

@@ -19,7 +19,7 @@ from foresee.base.arrays import Bool, Int64
 from foresee.data.order import key_of
 from foresee.data.vocabulary import hash_strings
 from foresee.errors import DataError
-from foresee.graph.arrays import ArrayWriter
+from foresee.graph.arrays import ArrayWriter, read_rows
 from foresee.graph.external_sort import ExternalSort, begins_group, keys_of
 from foresee.graph.folder import NODES_MAX
 
@@ -42,6 +42,8 @@ class Names:
             names: Text without nulls.
             first: Those that are to have the smallest numbers.
         """
+        if not len(names):
+            return np.empty(0, np.int64)
         encoded = names.dictionary_encode()
         distinct = encoded.dictionary
         codes: Int64 = encoded.indices.to_numpy().astype(np.int64)
@@ -52,23 +54,29 @@ class Names:
         self._num_places += len(distinct)
         columns = {"key": hash_strings(distinct, self._salt), "place": places, "first": flags, "name": distinct}
         self._sort.add(pa.RecordBatch.from_pydict(columns))
-        return codes + places[0] if len(places) else codes
+        return np.asarray(codes + places[0])
 
-    def finish(self, out: Path) -> tuple[int, Int64]:
-        """Writes the names by number; gives their number, and the number of each place, mapped from a file."""
+    def finish(self, out: Path) -> int:
+        """Writes the names by number; gives how many there are. From then on `numbers` answers."""
         with self._sort, ExternalSort(self._folder, self._memory_bytes) as by_place:
             num_first, num_nodes = self._number(by_place)
             self._sort.__exit__(None, None, None)
             _join_names(self._folder, out)
-            path = self._folder / "numbers.npy"
-            with ArrayWriter(path, np.int64) as numbers:
+            with ArrayWriter(self._folder / "numbers.npy", np.int64) as numbers:
                 for batch in by_place.sorted():
                     ranks, firsts = (
                         batch.column("rank").to_numpy(),
                         batch.column("first").to_numpy(zero_copy_only=False),
                     )
                     numbers.append(np.where(firsts, ranks, ranks + num_first))
-        return num_nodes, np.load(path, mmap_mode="r") if num_nodes else np.empty(0, np.int64)
+        return num_nodes
+
+    def numbers(self, places: Int64) -> Int64:
+        """The number of each place; quick and small if the places lie close to each other."""
+        if not len(places):
+            return places
+        low = int(places.min())
+        return read_rows(self._folder / "numbers.npy", low, int(places.max()) + 1)[places - low]
 
     def _number(self, by_place: ExternalSort) -> tuple[int, int]:
         """Ranks by hash, those that come first apart from the others; names go into two files in that order."""

@@ -17,7 +17,7 @@ from foresee.base.arrays import Bool, Int64
 from foresee.data.order import key_of, split_at_random
 from foresee.data.source import BadLines, ReportProgress
 from foresee.errors import DataError
-from foresee.graph.arrays import ArrayWriter
+from foresee.graph.arrays import ArrayWriter, read_rows
 from foresee.graph.edges import EdgePiece
 from foresee.graph.formats.source import DRAWN, NOWHERE, EdgeChunk, GraphSource, NodeChunk
 from foresee.graph.naming import GivenNumbers, Names
@@ -32,7 +32,6 @@ class Reading:
         self._source, self._spool, self._options, self._bad = source, spool, options, bad
         self._names = Names(spool, options.seed, options.memory << 20) if source.num_nodes is None else None
         self._given: GivenNumbers | None = None
-        self._numbers: Int64 = np.empty(0, np.int64)
         self.relations = Words("relations")
         self.has_relations: bool | None = None
         self.weighted: bool | None = None
@@ -51,13 +50,15 @@ class Reading:
     def number(self, out: Path) -> None:
         """Gives every name its number, and writes names by number to `out`."""
         if self._names is not None:
-            self.num_nodes, self._numbers = self._names.finish(out)
+            self.num_nodes = self._names.finish(out)
 
     def _read_nodes(self) -> None:
         """Names and splits of nodes: what numbering needs to know."""
         splits, places = [], ArrayWriter(self._spool / "places.npy", np.int64)
+        split_known = False
         with places:
-            for chunk, codes in self._node_chunks(self._bad) if self._source.has_nodes else ():
+            for chunk, codes in self._node_chunks(self._bad):
+                split_known = split_known or codes is not None
                 first = None if codes is None or not self._options.train_nodes_first else codes == 0
                 if self._names is not None:
                     places.append(self._names.add(chunk.names, first))
@@ -65,13 +66,15 @@ class Reading:
                     splits.append(first)
         if self._names is None:
             self._given = GivenNumbers(self.num_nodes, self._options.seed, np.concatenate(splits) if splits else None)
-        elif self._options.train_nodes_first and not self._source.has_nodes:
+        if self._options.train_nodes_first and not split_known:
             raise DataError("there is no split of nodes, so none can come first; leave out --train-nodes-first.")
+        if self._options.split == "nodes" and not split_known:
+            raise DataError("which nodes there are is not known before edges are read; name them with --node-file.")
 
     def _node_chunks(self, report: BadLines) -> Iterator[tuple[NodeChunk, Any]]:
         """Chunks of nodes, each with the split of its nodes or None."""
         first, drawn = 0, None
-        for chunk in self._source.nodes(report):
+        for chunk in self._source.nodes(report) if self._source.has_nodes else self._bare_chunks():
             if drawn is None:
                 drawn = self._options.split == "nodes" or (self._options.split is None and chunk.labels is not None)
             codes = chunk.splits
@@ -139,32 +142,29 @@ class Reading:
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 heads, tails = batch.column("head").to_numpy(), batch.column("tail").to_numpy()
-                if self._names is not None and len(heads):
-                    low = min(heads.min(), tails.min())
-                    numbers = np.array(self._numbers[low : 1 + max(heads.max(), tails.max())])
-                    heads, tails = numbers[heads - low], numbers[tails - low]
+                if self._names is not None:
+                    heads, tails = np.split(self._names.numbers(np.concatenate([heads, tails])), 2)
                 weights = batch.column("weight").to_numpy() if self.weighted else None
                 piece = EdgePiece(heads, order[batch.column("relation").to_numpy()], tails, weights)
                 yield piece, batch.column("split").to_numpy()
 
     def node_rows(self) -> Iterator[tuple[Int64, NodeChunk, Any]]:
         """(numbers, what is known, splits) of nodes, in the order of their files."""
-        places = np.load(self._spool / "places.npy", mmap_mode="r") if self.named and self._source.has_nodes else None
         first = 0
-        for chunk, splits in self._node_chunks(BadLines("keep")) if self._source.has_nodes else self._bare_chunks():
-            if places is not None:
-                numbers = np.array(self._numbers[np.array(places[first : first + chunk.num])])
+        for chunk, splits in self._node_chunks(BadLines("keep")):
+            if self._names is not None:
+                numbers = self._names.numbers(read_rows(self._spool / "places.npy", first, first + chunk.num))
             else:
                 assert self._given is not None
                 numbers = self._given.numbers(np.arange(first, first + chunk.num))
             first += chunk.num
             yield numbers, chunk, splits
 
-    def _bare_chunks(self) -> Iterator[tuple[NodeChunk, None]]:
-        """Nodes of which nothing is known; for those with names there is nothing to write at all."""
+    def _bare_chunks(self) -> Iterator[NodeChunk]:
+        """Nodes of which nothing is known; those with names are not known at all before edges are read."""
         if not self.named:
             for start in range(0, self.num_nodes, 1 << 16):
-                yield NodeChunk(num=min(1 << 16, self.num_nodes - start)), None
+                yield NodeChunk(num=min(1 << 16, self.num_nodes - start))
 
 
 def _labelled(chunk: NodeChunk) -> Bool:
