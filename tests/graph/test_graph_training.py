@@ -131,7 +131,7 @@ def test_more_epochs_go_on_where_fewer_ended(graph: Path, tmp_path: Path) -> Non
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(graph: Path, tmp_path: Path) -> None:
-    sections: dict[str, Any] = {"order": {"buffer": 4}, "train": {"epochs": 2, "commit_every_steps": 5}}
+    sections: dict[str, Any] = {"order": {"buffer": 4}, "train": {"epochs": 1, "commit_every_steps": 20}}
     whole, killed = (config_of(graph, tmp_path / name, **sections) for name in ("whole", "killed"))
     train(whole)
     run_file = tmp_path / "killed.yaml"
@@ -143,14 +143,14 @@ def test_a_killed_run_goes_on_to_the_same_bytes(graph: Path, tmp_path: Path) -> 
         "from foresee.run.run_file import load\n"
         "class Kill:\n"
         "    def after(self, done):\n"
-        "        if done.steps_done == 13: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        if done.steps_done == 33: os.kill(os.getpid(), signal.SIGKILL)\n"
         "train(load(GraphConfig, sys.argv[1]), callbacks=[Kill()])\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(foresee.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", program, str(run_file)], env=environment, timeout=100, check=False)
     assert done.returncode == -signal.SIGKILL
     outcome = train(killed, resume=True)
-    assert outcome.counters.num_steps == outcome.num_steps - 10
+    assert outcome.counters.num_steps == outcome.num_steps - 20
     assert kept_bytes(killed) == kept_bytes(whole)
 
 

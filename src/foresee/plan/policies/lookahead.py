@@ -195,6 +195,8 @@ class Lookahead:
         self._slot_row = np.zeros(capacity, np.int64)
         self._slot_last = np.full(capacity, -1, np.int32)
         self._slot_later = np.full(capacity, NOT_KNOWN, np.int32)
+        self._looks_ahead = False
+        """Somebody looks for next uses beyond the window."""
         self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
         self._num_free = capacity
         self._lists = np.full((capacity + 1, 2), capacity, np.int32)
@@ -237,6 +239,7 @@ class Lookahead:
             self._table.entries, batch.entries, batch.marks, step, self._planned, self._uses.first, self._uses.ring,
             self._lists, self._heads,
         )  # fmt: skip
+        self._looks_ahead = accesses.next_uses is not None
         later = empty_int32() if accesses.next_uses is None else accesses.next_uses(batch.rows)
         self._window.append(_Read(accesses.num_samples, batch.rows, batch.inverse, first, batch.checksum, later))
         self._bytes_held += bytes_in_window(len(batch.inverse), len(batch.rows))
@@ -263,7 +266,8 @@ class Lookahead:
         """Slots to be freed, and the next use of the row in each."""
         victims, next_use = (np.empty(max(0, num_needed), np.int32) for _ in range(2))
         count = choose_victims(self._lists, self._heads, step, self._read - 1, victims, next_use)
-        return victims[:count], with_later_uses(next_use[:count], self._slot_later[victims[:count]])
+        victims, next_use = victims[:count], next_use[:count]
+        return victims, with_later_uses(next_use, self._slot_later[victims]) if self._looks_ahead else next_use
 
     def _window_too_large(self, step: int, num_missing: int) -> PlanError:
         needed = len(self._slot_row) - self._num_free + num_missing
