@@ -16,11 +16,13 @@ from graph_runs import content_of, small_graph
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from foresee.analysis.fsck import check
 from foresee.errors import ForeseeError
 from foresee.graph.answers import NODES_AT_ONCE, likely_ends, most_similar
 from foresee.graph.commands import app
 from foresee.graph.folder import GraphFolder
 from foresee.graph.trained import open_trained
+from foresee.run.run_file import load_run
 
 Ask = Callable[..., str]
 
@@ -56,6 +58,14 @@ def test_a_plan_says_what_would_move(place: Path) -> None:
 
 def test_bytes_are_verified(place: Path) -> None:
     assert "bytes are equal after 10 steps" in ask("verify", str(place / "run.yaml"), "--steps", "10")
+
+
+def test_a_run_is_checked_and_other_commands_say_whose_it_is(place: Path) -> None:
+    report = check(place / "run")
+    assert report.is_whole, report.findings
+    assert any(finding.what == "commits" for finding in report.findings)
+    with pytest.raises(ForeseeError, match="is a run over a graph; use the commands of `foresee graph`"):
+        load_run(place / "run.yaml")
 
 
 def test_figures_of_a_split(place: Path) -> None:

@@ -16,7 +16,8 @@ from foresee.data.writer import DESCRIPTION_FILE
 from foresee.engine.plan_file import PlanFile
 from foresee.errors import DataError, PlanError, StoreError
 from foresee.run import checkpoint
-from foresee.run.config import RunConfig
+from foresee.run.config import AnyRun
+from foresee.run.run_file import is_of_graph, load
 from foresee.run.run_folder import CONFIG_FILE, RunFolder, open_run
 from foresee.run.serving.export import EXPORT_FILE
 from foresee.run.serving.exported import load_exported
@@ -78,11 +79,11 @@ def _shards(path: Path, report: FsckReport) -> list[set[int]]:
 
 
 def _run(path: Path, report: FsckReport) -> None:
-    config: list[RunConfig] = []
+    config: list[AnyRun] = []
 
     def read() -> str:
-        config.append(open_run(path))
-        return f"model {config[0].model.name}, log {config[0].log}"
+        config.append(_config(path))
+        return f"trains on {config[0].source}"
 
     readable = report.attempt(CONFIG_FILE, read)
     folder = RunFolder(path)
@@ -109,6 +110,15 @@ def _run(path: Path, report: FsckReport) -> None:
         report.add("tables", "note" if not whole else "damaged", f"there are no tables in {tables}")
         return
     _both_halves(whole, steps, report)
+
+
+def _config(path: Path) -> AnyRun:
+    """What the run was started with, whatever it trains on."""
+    if is_of_graph(path / CONFIG_FILE):
+        from foresee.graph.config import GraphConfig  # only here: most checks need nothing of graphs
+
+        return load(GraphConfig, path / CONFIG_FILE)
+    return open_run(path)
 
 
 def _best(folder: RunFolder, report: FsckReport) -> None:

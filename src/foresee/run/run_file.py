@@ -26,7 +26,20 @@ Config = TypeVar("Config", bound=Section)
 
 def load_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The run in a YAML file, with `key=value` overrides such as `train.batch_size=4096` on top."""
+    if is_of_graph(path):
+        raise ConfigError(
+            f"{path} is a run over a graph; use the commands of `foresee graph`, such as `foresee graph train`"
+        )
     return load(RunConfig, path, overrides)
+
+
+def is_of_graph(path: str | Path) -> bool:
+    """Whether a run file trains on a graph: then it is another kind of run."""
+    try:
+        content = yaml.safe_load(Path(path).read_bytes())
+    except (OSError, ValueError, yaml.YAMLError):
+        return False  # whoever loads it says what is wrong
+    return isinstance(content, dict) and "graph" in content and "log" not in content
 
 
 def load(kind: type[Config], path: str | Path, overrides: Sequence[str] = ()) -> Config:
