@@ -74,7 +74,7 @@ def test_a_row_is_used_where_the_batches_use_it(log_folder: Path, run: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("cache", "told"), [({}, True), ({"planner": "lru"}, False), ({"planner": "lru", "uses_ahead_steps": 99}, True)]
+    ("cache", "told"), [({}, True), ({"planner": "lru", "uses_ahead_steps": 0}, False), ({"planner": "lru"}, True)]
 )
 def test_it_is_said_whether_the_store_was_told_of_the_next_use(
     log_folder: Path, cache: dict[str, object], told: bool
