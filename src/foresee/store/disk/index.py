@@ -157,6 +157,10 @@ class RowIndex:
         _look_up(rows, self._index, written, self._words, out.values, out.state, out.versions, places)
         return places
 
+    def versions(self, rows: Int64) -> Int32:
+        """Of rows that are here, as they were last written."""
+        return (self._index[rows] >> 32).astype(np.int32)
+
     def unknown(self, rows: Int64) -> NDArray[np.bool_]:
         """Which rows the base has, if anybody."""
         return np.asarray(self._index[rows] == 0)

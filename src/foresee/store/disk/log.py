@@ -28,6 +28,7 @@ from foresee.store.disk.chunks import (
     ChunkFile,
     Shape,
     as_sequence,
+    damaged_row,
     live_rows,
     load,
     read_directory,
@@ -89,9 +90,14 @@ class RowLog:
         """Fills in what is here, with the reader's lock held; which rows are in the base, and which are initial."""
         with self._lock:
             places = self.index.look_up(rows, written, out)
-        here = np.flatnonzero(places >= 0)
+            here = np.flatnonzero(places >= 0)
+            versions = self.index.versions(rows[here])
         if len(here):
             self.file.read(places[here], here, rows, out, self._reads)
+            # An older record of the same row has a right checksum, too.
+            older = np.flatnonzero(out.versions[here] != versions)
+            if len(older):
+                raise damaged_row(self._layout, int(rows[here[older[0]]]), self.file.path)
         return np.flatnonzero(places == BASE), np.flatnonzero(places == INITIAL)
 
     def missing_bytes(self, num_rows: int) -> int:
