@@ -33,7 +33,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from foresee.base.arrays import Int32, Int64
-from foresee.data.order import key_of, permutation
+from foresee.base.mixing import key_of
+from foresee.data.order import permutation
 from foresee.graph.folder import GraphFolder
 from foresee.graph.options import GraphOptions
 from foresee.graph.sampling import Sampler

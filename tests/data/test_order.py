@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foresee.base.arrays import Int64
-from foresee.data.order import EpochOrder, epoch_order, key_of, permutation
+from foresee.base.mixing import key_of
+from foresee.data.order import EpochOrder, epoch_order, permutation
 
 sizes_lists = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 

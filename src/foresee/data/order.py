@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Int64
-from foresee.base.mixing import hash_counters as hash_counters
-from foresee.base.mixing import key_of as key_of
+from foresee.base.mixing import hash_counters, key_of
 
 
 def permutation(num: int, key: int) -> Int64:

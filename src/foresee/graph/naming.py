@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numba import njit
 
 from foresee.base.arrays import Bool, Int64
-from foresee.data.order import key_of
+from foresee.base.mixing import key_of
 from foresee.data.vocabulary import hash_strings
 from foresee.errors import DataError
 from foresee.graph.arrays import ArrayWriter, read_rows

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from foresee.base.arrays import Bool, Int64
-from foresee.data.order import key_of, split_at_random
+from foresee.base.mixing import key_of
+from foresee.data.order import split_at_random
 from foresee.data.source import BadLines, ReportProgress
 from foresee.errors import DataError
 from foresee.graph.arrays import ArrayWriter, read_rows

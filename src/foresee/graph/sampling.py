@@ -24,7 +24,7 @@ import numpy as np
 from numba import njit
 
 from foresee.base.arrays import Bool, Int32, Int64
-from foresee.data.order import key_of
+from foresee.base.mixing import key_of
 from foresee.errors import ConfigError, UsageError
 from foresee.graph.neighbours import Adjacency, Neighbours
 
