@@ -25,20 +25,22 @@ def padded_interest(model: DIN, candidate: Tensor, values: Tensor, lengths: Tens
     beside = candidate[:, None].expand_as(history)
     pairs = torch.cat([beside, history, beside - history, beside * history], dim=2)
     weights = model.attention(model.first(pairs).relu()) * there[:, :, None]
-    return (weights * history).sum(dim=1)
+    summed: Tensor = (weights * history).sum(dim=1)
+    return summed
 
 
 def test_attention_is_that_of_the_paper_and_so_are_its_gradients() -> None:
     model = DIN(DIM, width_other=2)
     candidate, values = torch.randn(SAMPLES, DIM), torch.randn(int(LENGTHS.sum()), DIM)
-    found = []
-    for interest in (model.interest, lambda *given: padded_interest(model, *given)):
+    found: list[list[Tensor]] = []
+    for interest in (DIN.interest, padded_interest):
         leaves = [candidate.clone().requires_grad_(), values.clone().requires_grad_()]
         model.zero_grad()
-        pooled = interest(*leaves, LENGTHS)
+        pooled = interest(model, leaves[0], leaves[1], LENGTHS)
         (pooled * torch.arange(pooled.numel()).view_as(pooled)).sum().backward()  # type: ignore[no-untyped-call]
-        assert model.first.weight.grad is not None
-        found.append([pooled.detach(), *(leaf.grad for leaf in leaves), model.first.weight.grad.clone()])
+        gradients = [it.grad.clone() for it in (*leaves, model.first.weight) if it.grad is not None]
+        found.append([pooled.detach(), *gradients])
+    assert len(found[0]) == 4
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
     assert not found[0][0][1].any(), "no history, no interest"
     assert model(candidate, values, LENGTHS, torch.randn(SAMPLES, 2)).shape == (SAMPLES,)

@@ -48,7 +48,7 @@ class DIN(nn.Module):
     def interest(self, candidate: Tensor, values: Tensor, lengths: Tensor) -> Tensor:  # -> [samples, dim]
         """The weighed sum of each history; zeros where there is none."""
         sample = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)  # [items]
-        of_candidate, of_item, of_difference, of_product = self.first.weight.split(self.dim, dim=1)
+        of_candidate, of_item, of_difference, of_product = self.first.weight.chunk(PARTS, dim=1)
         once = nn.functional.linear(candidate, of_candidate + of_difference, self.first.bias)
         each = nn.functional.linear(values, of_item - of_difference)
         product = nn.functional.linear(values * candidate.index_select(0, sample), of_product)
