@@ -23,7 +23,7 @@ from foresee.analysis.explanation.row_life import RowFollower, RowLife
 from foresee.analysis.explanation.step_account import StepAccount, StepFollower
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
-from foresee.engine.plan_file import PlanFile
+from foresee.engine.plan_folder import SavedPlan
 from foresee.engine.planned_step import Advance
 from foresee.errors import DataError, PlanError
 from foresee.plan import find
@@ -120,7 +120,7 @@ class RunPlan:
     header: Header
     stream: LogStream
     names: RowNames
-    saved: PlanFile | None
+    saved: SavedPlan | None
 
     @classmethod
     def of(cls, config: RunConfig) -> RunPlan:
