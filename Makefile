@@ -59,7 +59,7 @@ newcomer: $(VENV)/.installed
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		networkx requests xxhash aiohttp fsspec pyparsing
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		pytorch-lightning accelerate
+		pytorch-lightning accelerate datasets
 	touch $@
 
 bench-env: .venv-bench/.installed

@@ -100,6 +100,7 @@ def test_an_iterable_dataset_needs_no_adapter() -> None:
     assert trained(foresee.Batches(bags(), loader, epochs=2)) == expected(epochs=2)
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's own
 @pytest.mark.parametrize("stop_after", [3, 5, 7])
 def test_a_loader_that_keeps_its_place_is_not_read_from_the_start(stop_after: int, tmp_path: Path) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
@@ -171,6 +172,7 @@ def test_tar_shards(tmp_path: Path) -> None:
         list(tar_shards([tmp_path / "broken.tar"], batch_size=1, make=list)(0))
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # it leaves closing its files to the collector
 def test_webdatasets_own_pipeline_needs_no_adapter(tmp_path: Path) -> None:
     webdataset = pytest.importorskip("webdataset", reason="webdataset is not installed")
     files = [str(it) for it in write_shards(tmp_path)]

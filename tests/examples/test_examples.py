@@ -70,7 +70,7 @@ def test_torchrecs_script_before_and_after() -> None:
 )
 def test_loops_of_others_train_too(script: str, package: str) -> None:
     told = run(f"{script}.py", "--samples", "20000", python=python_with(package))
-    assert told.startswith("34 steps, loss 0.")
+    assert "35 steps, loss 0." in told
     assert float(re.findall(r"AUC on the valid split (\d\.\d+)", told)[0]) > 0.6
 
 

@@ -49,9 +49,8 @@ def hugging_face(
     def batches(epoch: int) -> Iterator[Any]:
         ordered = dataset if seed is None else dataset.shuffle(seed=seed + epoch)
         for columns in ordered.iter(batch_size=batch_size, drop_last_batch=True):
-            numbers = np.array([columns[name] for name in dense], np.float32).reshape(len(dense), -1).T
             yield (
-                numbers if dense else None,
+                np.array([columns[name] for name in dense], np.float32).T if dense else None,
                 {name: _bags(columns[name], name) for name in ids},
                 None if label is None else np.asarray(columns[label], np.float32),
             )
