@@ -25,6 +25,7 @@ from foresee.engine.planned_step import Pooling
 from foresee.engine.recording.series import TimelineFile, every_steps
 from foresee.engine.recording.timeline import NOT_RECORDED, SPANS_PER_STEP_MAX, Recording, window_steps
 from foresee.engine.tables import Tables
+from foresee.report.run_records import hit_rate, read_run
 from foresee.run.config import ReportConfig
 from foresee.run.steps import lookahead
 from foresee.store.memory import MemoryStore
@@ -100,6 +101,25 @@ def test_the_points_add_up_to_the_counters_of_the_run(log: ClickLog, tmp_path: P
     assert max(point["occupied"] for point in points) <= start["capacity_rows"]
 
 
+def test_the_disk_is_counted(log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row that was written is read again in a second epoch, past the page cache; each read is in some point."""
+    monkeypatch.setenv("FORESEE_DISK", "threads")
+    monkeypatch.setattr("foresee.store.disk.log.RECENT_BYTES", 0)
+    config = small_run(log, tmp_path / "run", train={"commit_every_steps": 5, "epochs": 2})
+    train_quietly(config)
+    start, points = of_kind(tmp_path / "run", "start")[0], of_kind(tmp_path / "run", "series")
+    disks = [point["disks"][0] for point in points]
+    assert {disk["way"] for disk in disks} <= {"threads", "mapped"}, "a file system may refuse direct reads"
+    total = {name: sum(disk[name] for disk in disks) for name in disks[0] if name != "way"}
+    assert total["read_requests"] > 0 < total["written_requests"]
+    assert total["read_bytes"] >= start["row_bytes"] * total["read_requests"]
+    assert total["written_bytes"] > total["written_requests"] * start["row_bytes"], "chunks, not rows"
+    assert total["syncs"] >= 8, "the commits"
+    for name in ("read", "written"):
+        assert total[f"{name}_processor_seconds"] > 0
+        assert 0 < total[f"{name}_seconds"] <= total[f"{name}_in_flight_seconds"] + 1e-4
+
+
 def test_a_thread_does_no_more_than_the_time_allows(log: ClickLog, tmp_path: Path) -> None:
     """Its laps end before the point that counts them, so at any point their sum is at most the time since the start."""
     train_quietly(small_run(log, tmp_path / "run"))
@@ -149,6 +169,20 @@ def test_steps_that_are_trained_again_are_recorded_once(log: ClickLog, tmp_path:
     assert sum(point["steps"] for point in points) == 25
     found = Counter(span["step"] for span in of_kind(tmp_path / "run", "span") if span["what"] == "forward")
     assert found == Counter(range(25))
+
+
+def test_rows_that_fill_the_cache_again_are_no_misses(log: ClickLog, tmp_path: Path) -> None:
+    """Where a run goes on, its first steps fetch what the cache held, far more than they use."""
+    whole = small_run(log, tmp_path / "whole", cache={"rows": 400}, train={"epochs": 3})
+    train_quietly(whole)
+    config = small_run(log, tmp_path / "run", cache={"rows": 400}, train={"epochs": 3})
+    train_quietly(config, stop_after=61)
+    train_quietly(config, resume=True)
+    again = next(point for point in of_kind(tmp_path / "run", "series") if point["step"] > 61)
+    assert 0 < again["refilled"] <= again["fetched"]
+    for once, resumed in zip(read_run(whole.run).workers, read_run(config.run).workers, strict=True):
+        assert all(0.0 <= point.hit_rate <= 1.0 for point in resumed.points)
+        assert hit_rate(resumed.points) == pytest.approx(hit_rate(once.points), abs=0.02)
 
 
 def test_a_new_run_begins_with_an_empty_recording(log: ClickLog, tmp_path: Path) -> None:
