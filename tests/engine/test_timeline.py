@@ -25,7 +25,6 @@ from foresee.engine.planned_step import Pooling
 from foresee.engine.recording.series import TimelineFile, every_steps
 from foresee.engine.recording.timeline import NOT_RECORDED, SPANS_PER_STEP_MAX, Recording, window_steps
 from foresee.engine.tables import Tables
-from foresee.report.run_records import hit_rate, read_run
 from foresee.run.config import ReportConfig
 from foresee.run.steps import lookahead
 from foresee.store.memory import MemoryStore
@@ -169,20 +168,6 @@ def test_steps_that_are_trained_again_are_recorded_once(log: ClickLog, tmp_path:
     assert sum(point["steps"] for point in points) == 25
     found = Counter(span["step"] for span in of_kind(tmp_path / "run", "span") if span["what"] == "forward")
     assert found == Counter(range(25))
-
-
-def test_rows_that_fill_the_cache_again_are_no_misses(log: ClickLog, tmp_path: Path) -> None:
-    """Where a run goes on, its first steps fetch what the cache held, far more than they use."""
-    whole = small_run(log, tmp_path / "whole", cache={"rows": 400}, train={"epochs": 3})
-    train_quietly(whole)
-    config = small_run(log, tmp_path / "run", cache={"rows": 400}, train={"epochs": 3})
-    train_quietly(config, stop_after=61)
-    train_quietly(config, resume=True)
-    again = next(point for point in of_kind(tmp_path / "run", "series") if point["step"] > 61)
-    assert 0 < again["refilled"] <= again["fetched"]
-    for once, resumed in zip(read_run(whole.run).workers, read_run(config.run).workers, strict=True):
-        assert all(0.0 <= point.hit_rate <= 1.0 for point in resumed.points)
-        assert hit_rate(resumed.points) == pytest.approx(hit_rate(once.points), abs=0.02)
 
 
 def test_a_new_run_begins_with_an_empty_recording(log: ClickLog, tmp_path: Path) -> None:

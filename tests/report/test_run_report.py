@@ -19,8 +19,7 @@ from foresee.data import tiny
 from foresee.errors import InputError
 from foresee.report.comparison import Record, as_csv, read_comparison
 from foresee.report.page import PageTable, Section
-from foresee.report.run_breakdown import IDEAL_PARTS, PARTS, breakdown, links_of, traffic_over_run
-from foresee.report.run_disk import waiting_for
+from foresee.report.run_breakdown import IDEAL_PARTS, PARTS, breakdown, links_of, traffic_over_run, waiting_for
 from foresee.report.run_figures import skew_of
 from foresee.report.run_live import live_line, live_view, sparkline, stacked_bar
 from foresee.report.run_page import introduction_of, run_sections, title_of

@@ -14,7 +14,7 @@ from training_runs import everything, small_run, train_quietly
 
 from foresee.data import tiny
 from foresee.errors import StoreError
-from foresee.run.folding import PATIENCE_SECONDS, FoldDisplay
+from foresee.run.progress import PATIENCE_SECONDS, FoldDisplay
 from foresee.store.contract import Layout, Table
 from foresee.store.disk import DiskStore, open_table
 from foresee.store.disk import journal as journal_module

@@ -55,7 +55,7 @@ def fold(
       foresee fold runs/first/tables
     """
     from foresee.errors import ConfigError
-    from foresee.run.folding import FoldDisplay
+    from foresee.run.progress import FoldDisplay
     from foresee.store.disk import DiskStore
     from foresee.store.disk.manifest import MANIFEST_FILE
 

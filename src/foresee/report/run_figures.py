@@ -27,10 +27,12 @@ from foresee.report.run_breakdown import (
     READ,
     WRITTEN,
     Breakdown,
+    Direction,
+    DiskUse,
     LinkTraffic,
     breakdown,
+    disk_use,
 )
-from foresee.report.run_disk import Direction, DiskUse, disk_use
 from foresee.report.run_records import Line, Point, WorkerRecords
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from foresee.report.run_breakdown import COLOURS, LINK_COLOURS, breakdown, links_of
-from foresee.report.run_disk import disk_use, num_disks, waiting_for
+from foresee.report.run_breakdown import COLOURS, LINK_COLOURS, breakdown, disk_use, links_of, num_disks, waiting_for
 from foresee.report.run_records import Point, RunRecords, WorkerRecords, hit_rate
 
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING
 from foresee.base.extras import OptionalModule
 from foresee.report import run_figures as figures
 from foresee.report.page import PageTable, Section
-from foresee.report.run_breakdown import Breakdown, breakdown, links_of, traffic_over_run
-from foresee.report.run_disk import disk_use, num_disks, waiting_for
+from foresee.report.run_breakdown import (
+    Breakdown,
+    breakdown,
+    disk_use,
+    links_of,
+    num_disks,
+    traffic_over_run,
+    waiting_for,
+)
 from foresee.report.run_figures import Skew, colours_of
 from foresee.report.run_records import Point, RunRecords, WorkerRecords, hit_rate
 from foresee.report.run_timeline import WORKERS_MAX, timeline_figure, windows

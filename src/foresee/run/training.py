@@ -39,11 +39,10 @@ from foresee.run.config import AnyRun, RunConfig
 from foresee.run.dense_half import Best, DenseHalf
 from foresee.run.ending import StopSignals
 from foresee.run.evaluation import group_position
-from foresee.run.folding import FoldDisplay, show_fold
 from foresee.run.group import Alone, Group
 from foresee.run.loop import CLICKS, Task, train_run
 from foresee.run.memory import check_memory, in_words, memory_needed, uses_in_words, window_in_words
-from foresee.run.progress import Display, make_display
+from foresee.run.progress import Display, FoldDisplay, make_display, show_fold
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import finish_switch
 from foresee.store.registry import store_kind
