@@ -266,7 +266,7 @@ def _disks(workers: Sequence[WorkerRecords]) -> list[Section]:
     return [
         Section(
             heading="Disk",
-            sentence=f"What was read and written, mean over all steps.{over}{waits}",
+            sentence=f"What was read and written in a step, by {everything.way}; mean over all steps.{over}{waits}",
             content=_disk_table(points, workers[0].start["num_servers"]),
             notes=notes,
         ),
@@ -285,15 +285,15 @@ def _disk_table(points: Sequence[Point], num_servers: int) -> PageTable:
         use = disk_use(points, number)
         if use is None:
             continue
-        name = f"server {number}" if num_servers else "this run"
-        for what, moved in (("read", use.read), ("written", use.written)):
+        name = f"server {number} " if num_servers else ""
+        for what, moved in (("reads", use.read), ("writes", use.written)):
             rows.append((
-                f"{name} ({use.way}), {what}", f"{moved.num_bytes / use.steps / 1e6:,.3f}",
+                f"{name}{what}", f"{moved.num_bytes / use.steps / 1e6:,.3f}",
                 f"{moved.requests / use.steps:,.1f}", f"{moved.request_bytes / 1e3:,.1f}", f"{moved.depth:,.1f}",
                 f"{1e3 * moved.seconds / use.steps:,.2f}", f"{1e3 * moved.processor_seconds / use.steps:,.2f}",
-                f"{1e3 * use.sync_seconds / use.steps:,.2f}" if what == "written" else "",
+                f"{1e3 * use.sync_seconds / use.steps:,.2f}" if what == "writes" else "",
             ))  # fmt: skip
-    columns = ("", "MB a step", "requests", "kB a request", "at once", "ms a step", "of a processor", "ms of syncs")
+    columns = ("", "MB", "requests", "kB each", "at once", "ms", "ms of a processor", "ms of syncs")
     return PageTable(columns=columns, rows=rows)
 
 
