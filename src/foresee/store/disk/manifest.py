@@ -152,7 +152,7 @@ def read_manifest(folder: Path) -> Manifest:
     except ValueError as error:
         raise StoreError(f"{path} is not JSON ({error}); restore it from a copy") from error
     found = content.get("format_version") if isinstance(content, dict) else None
-    if isinstance(content, dict) and (found == FORMAT_VERSION or "crc32" in content):
+    if isinstance(content, dict) and "crc32" in content:  # older ones have none
         _check_sum(path, content)
     if found not in READABLE_VERSIONS:
         raise StoreError(
