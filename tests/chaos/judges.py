@@ -158,9 +158,12 @@ def _read_both(folder: Path, layout: Layout, after: dict[int, Rows]) -> str | No
     try:
         for step in (3, 2):
             store.open_at(step)
-            found = read_rows(store, np.arange(60))
-            if found.values[:30].tobytes() != after[step].values.tobytes() or found.versions[30:].any():
-                return f"step {step} has other rows"
+            for row in range(36):  # each alone: one that is refused hides what another would be
+                right = after[step].values[row].tobytes() if row < 30 else None
+                with suppress(ForeseeError):
+                    found = read_rows(store, np.array([row]))
+                    if found.values.tobytes() != right and (row < 30 or found.versions[0]):
+                        return f"step {step} has another row {row}"
     finally:
         store.close()
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ LAYOUT = Layout(tables=(Table("a", 90), Table("b", 41)), width=6, state_width=1,
 
 
 @pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Tables of one process that was killed after step 3: rows in the base, newer ones in the log, and some that were
     never written."""
     import numpy as np
@@ -38,10 +39,10 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 store.fold()
         shutil.copytree(tmp_path / "killed" / "tables", folder)
         store.close()
-    shutil.rmtree(tmp_path / "killed")
-    assert read_manifest(folder).chunks is not None
-    monkeypatch.setattr(checkpoint, "whole_steps", lambda folder: [3])
-    return folder
+        shutil.rmtree(tmp_path / "killed")
+        assert read_manifest(folder).chunks is not None
+        monkeypatch.setattr(checkpoint, "whole_steps", lambda folder: [3])
+        yield folder
 
 
 def bytes_in(tables: Path) -> dict[str, bytes]:
