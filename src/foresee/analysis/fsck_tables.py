@@ -180,7 +180,7 @@ def _arrays(folder: Path, manifest: Manifest) -> str:
         descriptor, begin = open_array(folder / CHECKSUMS_FILE, np.dtype("<u4"), layout.num_rows, os.O_RDONLY)
         os.close(descriptor)
         crcs = np.memmap(folder / CHECKSUMS_FILE, np.dtype("<u4"), "r", begin, (layout.num_rows,))
-    if known and manifest.written_crc32 not in (None, zlib.crc32(_finished(bits, added, gone))):
+    if known and manifest.written_crc32 not in (None, zlib.crc32(_finished(bits, added, gone).data)):
         raise damaged_bits(folder / WRITTEN_FILE, layout, bits, crcs)
     for first in range(0, layout.num_rows, ROWS_AT_ONCE):
         some = bits[first // 8 : (first + ROWS_AT_ONCE + 7) // 8]

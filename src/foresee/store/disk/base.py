@@ -227,7 +227,7 @@ class Base:
             bits = bits.copy()
             set_bits(bits, add)
             clear_bits(bits, remove)
-        return zlib.crc32(bits)
+        return zlib.crc32(bits.data)
 
     def check_bits(self, expected: int | None, add: Int64 = NO_ROWS, remove: Int64 = NO_ROWS) -> None:
         """Raises StoreError if the bits are not what was written; a row whose checksum says otherwise is named."""

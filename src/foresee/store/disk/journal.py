@@ -57,6 +57,8 @@ class CommitJournal:
     ) -> None:  # fmt: skip
         self._folder, self._base, self._log, self._files = folder, base, log, files
         self._reader, self._reads = reader, reads
+        self.progress: Progress | None = None
+        """Told how far a fold is."""
         self.manifest = manifest
 
     @property
@@ -142,7 +144,7 @@ class CommitJournal:
         rows, _ = live_rows(self._log.file, read_directory(self._folder, self.manifest.chunks), self._log.index)
         return self._base.new_bytes(rows) + len(rows) * record_bytes(self.manifest.layout)
 
-    def fold(self, progress: Progress | None = None) -> None:
+    def fold(self) -> None:
         """Brings the last commit into the base, and gives up what was written after it. Nothing may be prepared."""
         if self.manifest.chunks is None:
             return
@@ -150,7 +152,7 @@ class CommitJournal:
             self._show(self.manifest.chunks)
         if not self.manifest.folding:
             self._begin_fold()
-        self._fold(progress)
+        self._fold()
 
     def _begin_fold(self) -> None:
         """The way back is written before the base changes, and never from a base that has begun to."""
@@ -187,7 +189,7 @@ class CommitJournal:
 
         return changed, read
 
-    def _fold(self, progress: Progress | None = None) -> None:
+    def _fold(self) -> None:
         """Writes the rows of the log into the base, and says that they are there. May be repeated from any point."""
         manifest = self.manifest
         rows, positions = live_rows(self._log.file, read_directory(self._folder, manifest.chunks), self._log.index)
@@ -196,8 +198,8 @@ class CommitJournal:
         try:
             for begin in range(0, len(rows), _FOLD_ROWS):
                 self._fold_piece(rows[begin : begin + _FOLD_ROWS], positions[begin : begin + _FOLD_ROWS], parallel)
-                if progress is not None:
-                    progress(min(begin + _FOLD_ROWS, len(rows)), len(rows))
+                if self.progress is not None:
+                    self.progress(min(begin + _FOLD_ROWS, len(rows)), len(rows))
         finally:
             parallel.close()
         self._base.mark_written(rows)

@@ -56,7 +56,6 @@ class DiskStore:
         self._closed = False
         self.fold_at_end = True
         """Closing the folder brings its last commit into `rows.npy`."""
-        self.fold_progress: Progress | None = None
         self._unusable: str | None = None
         self._version_max = manifest.version_max
         with ExitStack() as undo:
@@ -109,6 +108,15 @@ class DiskStore:
         """Opens the tables of this layout in a folder, or makes them if there are none."""
         exists = (Path(path) / MANIFEST_FILE).exists()
         return (cls.open if exists else cls.create)(path, layout, files=files)
+
+    @property
+    def fold_progress(self) -> Progress | None:
+        """Takes rows done and rows in all while the folder is folded."""
+        return self._journal.progress
+
+    @fold_progress.setter
+    def fold_progress(self, progress: Progress | None) -> None:
+        self._journal.progress = progress
 
     @property
     def layout(self) -> Layout:
@@ -262,7 +270,7 @@ class DiskStore:
             if needed > free:
                 raise StoreError(self._full_disk_sentence("the rows of the log in the tables", needed - free))
             with self._unusable_on_failure("the fold of the last commit"):
-                self._journal.fold(self.fold_progress)
+                self._journal.fold()
 
     def initialise_all(self, progress: Progress | None = None) -> None:
         """Writes every row's initial value now, the same bytes as on first touch; progress(rows done, rows)."""
@@ -301,7 +309,7 @@ class DiskStore:
         if self.fold_at_end and self._unusable is None and self._journal.manifest.prepared is None:
             with suppress(BaseException):
                 if self._journal.fold_bytes() <= self._files.free_bytes(self._folder):
-                    self._journal.fold(self.fold_progress)
+                    self._journal.fold()
 
     def _make_room(self) -> None:
         """A commit that would fill the disk is refused before it begins; the space of its rows is taken already."""
