@@ -20,15 +20,18 @@ from torch import nn
 import foresee
 from foresee.data.batch import Batch
 
-DIM, BATCH_SIZE, EPOCHS = 4, 50, 2
+DIM, BATCH_SIZE, EPOCHS, CACHE_ROWS = 4, 50, 2, 400
 OPTIMIZER = foresee.RowwiseAdagrad(lr=0.05)
 
 
 class Way:
     """One way to train: the log itself, or its samples as batches of one's own."""
 
-    def __init__(self, log: foresee.ClickLog, folder: Path | None, **options: Any) -> None:
-        self.log, self.folder, self.options = log, folder, {"cache_rows": 400, **options}
+    def __init__(
+        self, log: foresee.ClickLog, folder: Path | None, *, planner_at: str | None = None, **options: Any
+    ) -> None:
+        self.log, self.folder, self.planner_at = log, folder, planner_at
+        self.options: dict[str, Any] = {"cache_rows": CACHE_ROWS, **options}
 
     def run(self, source: foresee.ClickLog | foresee.Batches, tables_of: Any, stop_after: int | None = None) -> str:
         torch.manual_seed(0)
@@ -36,7 +39,9 @@ class Way:
             nn.Linear(self.log.num_dense + DIM * self.log.num_features, 16), nn.ReLU(), nn.Linear(16, 1)
         )
         sgd, bce = torch.optim.SGD(model.parameters(), lr=0.1), nn.BCEWithLogitsLoss()
-        with foresee.Trainers(self.folder, tables_of, dim=DIM, optimizer=OPTIMIZER) as trainers:
+        with foresee.Trainers(
+            self.folder, tables_of, dim=DIM, optimizer=OPTIMIZER, planner=self.planner_at
+        ) as trainers:
             together = trainers.share(model)
             for _ in range(1 if stop_after is None else 2):
                 for step in trainers.steps(source, **self.options):
@@ -67,8 +72,7 @@ def local_ids(batch: Batch, starts: Any) -> Any:
 
 
 def main() -> None:
-    log, folder = foresee.ClickLog.open(sys.argv[1]), Path(sys.argv[2])
-    dist.init_process_group("gloo")
+    log, folder, port = foresee.ClickLog.open(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     bags = foresee.EmbeddingBags(
         foresee.EmbeddingBagConfig(name=it.name, num_embeddings=it.num_rows, embedding_dim=DIM, feature_names=[it.name])
         for it in log.tables
@@ -78,12 +82,16 @@ def main() -> None:
     def own() -> foresee.Batches:
         return foresee.Batches(bags, lambda _: items(log), num_steps=num_steps, read_ahead_steps=20)
 
-    whole = {"batch_size": BATCH_SIZE, "epochs": EPOCHS}
+    if "--plan" in sys.argv:
+        foresee.Trainers.plan(own(), num_trainers=2, cache_rows=CACHE_ROWS, port=port)
+    dist.init_process_group("gloo")
+    whole: dict[str, Any] = {"batch_size": BATCH_SIZE, "epochs": EPOCHS}
     found = {
         "log": Way(log, None, **whole).run(log, log),
         "batches": Way(log, None).run(own(), bags),
         "contiguous": Way(log, None, placement="contiguous").run(own(), bags),
         "no cache": Way(log, None, planner="none", placement="contiguous").run(own(), bags),
+        "service": Way(log, None, planner_at=f"grpc://127.0.0.1:{port}").run(own(), bags),
         "disk": Way(log, folder / "tables").run(own(), bags),
         "interrupted": Way(log, folder / "parts").run(own(), bags, stop_after=num_steps // 2),
     }
