@@ -118,19 +118,19 @@ def test_a_loader_that_keeps_its_place_is_not_read_from_the_start(stop_after: in
         return Stateful(stateful.StatefulDataLoader(Counted(), batch_size=BATCH_SIZE, collate_fn=item_of), epochs=2)
 
     first = source()
-    tables = foresee.Tables.on_disk(tmp_path / "tables", bags(), dim=4, optimizer=foresee.SGD(lr=0.1))
-    trained(foresee.Batches(bags(), first, name="films"), tables, stop_after)
-    nothing = torch.nn.Linear(1, 1)
-    adam = torch.optim.Adam(nothing.parameters())
-    checkpoint.save(tmp_path / "dense", stop_after, nothing, adam, others={"loader": first.after(stop_after)})
+    with foresee.Tables.on_disk(tmp_path / "tables", bags(), dim=4, optimizer=foresee.SGD(lr=0.1)) as tables:
+        trained(foresee.Batches(bags(), first, name="films"), tables, stop_after)
+        nothing = torch.nn.Linear(1, 1)
+        adam = torch.optim.Adam(nothing.parameters())
+        checkpoint.save(tmp_path / "dense", stop_after, nothing, adam, others={"loader": first.after(stop_after)})
 
-    onwards = source()
-    with pytest.raises(UsageError, match=f"the tables are at step {stop_after}, and this loader knows no state"):
-        trained(foresee.Batches(bags(), onwards, name="films"), tables)
-    checkpoint.load(tmp_path / "dense", stop_after, nothing, adam, others={"loader": onwards})
-    read.clear()
-    assert trained(foresee.Batches(bags(), onwards, name="films"), tables) == expected(epochs=2)
-    assert len(read) <= 2 * SAMPLES - (stop_after - 1) * BATCH_SIZE, "what was trained is not read again"
+        onwards = source()
+        with pytest.raises(UsageError, match=f"the tables are at step {stop_after}, and this loader knows no state"):
+            trained(foresee.Batches(bags(), onwards, name="films"), tables)
+        checkpoint.load(tmp_path / "dense", stop_after, nothing, adam, others={"loader": onwards})
+        read.clear()
+        assert trained(foresee.Batches(bags(), onwards, name="films"), tables) == expected(epochs=2)
+        assert len(read) <= 2 * SAMPLES - (stop_after - 1) * BATCH_SIZE, "what was trained is not read again"
     with pytest.raises(UsageError, match="list keeps no place"):
         Stateful([])
 

@@ -170,9 +170,9 @@ def steps(
     Returns:
         A `Run`: iterate over it once, and call `step.update()` in every step.
     """
+    stream, pooling = stream_of(log, batch_size=batch_size, epochs=epochs, seed=seed)
     if isinstance(log, Batches):
         log.bags.check_tables(tables)
-    stream, pooling = stream_of(log, batch_size=batch_size, epochs=epochs, seed=seed)
     committed_step = tables.store.committed_step
     source = enter(stream, first_step, committed_step, tables.history)
     header = make_header(
