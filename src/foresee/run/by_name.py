@@ -146,9 +146,15 @@ def _made(make: Callable[[], Any], name: str, key: str) -> Any:
 ModelFactory = Callable[..., Any]
 
 
-def build(name: str, shape: Shape, dim: int, **options: Any) -> nn.Module:
-    """The model called `name`, with fresh weights from torch's global generator."""
+def build(name: str, shape: Shape, dim: int, num_outputs: int = 1, **options: Any) -> nn.Module:
+    """The model called `name`, with fresh weights from torch's global generator.
+
+    num_outputs: numbers for each sample; one is what every model gives, more are asked of it by this option.
+    """
     factory = find_model(name)
+    if num_outputs > 1:
+        _check_outputs(name, factory, num_outputs)
+        options["num_outputs"] = num_outputs
     _check_options(name, factory, options)
     try:
         model = factory(shape, dim, **options)
@@ -202,6 +208,14 @@ def _import_model(name: str, module_name: str, attribute: str) -> ModelFactory:
     if not callable(factory):
         raise ConfigError(f"model {name!r}: module {module_name!r} has no class {attribute!r}: correct the import path")
     return factory  # type: ignore[no-any-return]
+
+
+def _check_outputs(name: str, factory: ModelFactory, num_outputs: int) -> None:
+    if "num_outputs" not in inspect.signature(factory).parameters:
+        raise ConfigError(
+            f"model {name!r} gives one number a sample, and the tasks need {num_outputs}; let its class take the "
+            "option num_outputs and give [samples, num_outputs], or learn one label only (tasks)"
+        )
 
 
 def _check_options(name: str, factory: ModelFactory, options: dict[str, Any]) -> None:

@@ -31,6 +31,21 @@ class ModelConfig(Section):
     """Where package.module is looked for besides the current folder. Left out: the folder of the run file."""
 
 
+class TaskConfig(Section):
+    """One thing to learn: a label of the log, with its loss."""
+
+    name: str | None = Field(default=None, min_length=1)
+    """How it is called in figures and scores. Left out: as its label."""
+    label: str | None = Field(default=None, min_length=1)
+    """A label of the log. Left out: the one that is called `name`, or the only one."""
+    loss: Literal["binary", "mse", "huber", "softmax"] | None = None
+    """binary: of a click, its log loss. mse, huber: of a number. softmax: of classes. Left out: as suits the label."""
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """What its loss is multiplied with before all are added up."""
+    delta: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Of huber: errors beyond it count linearly."""
+
+
 class RowScheduleConfig(Section):
     """The rate of rows by step: a rise, then what `shape` says."""
 
@@ -156,16 +171,22 @@ class RankingConfig(Section):
             raise ValueError(f"found {value}; give whole numbers from 1 up")
         return sorted(set(value))
 
+    @property
+    def figures(self) -> list[str]:
+        """The names of the figures within groups, if there are groups."""
+        ranked = ["gauc", *(f"{name}@{k}" for name in ("ndcg", "recall") for k in self.at)]
+        return ranked if self.group is not None else []
 
-FIGURES = ("auc", "log_loss", "normalised_entropy")
-SMALLER_IS_BETTER = ("log_loss", "normalised_entropy")
+
+SMALLER_IS_BETTER = ("log_loss", "normalised_entropy", "rmse", "mae")
 
 
 class BestConfig(Section):
     """The best evaluation: its rows and weights are kept beside the last ones, and training may stop after it."""
 
     metric: str | None = None
-    """auc, log_loss, normalised_entropy, gauc, ndcg@K or recall@K of the valid split. Left out: none is kept."""
+    """A figure of the valid split, such as auc, log_loss, gauc, ndcg@K, rmse, accuracy; task.figure if there are
+    several tasks. Left out: none is kept."""
     mode: Literal["max", "min"] | None = None
     """Whether more or less is better. Left out: as the metric has it."""
     patience: int | None = Field(default=None, ge=1)
@@ -175,7 +196,11 @@ class BestConfig(Section):
 
     @property
     def larger_is_better(self) -> bool:
-        return self.mode == "max" if self.mode is not None else self.metric not in SMALLER_IS_BETTER
+        return (
+            self.mode == "max"
+            if self.mode is not None
+            else str(self.metric).rpartition(".")[2] not in SMALLER_IS_BETTER
+        )
 
 
 class TrainConfig(Section):
@@ -193,6 +218,10 @@ class TrainConfig(Section):
     """How the dense part learns."""
     schedule: ScheduleConfig = ScheduleConfig()
     """How its learning rate changes."""
+    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Gradients of weights and rows are scaled to this norm, all together, where it is larger. Left out: never."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """bf16: matrix products of the model in bfloat16 (torch.autocast); weights, rows and updates stay float32."""
     best: BestConfig = BestConfig()
     """The best evaluation, and early stopping."""
     ranking: RankingConfig = RankingConfig()
@@ -221,11 +250,6 @@ class TrainConfig(Section):
             raise ValueError("best.metric is missing: say which figure is compared, such as best.metric: auc")
         if best.patience is not None and self.evaluate_every_steps is None:
             raise ValueError("best.patience counts evaluations; say how often with evaluate_every_steps")
-        ranked = ["gauc", *(f"{name}@{k}" for name in ("ndcg", "recall") for k in self.ranking.at)]
-        known = [*FIGURES, *(ranked if self.ranking.group is not None else ())]
-        if best.metric is not None and best.metric not in known:
-            more = "" if self.ranking.group is not None else "; with ranking.group also gauc, ndcg@K and recall@K"
-            raise ValueError(f"best.metric: there is no {best.metric!r}; choose one of {', '.join(known)}{more}")
         return self
 
 
@@ -317,10 +341,10 @@ class RunConfig(Section):
         "model.options.", "tables.optimizer.", "train.optimizer.options.", "train.schedule.options.",
     )  # fmt: skip
     result_keys: ClassVar[tuple[str, ...]] = (
-        "model.name", "model.dim", "model.options", "tables.store", "tables.optimizer", "tables.seed",
+        "model.name", "model.dim", "model.options", "tasks", "tables.store", "tables.optimizer", "tables.seed",
         "tables.init_scale", "train.batch_size", "train.seed", "train.shuffle_samples", "train.optimizer",
-        "train.schedule", "train.num_threads", "train.device", "distributed.placement",
-        "distributed.placement_features",
+        "train.schedule", "train.clip_norm", "train.precision", "train.num_threads", "train.device",
+        "distributed.placement", "distributed.placement_features",
     )  # fmt: skip
     """The others say where things are, how often something is shown or kept, how far to train, or how rows are cached:
     a run may be resumed with other values of these and ends with the same bytes."""
@@ -331,6 +355,8 @@ class RunConfig(Section):
     """Folder of this run: tables, checkpoints, metrics."""
     model: ModelConfig = ModelConfig()
     """The dense part of the model."""
+    tasks: list[TaskConfig] = []
+    """What is learned. Left out: every label of the log, each with the loss that suits it."""
     tables: TablesConfig = TablesConfig()
     """The embedding tables."""
     cache: CacheConfig
