@@ -46,6 +46,7 @@ def evaluate(
     """
     from foresee.run.build import open_log, training_device
     from foresee.run.evaluation import evaluate as evaluate_model
+    from foresee.run.given_metrics import given_metrics
     from foresee.run.run_folder import open_run
     from foresee.run.serving.export import trained, trained_model
     from foresee.run.task_metrics import TaskFigures
@@ -59,7 +60,7 @@ def evaluate(
         model, step = trained_model(config, log, tables, best=best), tables.store.committed_step
         figures = evaluate_model(
             model, tables.store, log, split=split, samples_max=samples, ranking=ranking, device=training_device(config),
-            tasks=tasks_of(config.tasks, log),
+            tasks=(tasks := tasks_of(config.tasks, log)), given=given_metrics(config.train.metrics, tasks),
         )  # fmt: skip
     if as_json:
         print(json.dumps({"run": str(run), "step": step, "split": split, **figures.as_dict()}))
@@ -77,7 +78,13 @@ def _num_samples(figures: Figures) -> str:
 
 def _show(figures: Figures) -> None:
     from foresee.run.metrics import Metrics
+    from foresee.run.task_metrics import WithMore
 
+    if isinstance(figures, WithMore):
+        _show(figures.own)
+        for name, value in figures.more.items():
+            show(terminal(), f"{name} {_shown(value) if not isinstance(value, list) else value}")
+        return
     if isinstance(figures, Metrics):
         _show_clicks(figures)
         return

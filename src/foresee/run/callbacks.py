@@ -28,6 +28,7 @@ from foresee.run.by_name import Schedule
 from foresee.run.config import AnyRun, RankingConfig
 from foresee.run.dense_half import BestFolder, DenseHalf
 from foresee.run.evaluation import evaluate
+from foresee.run.given_metrics import GivenMetrics
 from foresee.run.group import Group
 from foresee.run.metrics import Figures, Metrics, SampleWindow
 from foresee.run.progress import Display, Meter
@@ -140,13 +141,15 @@ class Evaluation:
     """The same on one line."""
 
 
-def of_log(run: Run, model: nn.Module, log: ClickLog, ranking: RankingConfig, tasks: Tasks) -> Evaluation | None:
+def of_log(
+    run: Run, model: nn.Module, log: ClickLog, ranking: RankingConfig, tasks: Tasks, given: GivenMetrics
+) -> Evaluation | None:
     """The evaluation of a log; None if it has no valid split."""
 
     def figures(samples_max: int | None) -> Figures:
         return evaluate(
             model, run.tables.store, log, samples_max=samples_max, ranking=ranking, device=run.device,
-            num_threads=run.num_threads, tasks=tasks,
+            num_threads=run.num_threads, tasks=tasks, given=given,
         )  # fmt: skip
 
     return (

@@ -178,6 +178,24 @@ class RankingConfig(Section):
         return ranked if self.group is not None else []
 
 
+class MetricConfig(Section):
+    """A metric of torchmetrics, or of one's own, beside the figures that evaluations have anyway."""
+
+    name: str
+    """As package.module:Class, such as torchmetrics.classification:BinaryF1Score."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the class."""
+    task: str | None = None
+    """The task that it judges. Left out: the only one."""
+    figure: str | None = Field(default=None, min_length=1)
+    """How it is called in metrics and in best.metric. Left out: the class's name, as in binary_f1_score."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def name_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
 SMALLER_IS_BETTER = ("log_loss", "normalised_entropy", "rmse", "mae")
 
 
@@ -226,6 +244,8 @@ class TrainConfig(Section):
     """The best evaluation, and early stopping."""
     ranking: RankingConfig = RankingConfig()
     """Figures within groups."""
+    metrics: list[MetricConfig] = []
+    """More figures of evaluations, by metrics of torchmetrics or of your own."""
     evaluate_every_steps: int | None = Field(default=None, ge=1)
     """Evaluate on the valid split so often. Left out: at the end only."""
     evaluate_samples_max: int | None = Field(default=None, ge=1)

@@ -24,6 +24,7 @@ from foresee.engine.kernels import ONE_THREAD, Threads
 from foresee.engine.planned_step import Pooling
 from foresee.errors import ConfigError, DataError
 from foresee.run.config import RankingConfig
+from foresee.run.given_metrics import GivenMetrics
 from foresee.run.metrics import Figures, Metrics
 from foresee.run.ranking import RankingAccumulator
 from foresee.run.task_metrics import of_tasks
@@ -45,11 +46,13 @@ def evaluate(
     device: torch.device | None = None,
     num_threads: int = 1,
     tasks: Tasks | None = None,
+    given: GivenMetrics | None = None,
 ) -> Any:
     """Figures of the split, or of its first samples. Leaves the model's mode and torch's generator as they were.
 
     ranking: a feature that makes groups, for the figures within them, of the first task of clicks.
     tasks: what the model gives; without them, a number for each label of the log.
+    given: more metrics.
     Returns `Metrics` for a log of clicks.
     """
     tasks = tasks or tasks_of([], log)
@@ -57,16 +60,19 @@ def evaluate(
     stream = log.batches(batch_size=batch_size, split=split, shuffle=False, drop_last=False)
     pooling = Pooling.of(log.mean_features)
     accumulator, groups = TaskAccumulator(tasks), _Groups(log, ranking or RankingConfig(), tasks)
+    given = given or GivenMetrics()
+    given.reset()
     num_seen = 0
     with judging(model), Threads(num_threads) as threads:
         for batch in stream.batches():
             outputs = score(model, store, batch, pooling, device=device, threads=threads).float().cpu().numpy()
             accumulator.add(outputs, batch.labels)
             groups.add(batch, outputs)
+            given.add(outputs, batch.labels)
             num_seen += batch.num_samples
             if samples_max is not None and num_seen >= samples_max:
                 break
-    return of_tasks(groups.added_to(accumulator.result()))
+        return of_tasks(given.added_to(groups.added_to(accumulator.result())))
 
 
 class _Groups:

@@ -39,6 +39,7 @@ from foresee.run.config import AnyRun, RunConfig
 from foresee.run.dense_half import Best, DenseHalf
 from foresee.run.ending import StopSignals
 from foresee.run.evaluation import group_position, ranked_task
+from foresee.run.given_metrics import Given, GivenMetrics, given_metrics
 from foresee.run.group import Alone, Group
 from foresee.run.loop import Clip, Objective, clip_of, train_run
 from foresee.run.memory import check_memory, in_words, memory_needed, uses_in_words, window_in_words
@@ -90,6 +91,7 @@ def train(
     console: Console | None = None,
     display: Display | None = None,
     callbacks: Sequence[Callback] = (),
+    metrics: Given = (),
 ) -> Outcome:
     """Trains to the end of the last epoch, until a signal, or until `stop_after` steps of the run are done.
 
@@ -102,6 +104,7 @@ def train(
         display: Takes progress instead of the console's own display.
         callbacks: Called after every step, before the commit of that step: one that sets `done.last` ends the run
             there, kept.
+        metrics: More figures of every evaluation: objects of torchmetrics, or a dict of them by task.
 
     Returns:
         How it ended.
@@ -109,7 +112,7 @@ def train(
     log = open_log(config)
     model, stream = build_model(config, log), train_stream(config, log)
     half = DenseHalf.of(config, model, stream.num_steps)
-    tasks = checked_tasks(config, log)
+    tasks, given = checked_tasks(config, log, metrics)
     first_batch, kept = stream.batch(0), saved_plan(config, stream)
     header = kept.header if kept else plan_header(config, log, stream)
     check_batch_fits(header, first_batch, stream)
@@ -127,7 +130,7 @@ def train(
         make_run=lambda tables, num_threads: make_run(
             config, log, stream, tables, header, kept, num_threads=num_threads
         ),
-        evaluation=lambda run: of_log(run, model, log, config.train.ranking, tasks),
+        evaluation=lambda run: of_log(run, model, log, config.train.ranking, tasks, given),
         opening=lambda run, first_step: [
             _opening(config, run, first_step), in_words(memory), window_in_words(header, first_batch),
             *([uses_in_words(header, first_batch)] if header.options.uses_ahead_steps else []),
@@ -205,10 +208,11 @@ def _folder(config: AnyRun, log_digest: str, *, resume: bool, replace: bool) -> 
     return run_folder.begin(config, log_digest=log_digest, replace=replace)
 
 
-def checked_tasks(config: RunConfig, log: ClickLog) -> Tasks:
-    """What is learned; refuses what an evaluation could not do, before anything is written."""
+def checked_tasks(config: RunConfig, log: ClickLog, metrics: Given = ()) -> tuple[Tasks, GivenMetrics]:
+    """What is learned, and by what else it is judged; refuses what cannot be evaluated, before anything is written."""
     tasks, ranking, metric = tasks_of(config.tasks, log), config.train.ranking, config.train.best.metric
-    known = tasks.figures
+    given = given_metrics(config.train.metrics, tasks, metrics)
+    known = [*tasks.figures, *given.figures(tasks)]
     if ranking.group is not None:
         group_position(log, ranking.group)
         known += [tasks.named(ranked_task(tasks), figure) for figure in ranking.figures]
@@ -217,7 +221,7 @@ def checked_tasks(config: RunConfig, log: ClickLog) -> Tasks:
         raise ConfigError(f"train.best.metric: there is no {metric!r}; choose one of {', '.join(known)}{more}")
     if config.train.best.metric is not None and "valid" not in log.split_sizes:
         raise ConfigError(f"train.best.metric: {config.log} has no valid split to evaluate on; leave the key out")
-    return tasks
+    return tasks, given
 
 
 def _restore(folder: RunFolder, step: int, half: DenseHalf) -> int:

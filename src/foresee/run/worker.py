@@ -86,7 +86,7 @@ def run_worker(
     log = open_log(config)
     model, stream = build_model(config, log), train_stream(config, log)
     half = DenseHalf.of(config, model, stream.num_steps)
-    tasks = checked_tasks(config, log)
+    tasks, given = checked_tasks(config, log)
     torch.set_num_threads(config.train.num_threads or torch.get_num_threads())
     sys.setswitchinterval(SWITCH_SECONDS)
     with collective():
@@ -127,9 +127,8 @@ def run_worker(
             model, dense, seed=config.train.seed, precision=config.train.precision,
             overlap=config.train.clip_norm is None,
         )  # fmt: skip
-        valid = EvaluateValid(
-            config, run, half, group, of_log(run, model, log, config.train.ranking, tasks), folder, sinks, display
-        )
+        evaluation = of_log(run, model, log, config.train.ranking, tasks, given)
+        valid = EvaluateValid(config, run, half, group, evaluation, folder, sinks, display)
         train_run(
             config, run, half, group, folder, sinks, display, callbacks=[valid], stop_asked=lambda: stop.asked,
             stop_after=stop_after, objective=Objective.of(tasks), clip=clip_of(config.train.clip_norm, model),
