@@ -1,4 +1,4 @@
-"""Two workers that learn several labels with weights, and clip: as one process does, with figures of the whole batch."""
+"""Two workers that learn several labels with weights, and clip: as one process does, with figures of whole batches."""
 
 from __future__ import annotations
 

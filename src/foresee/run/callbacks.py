@@ -25,7 +25,7 @@ from foresee.engine.loop import Run
 from foresee.errors import ConfigError, UsageError
 from foresee.run import checkpoint, task_metrics
 from foresee.run.by_name import Schedule
-from foresee.run.config import AnyRun, RankingConfig
+from foresee.run.config import AnyRun
 from foresee.run.dense_half import BestFolder, DenseHalf
 from foresee.run.evaluation import evaluate
 from foresee.run.given_metrics import GivenMetrics
@@ -33,6 +33,7 @@ from foresee.run.group import Group
 from foresee.run.metrics import Figures, Metrics, SampleWindow
 from foresee.run.progress import Display, Meter
 from foresee.run.run_folder import RunFolder
+from foresee.run.task_config import RankingConfig
 from foresee.run.tasks import Tasks
 from foresee.store.contract import Store, TwoPhaseStore
 

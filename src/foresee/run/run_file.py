@@ -19,7 +19,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from foresee.errors import ConfigError
-from foresee.run.config import AnyRun, RunConfig, Section
+from foresee.run.config import AnyRun, RunConfig
+from foresee.run.task_config import Section
 
 Config = TypeVar("Config", bound=Section)
 
