@@ -1,7 +1,7 @@
 """What a run file says of what is learned and how it is judged: tasks, figures within groups, more metrics, the best.
 
-In: nested keys and values. Out: frozen sections of a `RunConfig`; all sections of run files are a `Section`. As in `config`,
-nothing is opened or imported here.
+In: nested keys and values. Out: frozen sections of a `RunConfig`; all sections of run files are a `Section`.
+As in `config`, nothing is opened or imported here.
 """
 
 from __future__ import annotations
