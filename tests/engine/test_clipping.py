@@ -47,6 +47,7 @@ def test_the_norm_is_that_of_weights_and_whole_tables(log: ClickLog) -> None:
     sgd, plain = torch.optim.SGD([*model.parameters(), table], lr=0.5), []
     mean = np.array(log.mean_features)
     for batch in log.batches(batch_size=BATCH).batches():
+        assert batch.bag_offsets is not None
         sizes = np.diff(batch.bag_offsets)
         bags = torch.zeros(len(sizes), DIM).index_add(
             0, torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)), table[torch.from_numpy(batch.rows)]

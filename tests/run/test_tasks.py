@@ -59,6 +59,7 @@ def test_rows_and_weights_are_those_of_plain_pytorch(log: ClickLog, tmp_path: Pa
         embeddings = rows[torch.from_numpy(batch.rows)].view(48, 2, -1)
         out = model(torch.from_numpy(batch.dense), embeddings)
         click, rating, _, device = torch.from_numpy(batch.labels).T
+        assert batch.sample_weights is not None
         weights = torch.from_numpy(batch.sample_weights)
         loss = functional.binary_cross_entropy_with_logits(out[:, 0], click, weight=weights)
         loss = loss + 0.5 * (functional.huber_loss(out[:, 1], rating, reduction="none", delta=0.7) * weights).mean()
@@ -145,6 +146,8 @@ def test_what_cannot_be_learned_is_refused(log: ClickLog, tmp_path: Path) -> Non
     for tasks, sentence in wrong:
         with pytest.raises(ConfigError, match=sentence):
             train(config_of(log, tmp_path / "run", tasks))
+    with pytest.raises(ConfigError, match=r"tasks\.1\.lable: unknown key; did you mean tasks\.1\.label\?"):
+        config_of(log, tmp_path / "run", [{"label": "click"}, {"lable": "liked"}])
     with pytest.raises(ConfigError, match=r"best.metric: there is no 'auc'; choose one of click.auc"):
         train(config_of(log, tmp_path / "run", train={"best": {"metric": "auc"}}))
     own = {"model": {"name": "test_tasks:OneNumber", "dim": 4, "options": {}}}
