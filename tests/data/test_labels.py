@@ -1,4 +1,4 @@
-"""Logs with several labels, numbers, classes and weights: what was written is what a batch has; logs of before are read."""
+"""Logs with several labels, numbers, classes and weights: what was written is what a batch has."""
 
 from __future__ import annotations
 

@@ -124,8 +124,11 @@ class _Work:
         if label.kind == "number" or label.threshold is not None:
             what = "a finite number" if label.threshold is None else "a number to compare with the threshold"
             values, missing, wrong = numbers_of(cells)
-            self.reject(missing | wrong | ~np.isfinite(values.astype(np.float32)), name, what, "correct the line")
-            return (values if label.threshold is None else values >= label.threshold).astype(np.float32)
+            numbers = values if label.threshold is None else values >= label.threshold
+            with np.errstate(over="ignore"):
+                found = numbers.astype(np.float32)
+            self.reject(missing | wrong | ~np.isfinite(found), name, what, "correct the line")
+            return found
         values, missing, wrong = numbers_of(_without_words(cells))
         bad = missing | wrong | ~np.isin(values, (0.0, 1.0, -1.0))
         remedy = "correct the line, give --label-threshold if it is a rating, leave such lines out with --label-skip"
