@@ -12,7 +12,7 @@ from warm_commands import Commands
 
 from foresee.data import Categorical, ClickLog, Columns, Csv, Dense, Label, PrepareOptions, prepare
 from foresee.report.run_records import read_run
-from foresee.run.run_file import load_run
+from foresee.run.run_folder import open_run
 from foresee.run.serving.export import trained
 
 
@@ -52,7 +52,7 @@ def test_two_workers_learn_what_one_does(commands: Commands, tmp_path: Path, log
         assert code == 0, text
     rows = []
     for name in ("one", "two"):
-        config = load_run(tmp_path / name / "run.yaml")
+        config = open_run(tmp_path / name)
         with trained(config, log) as tables:
             rows.append(np.concatenate([tables.values(table.name) for table in log.tables]))
     np.testing.assert_allclose(rows[1], rows[0], rtol=1e-3, atol=1e-5)
