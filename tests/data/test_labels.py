@@ -104,7 +104,7 @@ def test_ratings_of_movielens_are_numbers_if_asked(tmp_path: Path) -> None:
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,10,4.5,1\n1,11,2,2\n2,10,4,3\n")
     found = {}
     for learn in ("click", "rating", "both"):
-        source = MovieLens(files=(tmp_path / "ratings.csv",), learn=learn)  # type: ignore[arg-type]
+        source = MovieLens(files=(tmp_path / "ratings.csv",), learn=learn)
         log = prepare(source, tmp_path / learn, ALL).log
         found[learn] = log.batches(batch_size=3, shuffle=False).batch(0).labels.tolist()
     assert found == {"click": [1, 0, 1], "rating": [4.5, 2, 4], "both": [[1, 4.5], [0, 2], [1, 4]]}

@@ -46,12 +46,8 @@ def test_two_workers_learn_what_one_does(commands: Commands, tmp_path: Path, log
         "tables: {optimizer: {name: sgd, lr: 0.3}}\n"
         "train: {batch_size: 17, num_threads: 1, log_every_steps: 5, clip_norm: 0.4, optimizer: {name: sgd, lr: 0.1}}\n"
     )
-    many = [
-        f"run={tmp_path / 'two'}",
-        "distributed.workers=2",
-        "distributed.servers=1",
-        "distributed.placement=contiguous",
-    ]
+    placed = ["distributed.workers=2", "distributed.servers=1", "distributed.placement=contiguous"]
+    many = [f"run={tmp_path / 'two'}", *placed]
     for more in ([], [part for it in many for part in ("--set", it)]):
         code, text = commands.run("train", str(file), *more)
         assert code == 0, text

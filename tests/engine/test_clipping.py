@@ -30,7 +30,7 @@ def trained(log: ClickLog, **options: Any) -> tuple[Any, list[float], dict[str, 
     model = DLRM(log, DIM, bottom=(8,), top=(8,))
     sgd, norms = torch.optim.SGD(model.parameters(), lr=0.5), []
     for step in foresee.steps(log, tables, batch_size=BATCH, **options):
-        binary_cross_entropy_with_logits(model(step.dense, step.embeddings), step.labels).backward()
+        binary_cross_entropy_with_logits(model(step.dense, step.embeddings), step.labels).backward()  # type: ignore[no-untyped-call]
         norms.append(step.clip_grad_norm(model.parameters(), MAX_NORM))
         sgd.step()
         sgd.zero_grad()
@@ -56,7 +56,7 @@ def test_the_norm_is_that_of_weights_and_whole_tables(log: ClickLog) -> None:
         embeddings = (bags / torch.from_numpy(shares)[:, None]).view(BATCH, -1, DIM)
         sgd.zero_grad()
         logits = model(torch.from_numpy(batch.dense), embeddings)
-        binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels)).backward()
+        binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels)).backward()  # type: ignore[no-untyped-call]
         plain.append(float(torch.nn.utils.clip_grad_norm_([*model.parameters(), table], MAX_NORM)))
         sgd.step()
     assert norms == pytest.approx(plain, rel=1e-4)
@@ -80,7 +80,7 @@ def test_after_the_update_it_is_too_late(log: ClickLog, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"call loss\.backward\(\) first"):
         step.clip_grad_norm([], 1.0)
     step.update_during_backward()
-    step.embeddings.sum().backward()
+    step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
     with pytest.raises(UsageError, match="its update has begun, so clipping comes too late"):
         step.clip_grad_norm([], 1.0)
     step.update()

@@ -65,7 +65,7 @@ def test_rows_and_weights_are_those_of_plain_pytorch(log: ClickLog, tmp_path: Pa
         loss = loss + 0.5 * (functional.huber_loss(out[:, 1], rating, reduction="none", delta=0.7) * weights).mean()
         loss = loss + 0.25 * (functional.cross_entropy(out[:, 2:], device.long(), reduction="none") * weights).mean()
         plain.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         plain.step()
     with trained(config, log) as tables:
         ours = np.concatenate([tables.values(table.name) for table in log.tables])
@@ -150,7 +150,7 @@ def test_what_cannot_be_learned_is_refused(log: ClickLog, tmp_path: Path) -> Non
         config_of(log, tmp_path / "run", [{"label": "click"}, {"lable": "liked"}])
     with pytest.raises(ConfigError, match=r"best.metric: there is no 'auc'; choose one of click.auc"):
         train(config_of(log, tmp_path / "run", train={"best": {"metric": "auc"}}))
-    own = {"model": {"name": "test_tasks:OneNumber", "dim": 4, "options": {}}}
+    own: dict[str, Any] = {"model": {"name": "test_tasks:OneNumber", "dim": 4, "options": {}}}
     with pytest.raises(ConfigError, match="gives one number a sample, and the tasks need 5"):
         train(config_of(log, tmp_path / "run", **own))
     assert not (tmp_path / "run").exists()
@@ -176,7 +176,7 @@ def test_a_log_of_clicks_learns_what_it_did(tmp_path: Path) -> None:
 def test_every_model_has_as_many_outputs_as_asked(name: str) -> None:
     shape = LogShape(num_dense=2, num_features=3)
     torch.manual_seed(1)
-    model: Any = MODELS[name](shape, 4, num_outputs=3)  # type: ignore[call-arg]
+    model: Any = MODELS[name](shape, 4, num_outputs=3)
     dense, rows = torch.randn(5, 2), torch.randn(5, 3, model.row_width(4), requires_grad=True)
     out = model(dense, rows)
     assert out.shape == (5, 3)
@@ -185,7 +185,7 @@ def test_every_model_has_as_many_outputs_as_asked(name: str) -> None:
         assert gradient.abs().sum() > 0
     assert (out[:, 0] - out[:, 1]).abs().max() > 1e-4
     with pytest.raises(ValueError, match="num_outputs is 0"):
-        MODELS[name](shape, 4, num_outputs=0)  # type: ignore[call-arg]
+        MODELS[name](shape, 4, num_outputs=0)
 
 
 def test_figures_of_numbers_and_classes() -> None:

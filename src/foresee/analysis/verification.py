@@ -29,7 +29,7 @@ from foresee.engine.tables import Tables
 from foresee.errors import PlanError
 from foresee.plan.record import Header, Record
 from foresee.run import build
-from foresee.run.callbacks import MoveRate, StepResult
+from foresee.run.callbacks import Callback, MoveRate, StepResult
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import DenseHalf
 from foresee.run.group import Alone
@@ -177,7 +177,7 @@ def _train(config: RunConfig, log: ClickLog, run: Run, advance: Advance | None) 
     model = build.build_model(config, log)
     half = DenseHalf.of(config, model, build.train_stream(config, log).num_steps)
     objective = Objective.of(tasks_of(config.tasks, log))
-    callbacks = [MoveRate(half.schedule), _Advancing(advance)]
+    callbacks: list[Callback] = [MoveRate(half.schedule), _Advancing(advance)]
     group, clip = Alone(model, precision=config.train.precision), clip_of(config.train.clip_norm, model)
     train_steps(run, half.optimizer, group, callbacks, objective=objective, clip=clip)
     return Trained(run.tables.store, model.state_dict())

@@ -146,7 +146,7 @@ def _made(make: Callable[[], Any], name: str, key: str) -> Any:
 ModelFactory = Callable[..., Any]
 
 
-def build(name: str, shape: Shape, dim: int, num_outputs: int = 1, **options: Any) -> nn.Module:
+def build(name: str, shape: Shape, dim: int, num_outputs: int = 1, /, **options: Any) -> nn.Module:
     """The model called `name`, with fresh weights from torch's global generator.
 
     num_outputs: numbers for each sample; one is what every model gives, more are asked of it by this option.

@@ -147,7 +147,7 @@ def of_log(
 ) -> Evaluation | None:
     """The evaluation of a log; None if it has no valid split."""
 
-    def figures(samples_max: int | None) -> Figures:
+    def figures(samples_max: int | None) -> Any:
         return evaluate(
             model, run.tables.store, log, samples_max=samples_max, ranking=ranking, device=run.device,
             num_threads=run.num_threads, tasks=tasks, given=given,

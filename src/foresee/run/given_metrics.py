@@ -122,8 +122,8 @@ def _one(metric: Any, tasks: Tasks, name: str | None, figure: str | None, key: s
             "torchmetrics has"
         )
     for it in metric.modules() if isinstance(metric, torch.nn.Module) else ():
-        if hasattr(it, "distributed_available_fn"):
-            it.distributed_available_fn = lambda: False
+        if "distributed_available_fn" in vars(it):
+            vars(it)["distributed_available_fn"] = _alone
     names = [task.name for task in tasks.tasks]
     if name is None and len(names) > 1:
         raise ConfigError(f"{key}.task: say which task it judges; choose from {', '.join(names)}")
@@ -131,6 +131,11 @@ def _one(metric: Any, tasks: Tasks, name: str | None, figure: str | None, key: s
         raise ConfigError(f"{key}.task: there is no task {name!r}; choose from {', '.join(names)}")
     task = tasks.tasks[0 if name is None else names.index(name)]
     return _One(figure or _snake(type(metric).__name__), task, metric)
+
+
+def _alone() -> bool:
+    """What a metric of torchmetrics is told that asks for other workers."""
+    return False
 
 
 def _snake(name: str) -> str:

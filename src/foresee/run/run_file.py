@@ -116,12 +116,11 @@ def known_keys(section: type[Section] = RunConfig, prefix: str = "") -> Iterator
 def _keys_in_lists(section: type[Section], prefix: str = "") -> Iterator[str]:
     """Keys of what stands in lists of a run file, such as tasks.0.label."""
     for name, field in section.model_fields.items():
-        kinds = [field.annotation, *get_args(field.annotation)]
-        below = next((it for it in kinds if isinstance(it, type) and issubclass(it, Section)), None)
-        if below is not None and below is field.annotation:
-            yield from _keys_in_lists(below, f"{prefix}{name}.")
-        elif below is not None:
-            yield from (f"{prefix}{name}.0.{key}" for key in known_keys(below))
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _keys_in_lists(field.annotation, f"{prefix}{name}.")
+        for below in get_args(field.annotation):
+            if isinstance(below, type) and issubclass(below, Section):
+                yield from (f"{prefix}{name}.0.{key}" for key in known_keys(below))
 
 
 class _Loader(yaml.SafeLoader):
