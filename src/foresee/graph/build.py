@@ -7,7 +7,8 @@ a configuration can get wrong about a part is a sentence that names the key. Not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -48,6 +49,7 @@ from foresee.run.by_name import find_model, look_in
 from foresee.run.run_folder import RunFolder
 from foresee.store.contract import Layout, Table
 from foresee.store.registry import store_kind
+from foresee.store.remote.named import addresses_of, local_servers
 
 READ_STEPS = 256
 """Of an epoch's first steps: enough to tell whether rows or partitions read less."""
@@ -197,9 +199,14 @@ def plan_header(config: GraphConfig, graph: Any, stream: GraphStream, chosen: Ch
         stream, planner=cache.planner, cache_rows=cache_rows(config, graph, chosen), first_step=first_step,
         window_steps=cache.window_steps, window_bytes=cache.window_bytes, read_only=config.model.inputs == "features",
     )  # fmt: skip
+    if not header.options.read_only:
+        header = replace(header, options=replace(header.options, staleness=config.train.staleness_bound - 1))
     if config.model.encoder is not None:  # samples wait in memory beside their rows
         header = replace(header, options=replace(header.options, read_ahead_steps=SAMPLES_AHEAD_STEPS))
-    partitions = replace(header, options=replace(header.options, partition_rows=int(graph.partition_rows)))
+    # Four bytes a node: a row that is not what it was left as is a sentence then, not another result.
+    partitions = replace(
+        header, options=replace(header.options, partition_rows=int(graph.partition_rows), remember_versions=True)
+    )
     if config.cache.unit is not None:
         return header if config.cache.unit == "rows" else partitions
     return partitions if _partitions_read_less(stream, header, partitions) else header
@@ -238,12 +245,18 @@ def node_tables(config: GraphConfig, graph: Any) -> Tables:
     return tables_of(config, table_layout(config, graph))
 
 
-def new_tables(config: GraphConfig, graph: Any, folder: Path) -> Tables:
-    """The rows of nodes as they begin, made in a folder of their own."""
+@contextmanager
+def new_tables(config: GraphConfig, graph: Any, folder: Path) -> Iterator[Tables]:
+    """The rows of nodes as they begin, made in a folder of their own, or on as many servers of this process."""
     if config.model.inputs == "features":
-        return Tables(FeatureStore(_features(config, graph)), NO_OPTIMIZER)
-    kind = store_kind(config.tables.store)
-    return Tables(kind.open(folder, table_layout(config, graph)), row_optimizer(config.tables.optimizer))
+        yield Tables(FeatureStore(_features(config, graph)), NO_OPTIMIZER)
+        return
+    kind, layout = store_kind(config.tables.store), table_layout(config, graph)
+    with ExitStack() as stack:
+        if kind.open_newest is not None:
+            num_servers = len(addresses_of(config.tables.store))
+            kind = store_kind(stack.enter_context(local_servers(layout, num_servers)))
+        yield stack.enter_context(Tables(kind.open(folder, layout), row_optimizer(config.tables.optimizer)))
 
 
 def _features(config: GraphConfig, graph: Any) -> Any:

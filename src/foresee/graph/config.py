@@ -136,6 +136,8 @@ class GraphCacheConfig(Section):
 class NodeTablesConfig(TablesConfig):
     """The embeddings of nodes and where their rows live."""
 
+    store: str = "disk"
+    """disk: in a folder, of any size, kept. memory: in this process. Or servers: grpc://host:port,grpc://host:port"""
     optimizer: RowOptimizerConfig = RowOptimizerConfig(name="adagrad", lr=0.1)
     """How rows learn."""
     init_scale: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # type: ignore[assignment]
@@ -173,6 +175,8 @@ class GraphTrainConfig(Section):
     """Edges, or nodes to classify, of a step at most; the steps of a state are of nearly equal size."""
     epochs: int = Field(default=10, ge=1)
     """Passes over the train split, each in an order of its own."""
+    staleness_bound: int = Field(default=1, ge=1)
+    """Batches in flight, as Marius has them: a batch reads its rows before the updates of so many less one. 1: none."""
     seed: int = Field(default=0, ge=0)
     """Order, negatives, neighbours and the initial weights of the model follow from it."""
     optimizer: DenseOptimizerConfig = DenseOptimizerConfig(lr=0.1)
@@ -209,8 +213,8 @@ class GraphConfig(Section):
         "model.task", "model.dim", "model.decoder", "model.decoder_options", "model.inverse", "model.loss",
         "model.loss_options", "model.both_sides", "model.n3", "model.l2", "model.encoder", "model.encoder_options",
         "model.fanouts", "model.direction", "model.neighbours", "model.inputs", "negatives", "order", "tables.store",
-        "tables.optimizer", "tables.seed", "tables.init_scale", "train.batch_size", "train.seed",
-        "train.optimizer", "train.schedule", "train.num_threads",
+        "tables.optimizer", "tables.seed", "tables.init_scale", "train.batch_size", "train.staleness_bound",
+        "train.seed", "train.optimizer", "train.schedule", "train.num_threads",
     )  # fmt: skip
     """The others say where things are, how often something is shown or kept, how far to train, or what is cached."""
 

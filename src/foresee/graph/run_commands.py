@@ -1,4 +1,4 @@
-"""`foresee graph train | plan | verify | evaluate | export | neighbours`: each calls one function and shows what came.
+"""`foresee graph train | plan | layout | verify | evaluate | export | neighbours | report`: one function each.
 
 What needs torch is imported when a command is invoked, so that help stays quick.
 """
@@ -107,6 +107,32 @@ def plan(
             cells = [f"{unit.counters.num_fetched:,}", f"{unit.table_share:.2f} ×", read, written]
         table.add_row(unit.name, *cells, "chosen" if unit.chosen else "" if unit.counters else "does not fit")
     show(console, table)
+
+
+def layout(
+    run_file: RunFile,
+    overrides: Set = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where it goes.")] = Path("layout.json"),
+) -> None:
+    """Describe the rows of a graph's nodes for embedding servers: `foresee serve --layout`.
+
+    A run that has them as tables.store then trains with its rows there.
+
+    [bold]Examples[/]
+
+      foresee graph layout run.yaml
+      foresee serve --layout layout.json --folder shard-0 --port 4444
+      foresee graph train run.yaml --set tables.store=grpc://127.0.0.1:4444
+    """
+    from foresee.graph import build
+    from foresee.store.contract import write_layout
+
+    config = _config(run_file, overrides)
+    tables = build.table_layout(config, build.open_graph(config))
+    write_layout(out, tables)
+    size = in_megabytes(tables.num_rows * tables.row_bytes)
+    state = f"{tables.width} values and {tables.state_width} of state ({tables.optimizer})"
+    show(terminal(), f"{out}: {tables.num_rows:,} nodes, each of {state}: {size} when every row is written")
 
 
 def verify(
@@ -222,6 +248,31 @@ def neighbours(
     show(terminal(), table)
 
 
+def report(
+    run: RunFolder,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.HTML", help="Where the page goes. Left out: RUN/report.html.")
+    ] = None,
+) -> None:
+    """Make one HTML page of a run: buckets filling in order, swaps, bytes read, loss and MRR.
+
+    Needs no network, follows a light or dark setting, fits a phone, and prints.
+
+    [bold]Examples[/]
+
+      foresee graph report runs/first
+    """
+    from foresee.base.extras import need
+    from foresee.graph.report import open_run, sections_of
+    from foresee.report.page import write_page
+
+    need("plotly")
+    found, target = open_run(run), out or run / "report.html"
+    done = f"{found.records.steps_done:,} of {found.records.num_steps:,} steps, order {found.order}."
+    write_page(target, f"{run} · {found.task}", sections_of(found), done)
+    show(terminal(), f"{target}: {target.stat().st_size / 1e6:.1f} MB, open it in a browser")
+
+
 def demo(
     folder: Annotated[Path, typer.Option(metavar="FOLDER", help="Where graph, run file and runs go.")] = Path(
         "demo-graph"
@@ -242,4 +293,4 @@ def demo(
     raise typer.Exit(max(it.exit_code for it in outcomes))
 
 
-COMMANDS = (train, plan, verify, evaluate, export, neighbours, demo)
+COMMANDS = (train, plan, layout, verify, evaluate, export, neighbours, report, demo)

@@ -349,6 +349,15 @@ class RunConfig(Section):
             raise ValueError("give a path")
         return value
 
+    @model_validator(mode="after")
+    def servers_are_started(self) -> RunConfig:
+        if "://" in self.tables.store:
+            raise ValueError(
+                "tables.store: addresses are for runs over graphs; servers of this run are started by "
+                "distributed.servers, or given to its trainers (docs/servers.md)"
+            )
+        return self
+
     @property
     def source(self) -> Path:
         """What is trained on."""
