@@ -16,9 +16,9 @@ from foresee.graph.negatives import NegativeOptions
 from foresee.run.config import (
     BestConfig,
     DenseOptimizerConfig,
+    LoopConfig,
     ReportConfig,
     RowOptimizerConfig,
-    ScheduleConfig,
     Section,
     TablesConfig,
 )
@@ -168,37 +168,23 @@ class EvaluationConfig(Section):
         return EvaluationOptions(**given, both_sides=both_sides, seed=seed, edges_max=edges_max)
 
 
-class GraphTrainConfig(Section):
+class GraphTrainConfig(LoopConfig):
     """Training itself."""
 
     batch_size: int = Field(default=1000, ge=1)
     """Edges, or nodes to classify, of a step at most; the steps of a state are of nearly equal size."""
     epochs: int = Field(default=10, ge=1)
     """Passes over the train split, each in an order of its own."""
-    staleness_bound: int = Field(default=1, ge=1)
-    """Batches in flight, as Marius has them: a batch reads its rows before the updates of so many less one. 1: none."""
     seed: int = Field(default=0, ge=0)
     """Order, negatives, neighbours and the initial weights of the model follow from it."""
     optimizer: DenseOptimizerConfig = DenseOptimizerConfig(lr=0.1)
     """How relations, encoder and decoder learn."""
-    schedule: ScheduleConfig = ScheduleConfig()
-    """How their learning rate changes."""
     best: BestConfig = BestConfig()
     """The best evaluation, and early stopping: metric mrr, hits@K, accuracy or macro_f1."""
-    evaluate_every_steps: int | None = Field(default=None, ge=1)
-    """Evaluate on the valid split so often. Left out: at the end only."""
     evaluate_samples_max: int | None = Field(default=None, ge=1)
     """Edges or nodes of an evaluation before the end. Left out: the whole split."""
-    commit_every_steps: int | None = Field(default=None, ge=1)
-    """Keep the state so often. Left out: by time alone, and at the end."""
-    commit_every_seconds: float | None = Field(default=None, gt=0)
-    """Keep the state at least so often. Left out: as often as costs about two hundredths of the time."""
-    log_every_steps: int = Field(default=100, ge=1)
-    """One line of metrics.jsonl so often."""
-    num_threads: int | None = Field(default=None, ge=1)
-    """Threads of the arithmetic. Left out: torch's own choice. Another number may change the last bits of a result."""
-    tensorboard: bool = False
-    """Write the same figures for TensorBoard into the run folder; needs `pip install foresee[tensorboard]`."""
+    staleness_bound: int = Field(default=1, ge=1)
+    """Batches in flight, as Marius has them: a batch reads its rows before the updates of so many less one. 1: none."""
 
 
 class GraphConfig(Section):

@@ -106,7 +106,11 @@ def plan(
             read, written = in_megabytes(unit.bytes_read), in_megabytes(unit.bytes_written)
             cells = [f"{unit.counters.num_fetched:,}", f"{unit.table_share:.2f} ×", read, written]
         table.add_row(unit.name, *cells, "chosen" if unit.chosen else "" if unit.counters else "does not fit")
-    show(console, table)
+    show(console, table, found.why)
+    if found.num_reads:
+        share = f"{found.stale_reads / found.num_reads:.1%} of the rows are read before updates of batches in flight"
+        mean = found.missing_updates / max(1, found.stale_reads)
+        show(console, f"{share}; such a read misses {mean:.2f} on average, {found.missing_updates_max} at most")
 
 
 def layout(
@@ -214,11 +218,14 @@ def neighbours(
     tails: Annotated[bool, typer.Option("--tails", help="Likely tails, where edges have no relations.")] = False,
     known: Annotated[bool, typer.Option("--known", help="Also edges that the graph has already.")] = False,
     by: Annotated[str, typer.Option(help="Similar by cosine or by dot.")] = "cosine",
+    index: Annotated[
+        bool, typer.Option("--index", help="Similar nodes from an index of FAISS, made once: quick, near, not exact.")
+    ] = False,
     top: Annotated[int, typer.Option(min=1, metavar="NUM", help="How many.")] = 10,
     best: Best = False,
     as_json: AsJson = False,
 ) -> None:
-    """The nodes most like a node, or its likely tails or heads, exact, from tables on disk.
+    """The nodes most like a node, or its likely tails or heads, from tables on disk: exact, unless --index is given.
 
     [bold]Examples[/]
 
@@ -226,18 +233,21 @@ def neighbours(
       foresee graph neighbours runs/first /m/02mjmr --relation /people/person/profession
     """
     from foresee.errors import UsageError
-    from foresee.graph.answers import likely_ends, most_similar
+    from foresee.graph.answers import likely_ends, most_similar, similar_by_index
     from foresee.graph.trained import open_trained
 
     if by not in ("cosine", "dot"):
         raise UsageError(f"--by: found {by!r}; give cosine or dot")
+    if index and (relation is not None or heads or tails or best):
+        raise UsageError("--index: it is of similar nodes at the last commit; leave it out for tails, heads and --best")
     with open_trained(run, best=best) as trained:
         place = trained.node(node)
         if relation is not None or heads or tails:
             kind = 0 if relation is None else trained.relation(relation)
             found = likely_ends(trained, place, kind, top=top, heads=heads, known=known)
         else:
-            found = most_similar(trained, place, top=top, by=by)  # type: ignore[arg-type]
+            similar = similar_by_index if index else most_similar
+            found = similar(trained, place, top=top, by=by)  # type: ignore[arg-type]
         answers = list(zip(trained.names_of(found.nodes), found.scores.tolist(), strict=True))
     if as_json:
         print(json.dumps([{"node": name, "score": score} for name, score in answers]))

@@ -106,7 +106,7 @@ def parts_of(config: GraphConfig) -> Parts:
     half = DenseHalf.of(config, model, stream.steps_of_epoch(0) * config.train.epochs)
     if config.train.staleness_bound > 1:
         half = replace(half, in_flight=BatchesInFlight())
-    header = build.plan_header(config, graph, stream, chosen)
+    header, unit = build.header_and_unit(config, graph, stream, chosen)
     memory = memory_needed(
         build.table_layout(config, graph), header, _checked(header, stream), 0,
         kind=store_kind(config.tables.store),
@@ -117,7 +117,7 @@ def parts_of(config: GraphConfig) -> Parts:
         open_tables=lambda: build.node_tables(config, graph),
         make_run=lambda tables, num_threads: make_run(stream, tables, header, num_threads, half.in_flight),
         evaluation=lambda run: evaluation_of(config, graph, model, run),
-        opening=lambda run, first_step: [_opening(config, run, first_step), *filter(None, [chosen.words]),
+        opening=lambda run, first_step: [_opening(config, run, first_step), *filter(None, [chosen.words]), unit,
                                          in_words(memory)],
     )  # fmt: skip
 
