@@ -115,7 +115,7 @@ def test_training_is_what_the_definition_says(staleness: int) -> None:
         read = states[max(0, step.index - staleness)]
         rows = stream.accesses[step.index].rows
         assert np.array_equal(step.embeddings.detach().numpy().reshape(len(rows), -1), read[rows])
-        (0.5 * torch.square(step.embeddings)).sum().backward()
+        (0.5 * torch.square(step.embeddings)).sum().backward()  # type: ignore[no-untyped-call]
         step.update()
         gradient = np.zeros_like(table)
         np.add.at(gradient, rows, read[rows])

@@ -139,7 +139,8 @@ def _learning(records: RunRecords, points: Sequence[Point]) -> list[Section]:
     names = [name for name in FIGURES if any(line.get(name) is not None for line in valid)]
     hits = sorted({name for line in valid for name in line if name.startswith("hits@")}, key=lambda it: int(it[5:]))
     for colour, name in zip(PALETTE, [*names, *hits], strict=False):
-        curve(figure, FIGURES.get(name, name.capitalize()), [(line["step"], line.get(name)) for line in valid], colour, True)
+        points_of = [(line["step"], line.get(name)) for line in valid]
+        curve(figure, FIGURES.get(name, name.capitalize()), points_of, colour, True)
     if not valid:
         return [*found, Section(heading="MRR", sentence="The valid split has not been ranked yet.")]
     styled(figure, x="step", y="on the valid split", height_pixels=300)
