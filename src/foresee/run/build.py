@@ -33,6 +33,7 @@ from foresee.run.by_name import build, look_in, row_width
 from foresee.run.config import AnyRun, RowOptimizerConfig, RowScheduleConfig, RunConfig
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import LocalShards, shard_folders
+from foresee.run.tasks import tasks_of
 from foresee.store.contract import Layout, TwoPhaseStore
 from foresee.store.registry import store_kind
 
@@ -207,6 +208,9 @@ def tables_of(config: AnyRun, layout: Layout) -> Tables:
     """The same, of any kind of run, with rows of this layout."""
     kind, optimizer = store_kind(config.tables.store), row_optimizer(config.tables.optimizer)
     store: TwoPhaseStore
+    if kind.open_newest is not None:
+        commits = checkpoint.whole_steps(RunFolder(config.run).checkpoints)
+        return Tables(kind.open_newest(layout, commits), optimizer)
     if kind.in_folder and shard_folders(config.tables_folder):
         store = LocalShards.open(config.tables_folder, layout, kind=kind)
     else:
@@ -226,7 +230,8 @@ def build_model(config: RunConfig, log: ClickLog) -> nn.Module:
     device = training_device(config)
     torch.manual_seed(config.train.seed)
     _look_beside_run_file(config)
-    return build(config.model.name, log, config.model.dim, **config.model.options).to(device)
+    num_outputs = tasks_of(config.tasks, log).num_outputs
+    return build(config.model.name, log, config.model.dim, num_outputs, **config.model.options).to(device)
 
 
 def _width(config: RunConfig) -> int:
