@@ -168,6 +168,37 @@ def _join(
     return number, k
 
 
+@numba.njit(nogil=True, cache=True)
+def _pack(starts: Int64, shift: int, keys: Int64) -> bool:
+    """Word and place of each start in one number, if all of them fit."""
+    highest = np.int64(1) << np.int64(62 - shift)
+    for k in range(len(starts)):
+        word = starts[k] >> 2
+        if word >= highest:
+            return False
+        keys[k] = word << shift | k
+    return True
+
+
+@numba.njit(nogil=True, cache=True)
+def _unpack(keys: Int64, shift: int, order: Int64) -> None:
+    for k in range(len(keys)):
+        order[k] = keys[k] & ((1 << shift) - 1)
+        keys[k] = keys[k] >> shift << 2
+
+
+def _ascending(starts: Int64) -> tuple[Int64, Int64]:
+    """The order of starts, and themselves in it. Sorting numbers takes a fifth of sorting their places."""
+    keys, shift = np.empty(len(starts), np.int64), len(starts).bit_length()
+    if not _pack(starts, shift, keys):
+        order = np.argsort(starts, kind="stable")
+        return order, starts[order]
+    keys.sort()
+    order = np.empty(len(starts), np.int64)
+    _unpack(keys, shift, order)
+    return order, keys
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """How the files of a folder are read and written."""
@@ -318,8 +349,7 @@ class Transfers:
 
     def read(self, descriptor: int, starts: Int64, piece_bytes: int, take: Take) -> None:
         """Hands every piece that begins at one of `starts` (multiples of 4) to `take`; bytes after the end are zero."""
-        order = np.argsort(starts, kind="stable")
-        ascending = starts[order]
+        order, ascending = _ascending(starts)
         align, number = self.way.align, len(starts)
         longest = max(PIECE_BYTES_MAX, piece_bytes + 2 * align)
         if longest > len(self.buffer):
