@@ -25,7 +25,9 @@ from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
 from foresee.engine.recording.timeline import NOT_RECORDED, Recording
 from foresee.engine.tables import BATCHES, LOG, NAME, Tables, Trained, newest, parse
+from foresee.engine.uses_ahead import USES_AHEAD_STEPS
 from foresee.errors import DataError, UsageError
+from foresee.store.contract import takes_next_use
 
 MARKS = 8
 """So many of the first batches tell a source without a name."""
@@ -175,7 +177,7 @@ def steps(
     source = enter(stream, first_step, committed_step, tables.history)
     header = make_header(
         source, planner=planner, cache_rows=cache_rows, first_step=committed_step, window_steps=window_steps,
-        window_bytes=window_bytes,
+        window_bytes=window_bytes, uses_ahead_steps=_uses_ahead_steps(log, tables),
     )  # fmt: skip
     if isinstance(log, Batches):
         header = log.bounded(header)
@@ -188,6 +190,11 @@ def steps(
 
 lookahead = steps
 """The same, by the name of the planner that it has unless told otherwise."""
+
+
+def _uses_ahead_steps(log: ClickLog | Batches, tables: Tables) -> int | None:
+    """A log can be read twice, so next uses beyond the window are found for a store that makes something of them."""
+    return USES_AHEAD_STEPS if isinstance(log, ClickLog) and takes_next_use(tables.store) else None
 
 
 def _stream_of(
