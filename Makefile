@@ -57,7 +57,7 @@ newcomer: $(VENV)/.installed
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps \
 		torchrec==1.8.0 deepctr-torch==0.3.0 fuxictr==2.3.9 torch_geometric==2.8.1 dgl==1.1.3
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		networkx requests xxhash aiohttp fsspec pyparsing
+		networkx requests xxhash aiohttp fsspec pyparsing lmdb
 	touch $@
 
 bench-env: .venv-bench/.installed
