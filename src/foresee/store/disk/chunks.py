@@ -65,6 +65,10 @@ class Shape:
     def record_bytes(self) -> int:
         return 4 * (self.row_words + 1)
 
+    def written_bytes(self, num_rows: int) -> int:
+        """What a chunk with so many rows takes of its place, in whole blocks."""
+        return _rounded(self.header_bytes + num_rows * self.record_bytes)
+
     def starts(self, positions: Int64) -> Int64:
         """Where rows at these positions begin in the file."""
         starts = np.empty(len(positions), np.int64)
@@ -123,15 +127,13 @@ def _encode(
 @numba.njit(nogil=True, cache=True)
 def _encode_all(
     order: Int64, recent_rows: Int64, recent_words: Float32, sequence: int, chunk_rows: int, header_bytes: int,
-    chunk_bytes: int, out: Int64, lengths: Int64,
+    chunk_bytes: int, out: Int64,
 ) -> None:  # fmt: skip
-    """One chunk after the other; how much of each is to be written, in whole blocks."""
-    record_bytes = 4 * (recent_words.shape[1] + 1)
-    for k in range(len(lengths)):
+    """One chunk after the other."""
+    for k in range(-(-len(order) // chunk_rows)):
         slots = order[k * chunk_rows : (k + 1) * chunk_rows]
         content = out[k * (chunk_bytes // 8) : (k + 1) * (chunk_bytes // 8)]
         _encode(slots, recent_rows, recent_words, sequence, chunk_rows, header_bytes, content)
-        lengths[k] = -(-(header_bytes + len(slots) * record_bytes) // _BLOCK) * _BLOCK
 
 
 @numba.njit(nogil=True, cache=True)
@@ -183,17 +185,11 @@ class ChunkFile:
         for first in range(0, len(chunks), at_once):
             some = chunks[first : first + at_once]
             slots = order[first * shape.chunk_rows : (first + at_once) * shape.chunk_rows]
-            lengths = np.empty(len(some), np.int64)
             _encode_all(
-                slots,
-                *recent,
-                sequence,
-                shape.chunk_rows,
-                shape.header_bytes,
-                shape.chunk_bytes,
-                buffer.view(np.int64),
-                lengths,
+                slots, *recent, sequence, shape.chunk_rows, shape.header_bytes, shape.chunk_bytes, buffer.view(np.int64)
             )
+            lengths = np.full(len(some), shape.written_bytes(shape.chunk_rows))
+            lengths[-1] = shape.written_bytes(len(slots) - (len(some) - 1) * shape.chunk_rows)
             places = buffer.ctypes.data + shape.chunk_bytes * np.arange(len(some), dtype=np.int64)
             self._files.write_pieces(self._writes, self.descriptor, some * shape.chunk_bytes, lengths, places)
 
