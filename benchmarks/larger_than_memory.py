@@ -48,11 +48,11 @@ from sides.peer_rows import PEERS, Lmdb, MappedFile, rowwise_adagrad
 from sides.process import Process, serve
 
 MEGABYTE = 1_000_000
-BATCH_SIZE, DIM, THREADS = 2048, 64, 2
+BATCH_SIZE, THREADS = 2048, 2
 SHUFFLE_SAMPLES = 16_384
 HASHED_ROWS = 1 << 16
-WRITTEN = {"table_scale": 0.55, "limit_mb": 460, "turns": 3, "steps": 10, "cache_rows": 30_000}
-"""Of --written without --full: as little as shows it."""
+WRITTEN = {"table_scale": 0.36, "dim": 128, "limit_mb": 620, "turns": 3, "steps": 10, "cache_rows": 30_000}
+"""Of --written without --full: as little as shows it. Rows are wider, so that fewer of them fill ten times the limit."""
 PEER_STEPS = 2
 LEARNING_RATE, EPSILON = 0.05, 1e-8
 BENCH_PYTHON = Path(__file__).resolve().parent.parent / ".venv-bench" / "bin" / "python"
@@ -70,9 +70,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="more steps, and every row written beforehand")
     parser.add_argument("--written", action="store_true", help="write every row beforehand: all fetches read the disk")
-    parser.add_argument("--limit-mb", type=int, help="megabytes [default: 1200; --written: 460]")
+    parser.add_argument("--limit-mb", type=int, help="megabytes [default: 1200; --written: 620]")
     parser.add_argument("--cache-rows", type=int)
-    parser.add_argument("--table-scale", type=float, help="times Criteo's table sizes [default: 1.5; --written: 0.55]")
+    parser.add_argument("--table-scale", type=float, help="times Criteo's table sizes [default: 1.5; --written: 0.36]")
+    parser.add_argument("--dim", type=int, help="width of a row [default: 64; --written: 128]")
     parser.add_argument("--turns", type=int)
     parser.add_argument("--steps", type=int, help="steps of a turn")
     parser.add_argument("--no-peers", action="store_true", help="with --written: ours and in_memory alone")
@@ -97,7 +98,7 @@ def main() -> None:
 
 def complete(arguments: argparse.Namespace) -> None:
     """What was not given."""
-    chosen = {"table_scale": 1.5, "limit_mb": 1200, "turns": 5, "steps": 14, "cache_rows": 30_000}
+    chosen = {"table_scale": 1.5, "dim": 64, "limit_mb": 1200, "turns": 5, "steps": 14, "cache_rows": 30_000}
     if arguments.full:
         arguments.written = True
         chosen |= {"turns": 8, "steps": 40}
@@ -169,7 +170,7 @@ def side(arguments: argparse.Namespace, name: str, limit: Limit | None) -> Proce
     """The process of one side."""
     python = str(BENCH_PYTHON) if name == "lmdb" else sys.executable
     command = [python, __file__, "--folder", str(arguments.folder)]
-    for option in ("limit_mb", "cache_rows", "steps"):
+    for option in ("limit_mb", "cache_rows", "steps", "dim"):
         command += [f"--{option.replace('_', '-')}", str(getattr(arguments, option))]
     command += ["--enforced-by", limit.name if limit else "nobody", "--side", name]
     return Process(command, environment=FRUGAL, before=limit.enter if limit else None)
@@ -187,7 +188,7 @@ def make_log(arguments: argparse.Namespace) -> tuple[int, int]:
     stream = log.batches(batch_size=BATCH_SIZE, shuffle_samples=SHUFFLE_SAMPLES)
     touched = np.unique(np.concatenate([np.unique(batch.rows) for batch in stream.batches()]))
     np.save(arguments.folder / "touched.npy", touched)
-    layout = layout_for(log, DIM, optimizer(), 0, 0.05)
+    layout = layout_for(log, arguments.dim, optimizer(), 0, 0.05)
     if arguments.written:
         store = DiskStore.create(arguments.folder / "tables", layout)
         store.initialise_all()
@@ -233,18 +234,18 @@ class Side:
         log = ClickLog.open(arguments.folder / "log")
         stream = log.batches(batch_size=BATCH_SIZE, shuffle_samples=SHUFFLE_SAMPLES)
         if self.ours and arguments.enforced_by == "rlimit":
-            check_refused(log, arguments.limit_mb * MEGABYTE)
+            check_refused(log, arguments.dim, arguments.limit_mb * MEGABYTE)
         tables_folder = arguments.folder / "tables"
         self.tables = (
-            Tables.on_disk(tables_folder, log, dim=DIM, optimizer=optimizer())
+            Tables.on_disk(tables_folder, log, dim=arguments.dim, optimizer=optimizer())
             if self.ours
-            else Tables.in_memory(log, dim=DIM, optimizer=optimizer())
+            else Tables.in_memory(log, dim=arguments.dim, optimizer=optimizer())
         )
         cache_rows = arguments.cache_rows if self.ours else len(self.touched)
         header = make_header(stream, planner="lookahead", cache_rows=cache_rows)
         self.run = Run(stream, self.tables, header, Pooling.of(log.mean_features), num_threads=THREADS)
         self.steps = iter(self.run)
-        self.model = models.DLRM(log, DIM)
+        self.model = models.DLRM(log, arguments.dim)
         self.adam = torch.optim.Adam(self.model.parameters(), fused=True)
         self.loss = nn.BCEWithLogitsLoss()
         limit = arguments.limit_mb * MEGABYTE if self.ours and arguments.enforced_by == "rlimit" else None
@@ -305,9 +306,10 @@ class PeerSide:
         torch.set_num_threads(THREADS)
         torch.manual_seed(0)
         log = ClickLog.open(arguments.folder / "log")
-        self.rows = PEERS[arguments.side](arguments.folder, log.num_rows, DIM + 1)
+        self.rows = PEERS[arguments.side](arguments.folder, log.num_rows, arguments.dim + 1)
+        self.dim = arguments.dim
         self.batches = log.batches(batch_size=BATCH_SIZE, shuffle_samples=SHUFFLE_SAMPLES).batches()
-        self.model = models.DLRM(log, DIM)
+        self.model = models.DLRM(log, arguments.dim)
         self.adam = torch.optim.Adam(self.model.parameters(), fused=True)
         self.loss = nn.BCEWithLogitsLoss()
 
@@ -326,8 +328,8 @@ class PeerSide:
         batch = next(self.batches)
         ids, inverse = np.unique(batch.rows, return_inverse=True)
         rows = self.rows.read(ids)
-        values = rows[:, :DIM].detach().clone().requires_grad_()
-        embeddings = values[torch.from_numpy(inverse)].view(batch.num_samples, -1, DIM)
+        values = rows[:, : self.dim].detach().clone().requires_grad_()
+        embeddings = values[torch.from_numpy(inverse)].view(batch.num_samples, -1, self.dim)
         logits = self.model(torch.from_numpy(batch.dense), embeddings)
         self.loss(logits, torch.from_numpy(batch.labels)).backward()
         self.adam.step()
@@ -341,16 +343,16 @@ class PeerSide:
         return {}
 
 
-def check_refused(log: Any, limit: int) -> None:
+def check_refused(log: Any, dim: int, limit: int) -> None:
     """Under the limit, larger tables in memory must be refused: otherwise it is no limit."""
     from foresee import Tables
     from foresee.engine.tables import layout_for
     from foresee.errors import StoreError
 
-    if log.num_rows * layout_for(log, DIM, optimizer(), 0, 0.05).row_bytes <= limit:
+    if log.num_rows * layout_for(log, dim, optimizer(), 0, 0.05).row_bytes <= limit:
         return
     with suppress(StoreError):
-        Tables.in_memory(log, dim=DIM, optimizer=optimizer())
+        Tables.in_memory(log, dim=dim, optimizer=optimizer())
         sys.exit("the limit does not hold: tables larger than it were given memory")
 
 
