@@ -55,7 +55,7 @@ def test_a_server_adds_up_and_refuses() -> None:
     needed = footprint(shard, Limits(bytes_in_flight_max=1 << 20), in_memory=True)
     assert needed.rows == 1000 * 64 + 125
     on_disk = footprint(shard, Limits(), in_memory=False).rows
-    assert on_disk == 1000 * 8 + 1000 * (64 + 12) + 2 * 64_000, "where each row is, rows written a moment ago, buffers"
+    assert on_disk == 1000 * (8 + 4 + 64 + 12) + 2 * 64_000, "where each row is, checksums, rows written, buffers"
     assert needed.process >= used_bytes() // 2
     assert in_words(needed).startswith("memory needed, at most: ")
     check_footprint(needed, available=needed.total)
