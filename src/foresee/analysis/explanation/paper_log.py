@@ -20,7 +20,8 @@ import numpy as np
 from foresee.analysis.explanation.following import Played
 from foresee.analysis.explanation.row_life import Lay
 from foresee.base.arrays import Float32, Int32, Int64
-from foresee.base.direct import BUFFER_BYTES, PIECE_BYTES_MAX, Transfers, Way, join_pieces
+from foresee.base.direct import BUFFER_BYTES, PIECE_BYTES_MAX, Transfers, Way
+from foresee.base.joined_pieces import join_pieces
 from foresee.base.files import Files
 from foresee.plan.record import Record
 from foresee.store.contract import Layout, Rows, Table
