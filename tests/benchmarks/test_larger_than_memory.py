@@ -77,7 +77,7 @@ def test_a_process_under_the_limit_cannot_allocate_more() -> None:
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] != 900 * MEGABYTE, "only the child is limited"
 
 
-def test_a_cgroup_is_used_only_where_one_can_be_made(tmp_path: Path) -> None:
+def test_a_cgroup_is_used_only_where_one_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of a cgroup v2, as plain ones: which of them are read and written."""
     assert make_cgroup(None, MEGABYTE) is None
     assert make_cgroup(tmp_path, MEGABYTE) is None, "no cgroup at all"
@@ -89,11 +89,12 @@ def test_a_cgroup_is_used_only_where_one_can_be_made(tmp_path: Path) -> None:
     assert (made.path / "memory.max").read_text() == str(MEGABYTE)
     (made.path / "memory.peak").write_text("12345\n")
     assert made.peak_bytes() == 12345
+    monkeypatch.setattr("sides.memory_limit.end_early", lambda num_bytes: None)
     made.enter()
     assert (made.path / "cgroup.procs").read_text() == str(os.getpid())
 
 
-def test_a_cgroup_of_the_older_kind(tmp_path: Path) -> None:
+def test_a_cgroup_of_the_older_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_older_cgroup(None, MEGABYTE) is None
     assert make_older_cgroup(tmp_path, MEGABYTE) is None, "memory is not counted there"
     (tmp_path / "memory.limit_in_bytes").write_text("9223372036854771712\n")
@@ -102,6 +103,7 @@ def test_a_cgroup_of_the_older_kind(tmp_path: Path) -> None:
     assert (made.path / "memory.limit_in_bytes").read_text() == str(MEGABYTE)
     (made.path / "memory.max_usage_in_bytes").write_text("12345\n")
     assert made.peak_bytes() == 12345
+    monkeypatch.setattr("sides.memory_limit.end_early", lambda num_bytes: None)
     made.enter()
     assert (made.path / "cgroup.procs").read_text() == str(os.getpid())
 

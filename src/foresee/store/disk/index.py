@@ -18,8 +18,10 @@ from foresee.base.arrays import Float32, Int32, Int64
 from foresee.base.prefetch import ROWS_AHEAD, prefetch
 from foresee.plan.record import NOT_KNOWN
 from foresee.store.contract import Rows
-from foresee.store.kernels import Bits, is_set
+from foresee.store.kernels import BASE, INITIAL, Bits, is_set
 
+IN_RECENT = -3
+"""Place of a row that was copied out of `Recent`."""
 PLACES_MAX = (1 << 32) - 2
 _PLACE = np.int64(0xFFFFFFFF)
 
@@ -145,6 +147,12 @@ class Found(NamedTuple):
     """Of those, as they were last written."""
     in_base: Int64
     initial: Int64
+
+    def places(self, num_rows: int) -> Int64:
+        """For each row of the request its position in the log, BASE, INITIAL or IN_RECENT."""
+        places = np.full(num_rows, IN_RECENT, np.int64)
+        places[self.logged], places[self.in_base], places[self.initial] = self.positions, BASE, INITIAL
+        return places
 
 
 class RowIndex:
