@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from foresee.base import machine
 from foresee.base.machine import available_bytes, used_bytes
 from foresee.errors import ConfigError
 from foresee.store.contract import Layout, Table
@@ -55,7 +54,7 @@ def test_a_server_adds_up_and_refuses() -> None:
     needed = footprint(shard, Limits(bytes_in_flight_max=1 << 20), in_memory=True)
     assert needed.rows == 1000 * 64 + 125
     on_disk = footprint(shard, Limits(), in_memory=False).rows
-    assert on_disk == 1000 * (8 + 4 + 64 + 12) + 2 * 64_000, "where each row is, checksums, rows written, buffers"
+    assert on_disk == 1000 * 8 + 1000 * (64 + 12) + 2 * 64_000, "where each row is, rows written a moment ago, buffers"
     assert needed.process >= used_bytes() // 2
     assert in_words(needed).startswith("memory needed, at most: ")
     check_footprint(needed, available=needed.total)
@@ -65,18 +64,3 @@ def test_a_server_adds_up_and_refuses() -> None:
         check_footprint(small, available=10**8)
     with pytest.raises(ConfigError, match="keep the rows on disk"):
         check_footprint(Footprint(process=1, rows=10**9, requests=1, arriving=1, connections=1), available=10**8)
-
-
-def test_threads_sleep_where_cores_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: dict[str, str] = {}
-    monkeypatch.setattr(machine, "_num_cores", lambda: machine.FEW_CORES)
-    machine.let_threads_sleep(found)
-    assert found == {"OMP_WAIT_POLICY": "PASSIVE"}
-    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
-        said = {name: "7"}
-        machine.let_threads_sleep(said)
-        assert said == {name: "7"}, "a person has said otherwise"
-    monkeypatch.setattr(machine, "_num_cores", lambda: machine.FEW_CORES + 1)
-    many: dict[str, str] = {}
-    machine.let_threads_sleep(many)
-    assert many == {}

@@ -177,10 +177,12 @@ def steps(
     source = enter(stream, first_step, committed_step, tables.history)
     header = make_header(
         source, planner=planner, cache_rows=cache_rows, first_step=committed_step, window_steps=window_steps,
-        window_bytes=window_bytes, uses_ahead_steps=_uses_ahead_steps(log, tables),
+        window_bytes=window_bytes,
     )  # fmt: skip
     if isinstance(log, Batches):
         header = log.bounded(header)
+    elif takes_next_use(tables.store):  # a log can be read twice
+        header = replace(header, options=replace(header.options, uses_ahead_steps=USES_AHEAD_STEPS))
     timeline = NOT_RECORDED if record is None else Recording(Path(record))
     return Run(
         source, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline,
@@ -190,11 +192,6 @@ def steps(
 
 lookahead = steps
 """The same, by the name of the planner that it has unless told otherwise."""
-
-
-def _uses_ahead_steps(log: ClickLog | Batches, tables: Tables) -> int | None:
-    """A log can be read twice, so next uses beyond the window are found for a store that makes something of them."""
-    return USES_AHEAD_STEPS if isinstance(log, ClickLog) and takes_next_use(tables.store) else None
 
 
 def _stream_of(

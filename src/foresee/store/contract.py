@@ -281,8 +281,7 @@ def guarded(store: Store) -> GuardedStore:
 def check_request(layout: Layout, rows: Int64, buffers: Rows) -> None:
     """Raises StoreError for a row id outside the tables, UsageError for buffers that do not fit."""
     _check_buffers(layout, rows, buffers)
-    # Seen as unsigned, a row below 0 is far beyond the last: one pass looks at both ends.
-    if len(rows) and int(rows.view(np.uint64).max()) >= layout.num_rows:
+    if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= layout.num_rows):
         outside = rows[(rows < 0) | (rows >= layout.num_rows)]
         raise StoreError(outside_sentence(layout, int(outside[0])))
 
@@ -308,21 +307,18 @@ def row_name(layout: Layout, row: int) -> str:
     return f"row {row}"
 
 
-_FLOAT32, _INT32, _INT64 = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.int64)
-
-
 def _check_buffers(layout: Layout, rows: Int64, buffers: Rows) -> None:
-    if rows.dtype != _INT64 or rows.ndim != 1:
+    if rows.dtype != np.int64 or rows.ndim != 1:
         raise UsageError(f"row ids must be one int64 array, got {rows.dtype} with {rows.ndim} dimensions")
     expected = (
-        ("values", buffers.values, (len(rows), layout.width), _FLOAT32),
-        ("state", buffers.state, (len(rows), layout.state_width), _FLOAT32),
-        ("versions", buffers.versions, (len(rows),), _INT32),
+        ("values", buffers.values, (len(rows), layout.width), np.float32),
+        ("state", buffers.state, (len(rows), layout.state_width), np.float32),
+        ("versions", buffers.versions, (len(rows),), np.int32),
     )
     for name, array, shape, dtype in expected:
         if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
             raise UsageError(
-                f"{name} must be a contiguous {dtype} array of shape {shape}, "
+                f"{name} must be a contiguous {np.dtype(dtype)} array of shape {shape}, "
                 f"got {array.dtype} of shape {array.shape}; use Rows.empty(len(rows), store.layout)"
             )
 
