@@ -10,9 +10,11 @@ LMDB has neither checks nor syncs here (`sync=False`), which is faster than anyb
 
 from __future__ import annotations
 
+import importlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -89,9 +91,8 @@ class Lmdb:
         self._environment.close()
 
 
-def _open(folder: Path):  # type: ignore[no-untyped-def] # lmdb has no types, and only .venv-bench has lmdb
-    import lmdb
-
+def _open(folder: Path) -> Any:
+    lmdb = importlib.import_module("lmdb")  # only .venv-bench has it
     options = {"sync": False, "metasync": False, "writemap": True, "map_async": True, "readahead": False}
     return lmdb.open(str(folder / "lmdb"), map_size=LMDB_BYTES_MAX, **options)
 
@@ -107,7 +108,7 @@ def _items(ids: Ids, rows: NDArray[np.float32]) -> list[tuple[bytes, bytes]]:
     return list(zip(_keys(ids), values, strict=True))
 
 
-PEERS = {"mapped": MappedFile, "lmdb": Lmdb}
+PEERS: dict[str, Callable[[Path, int, int], PeerRows]] = {"mapped": MappedFile, "lmdb": Lmdb}
 
 
 def rowwise_adagrad(rows: Tensor, gradients: Tensor, learning_rate: float, epsilon: float) -> None:

@@ -45,7 +45,7 @@ def test_a_block_is_read_once(folder: Path) -> None:
             offsets.extend(offsets_.tolist())
         move(writing, descriptor, offsets_, *more)
 
-    store._reads.move = noted  # type: ignore[method-assign]
+    store._reads.move = noted  # type: ignore[method-assign,assignment]
     last = LAYOUT.num_rows - 1
     read(store, np.array([3, 2 * BLOCK_CRCS + 1, last]))
     first = len(offsets)
