@@ -40,11 +40,11 @@ class GraphModelConfig(Section):
     loss: str = "softmax"
     """softmax, logistic or margin."""
     loss_options: dict[str, float] = Field(default_factory=dict)
-    """margin; temperature, above 0: negatives that score high count more."""
+    """margin; temperature, above 0: negatives that score high count more (not of softmax)."""
     both_sides: bool = True
     """Negatives stand for heads as for tails."""
     n3: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Weight of the cubes of an edge's vectors."""
+    """Weight of the cubes of an edge's vectors: of both nodes, and of its relation on both sides."""
     l2: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of their squares."""
     encoder: str | None = None

@@ -41,7 +41,7 @@ class Decoder(Protocol):
         ...
 
     def size(self, relations: Tensor) -> Tensor:
-        """[edges, parts]: how large the relations' vectors are, part by part, for regularisation."""
+        """[edges, parts]: how large the relations' vectors are, those of both sides, for regularisation."""
         ...
 
 
@@ -74,6 +74,10 @@ class _Relations(nn.Module):
         """[edges, width]."""
         return nn.functional.embedding(relations, self.table[int(heads) if len(self.table) == 2 else 0])
 
+    def both(self, relations: Tensor) -> Tensor:
+        """[sides, edges, width]: those of all sides."""
+        return torch.stack([nn.functional.embedding(relations, side) for side in self.table])
+
     @property
     def turned(self) -> bool:
         """Asked for heads, the relation of the other side has to be turned round."""
@@ -97,7 +101,7 @@ class DistMult(nn.Module):
         return queries @ candidates.transpose(-1, -2)
 
     def size(self, relations: Tensor) -> Tensor:
-        return self.relations.of(relations, heads=False).abs()
+        return _side_by_side(self.relations.both(relations).abs())
 
 
 class ComplEx(nn.Module):
@@ -120,7 +124,7 @@ class ComplEx(nn.Module):
         return queries @ candidates.transpose(-1, -2)
 
     def size(self, relations: Tensor) -> Tensor:
-        return modulus(self.relations.of(relations, heads=False))
+        return _side_by_side(modulus(self.relations.both(relations)))
 
 
 class TransE(nn.Module):
@@ -140,7 +144,7 @@ class TransE(nn.Module):
         return -torch.cdist(queries, candidates, self._norm)
 
     def size(self, relations: Tensor) -> Tensor:
-        return self.relations.of(relations, heads=False).abs()
+        return _side_by_side(self.relations.both(relations).abs())
 
 
 class RotatE(nn.Module):
@@ -165,6 +169,11 @@ class RotatE(nn.Module):
 
     def size(self, relations: Tensor) -> Tensor:
         return torch.zeros(len(relations), 1)
+
+
+def _side_by_side(sizes: Tensor) -> Tensor:
+    """[edges, sides * parts] of [sides, edges, parts]."""
+    return torch.cat(list(sizes), -1)
 
 
 def _times(left: Tensor, right: Tensor, *, conjugate: bool = False) -> Tensor:
