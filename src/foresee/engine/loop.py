@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 from foresee.data.batch import BatchStream
-from foresee.engine.cache import Cache, SlotCache
+from foresee.engine.cache import BatchesInFlight, Cache, SlotCache
 from foresee.engine.exchange.peers import Exchange, LocalExchange, recorded
 from foresee.engine.header import check_fits
 from foresee.engine.kernels import Threads
@@ -41,6 +41,7 @@ from foresee.engine.torch_cache import TorchCache
 from foresee.errors import ConsistencyError, UsageError
 from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Header, Record
+from foresee.store.contract import disks_of
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Run:
         timeline: Who records what the run does.
         trained: What to write down with the commit of a step about its batches.
         scratch: A folder for temporary files of the planner; None: where the system has them.
+        in_flight: What steps to come have read before this run begins.
     """
 
     stream: BatchStream
@@ -75,6 +77,7 @@ class Run:
     timeline: Timeline = NOT_RECORDED
     trained: Callable[[int], Trained | None] = field(default_factory=lambda: lambda step: None)
     scratch: Path | None = None
+    in_flight: BatchesInFlight = field(default_factory=BatchesInFlight)
 
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
@@ -108,7 +111,10 @@ class Run:
         if self._active is not None or self.steps_done != self.header.first_step:
             raise UsageError("this run was started already; make a new one for another pass over the stream")
         self._exchange = recorded(self.exchange, self.timeline)
-        self.timeline.begin(self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank)
+        self.timeline.begin(
+            self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank,
+            disks=lambda: disks_of(self.tables.store),
+        )  # fmt: skip
         with (
             self.tables.used_by(self),
             Threads(self.num_threads) as threads,
@@ -188,7 +194,7 @@ class Run:
             self._exchange.receive_rows(record.step, cache)
         self.timeline.arrived(ready.work, cache)
         track.span("other", record.step)
-        embeddings = cache.embeddings(ready.work)
+        embeddings = self.in_flight.embeddings(ready.work, cache)
         track.span("gather", record.step)
         return embeddings
 
