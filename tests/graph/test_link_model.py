@@ -101,6 +101,15 @@ def test_a_fresh_decoder_compares_the_ends(kind: Any) -> None:
     torch.testing.assert_close(kind(DIM, RELATIONS).query(heads, relations, heads=False), heads)
 
 
+@pytest.mark.parametrize("kind", [DistMult, ComplEx])
+def test_relations_start_at_normal_numbers_if_asked(kind: Any) -> None:
+    table = kind(64, 50, init_scale=0.01).relations.table
+    assert 0.009 < table.std().item() < 0.011
+    assert abs(table.mean().item()) < 0.001
+    with pytest.raises(ConfigError, match="init_scale: found 0; give a number above 0"):
+        kind(8, 2, init_scale=0)
+
+
 def test_complex_decoders_need_an_even_width() -> None:
     for kind, name in ((ComplEx, "complex"), (RotatE, "rotate")):
         with pytest.raises(ConfigError, match=f"model.dim: {name} .*found 7; give an even number"):

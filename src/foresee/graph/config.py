@@ -34,7 +34,7 @@ class GraphModelConfig(Section):
     decoder: str = "distmult"
     """distmult, complex, transe, rotate, dot, or a class of yours as package.module:Class. Of links."""
     decoder_options: dict[str, Any] = Field(default_factory=dict)
-    """Passed to it, such as `norm: 1` for transe."""
+    """Passed to it, such as `norm: 1` for transe, or `init_scale` of relations for distmult and complex."""
     inverse: bool = True
     """Relations have a second table for the side of heads."""
     loss: str = "softmax"

@@ -3,7 +3,8 @@
 In: vectors [edges, dim] and relation numbers. Out: `query` turns one end and the relation into a vector of its own, and
 `compare` scores it against candidates for the other end: so all candidates of a chunk are one product of matrices.
 Asked for heads, a decoder turns the relation round; with `inverse` it has a second table of relations for that side
-instead. Relations are ordinary weights of the module, and start so that a fresh decoder compares the ends themselves.
+instead. Relations are ordinary weights of the module, and start so that a fresh decoder compares the ends themselves,
+or, with `init_scale`, at normal numbers of that size: then a node is not likely to be its own neighbour.
 `products = True` says that `compare` is a product of matrices, which is quicker to learn from.
 
 A decoder of one's own is any `nn.Module` with the methods of `Decoder`, as package.module:Class.
@@ -70,6 +71,14 @@ class _Relations(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(2 if inverse else 1, max(1, num_relations), width))
 
+    def start(self, scale: float | None, *, ones: int) -> None:
+        """At ones in so many places and nothing in the others, or at normal numbers of a size."""
+        with torch.no_grad():
+            if scale is None:
+                self.table[..., :ones] = 1.0
+            else:
+                self.table.normal_(0.0, _positive(scale))
+
     def of(self, relations: Tensor, *, heads: bool) -> Tensor:
         """[edges, width]."""
         return nn.functional.embedding(relations, self.table[int(heads) if len(self.table) == 2 else 0])
@@ -89,10 +98,12 @@ class DistMult(nn.Module):
 
     products = True
 
-    def __init__(self, dim: int, num_relations: int, *, inverse: bool = True) -> None:
+    def __init__(
+        self, dim: int, num_relations: int, *, inverse: bool = True, init_scale: float | None = None
+    ) -> None:  # fmt: skip
         super().__init__()
         self.relations = _Relations(num_relations, dim, inverse=inverse)
-        nn.init.ones_(self.relations.table)
+        self.relations.start(init_scale, ones=dim)
 
     def query(self, known: Tensor, relations: Tensor, *, heads: bool) -> Tensor:
         return known * self.relations.of(relations, heads=heads)
@@ -109,12 +120,13 @@ class ComplEx(nn.Module):
 
     products = True
 
-    def __init__(self, dim: int, num_relations: int, *, inverse: bool = True) -> None:
+    def __init__(
+        self, dim: int, num_relations: int, *, inverse: bool = True, init_scale: float | None = None
+    ) -> None:  # fmt: skip
         super().__init__()
         _check_even("complex", dim)
         self.relations = _Relations(num_relations, dim, inverse=inverse)
-        with torch.no_grad():
-            self.relations.table[..., : dim // 2] = 1.0
+        self.relations.start(init_scale, ones=dim // 2)
 
     def query(self, known: Tensor, relations: Tensor, *, heads: bool) -> Tensor:
         turned = heads and self.relations.turned
@@ -188,6 +200,12 @@ def modulus(numbers: Tensor) -> Tensor:
     """How large complex numbers are; the root has a slope also at nothing."""
     real, imaginary = numbers.chunk(2, -1)
     return (real * real + imaginary * imaginary + 1e-20).sqrt()
+
+
+def _positive(scale: float) -> float:
+    if not 0 < scale < float("inf"):
+        raise ConfigError(f"model.decoder_options.init_scale: found {scale!r}; give a number above 0")
+    return scale
 
 
 def _check_even(name: str, dim: int) -> None:
