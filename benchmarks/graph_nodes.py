@@ -98,7 +98,7 @@ def ours(graph: Path, case: Case, seed: int) -> float:
     header = build.plan_header(config, folder, stream, chosen)
     with build.new_tables(config, folder, Path("nowhere")) as tables:
         run = Run(stream, tables, header, Pooling.of([False]))
-        train_steps(run, half.optimizer, Alone(model, forward), [MoveRate(half.schedule)], task=NODES)
+        train_steps(run, half.optimizer, Alone(model, forward), [MoveRate(half.schedule)], objective=NODES)
         found: Any = evaluate(config, folder, model, tables.store, "test")
     return float(found.accuracy)
 

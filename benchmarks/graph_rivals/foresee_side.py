@@ -43,7 +43,7 @@ class Side:
         with build.new_tables(config, folder, Path("nowhere")) as tables:
             run = Run(stream, tables, header, Pooling.of([False]), num_threads=self._threads)
             train_steps(
-                run, half.optimizer, Alone(self._model, forward), [losses], stop_after=num_steps, task=LINKS
+                run, half.optimizer, Alone(self._model, forward), [losses], stop_after=num_steps, objective=LINKS
             )  # fmt: skip
         return sum(losses.of_steps) / len(losses.of_steps) / 2
 
