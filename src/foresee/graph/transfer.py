@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from foresee.data.writer import hidden_folder
 from foresee.engine.planned_step import planned_records
 from foresee.errors import PlanError
 from foresee.plan.record import Header
@@ -120,16 +121,16 @@ def _scratch(kind: StoreKind, layout: Layout, place: Path) -> Iterator[Store]:
         if kind.open_newest is not None:
             store: Store = open_trainer(stack.enter_context(local_servers(layout, 1)), layout)
         else:
-            store = kind.open(Path(stack.enter_context(_folder(place))) / "tables", layout)
+            store = kind.open(stack.enter_context(_folder(place)) / "tables", layout)
         stack.callback(store.close)
         yield store
 
 
 @contextmanager
-def _folder(place: Path) -> Iterator[str]:
+def _folder(place: Path) -> Iterator[Path]:
     """A temporary folder there, or where the system has them."""
     with ExitStack() as stack:
         found = None
         with suppress(OSError):
-            found = stack.enter_context(tempfile.TemporaryDirectory(prefix=".foresee-probe-", dir=place))
-        yield found or stack.enter_context(tempfile.TemporaryDirectory(prefix="foresee-probe-"))
+            found = stack.enter_context(hidden_folder(place / "foresee", "probe"))
+        yield found or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foresee-probe-")))
