@@ -49,7 +49,7 @@ newcomer: $(VENV)/.installed
 # that torch stays as it is; what they import is named. FuxiCTR 2.3.10 would need ray, which one machine has no use for.
 .venv-bench/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,cluster]' libcachesim
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,cluster]' libcachesim lmdb
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		fbgemm-gpu-cpu==1.8.0 torchmetrics==1.0.3 tensordict pyre-extensions tqdm iopath psutil
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
@@ -58,6 +58,8 @@ newcomer: $(VENV)/.installed
 		torchrec==1.8.0 deepctr-torch==0.3.0 fuxictr==2.3.9 torch_geometric==2.8.1 dgl==1.1.3
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		networkx requests xxhash aiohttp fsspec pyparsing
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		pytorch-lightning accelerate datasets
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps \
 		torchbiggraph==1.0.0 pykeen==1.11.1 torch-ppr
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt 'setuptools<81' \
