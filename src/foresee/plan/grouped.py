@@ -1,0 +1,345 @@
+"""The plan of rows of several widths: a planner for each group, over the same steps and the same placement of samples.
+
+In: the accesses of each step, rows numbered over all groups. Out: one record for each worker and step, which says what
+the planners of all groups say: their slots group after group, their rows as the log numbers them. `parted` takes such a
+record apart again, for whoever has a cache and a store for each group.
+
+With one worker the planners know nothing of each other. With several, samples are placed once for all groups: the
+placement sees the rows of all of them, so planners go step by step together (`TogetherGrouped`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+
+from foresee.base.arrays import Int32, Int64
+from foresee.errors import PlanError
+from foresee.plan.policy import MakePlanner, Profile
+from foresee.plan.ranked_eviction import BatchTooLargeError
+from foresee.plan.record import (
+    Accesses,
+    Evict,
+    Fetch,
+    Header,
+    Planner,
+    Record,
+    Transfers,
+    refuse_compared,
+)
+from foresee.plan.row_groups import Numbering, numbering_of
+from foresee.plan.row_table import RowTable, checksum_of
+from foresee.plan.workers.ownership import Ownership
+from foresee.plan.workers.placement import LocationAware, Scene
+
+
+def grouped(header: Header, make: MakePlanner, profile: Profile) -> Planner:
+    """The planner of all groups; `make` makes that of one, from a header and a profile of its rows alone."""
+    numbering = numbering_of(header.groups)
+
+    def of_group(number: int) -> Planner:
+        return make(
+            header_of(header, number), lambda steps: (_split(it, numbering)[number][0] for it in profile(steps))
+        )
+
+    planners = [of_group(number) for number in range(len(header.groups))]
+    together = [planner for planner in planners if isinstance(planner, Ownership)]
+    if len(together) == len(planners):
+        return TogetherGrouped(header, together)
+    if header.num_workers > 1:
+        raise PlanError(
+            f"planner {header.planner!r} places samples by itself, so it cannot plan tables of several widths for "
+            f"{header.num_workers} workers; take lookahead, or give all tables one width"
+        )
+    return Grouped(header, planners)
+
+
+def header_of(header: Header, number: int) -> Header:
+    """The header of one group's plan."""
+    group, options = header.groups[number], header.options
+    share = None if options.window_bytes is None else max(1, options.window_bytes // len(header.groups))
+    return replace(
+        header, capacity_rows=group.capacity_rows, num_rows=group.num_rows, groups=(),
+        options=replace(options, window_bytes=share, placement_positions=None),
+    )  # fmt: skip
+
+
+class Grouped:
+    """Planners of one worker, each with its own window; a record comes out once all of them have decided it."""
+
+    def __init__(self, header: Header, planners: Sequence[Planner]) -> None:
+        self.header = header
+        self._planners = planners
+        self._groups = _Groups(header)
+        self._decided: list[deque[Record]] = [deque() for _ in planners]
+
+    def push(self, accesses: Accesses) -> list[Record]:
+        parts = self._groups.read(accesses)
+        for number, (planner, part) in enumerate(zip(self._planners, parts, strict=True)):
+            with self._groups.named(number):
+                self._decided[number].extend(planner.push(part))
+        return list(self._joined())
+
+    def finish(self) -> list[Record]:
+        for decided, planner in zip(self._decided, self._planners, strict=True):
+            decided.extend(planner.finish())
+        return list(self._joined())
+
+    def _joined(self) -> Iterator[Record]:
+        while all(self._decided):
+            yield self._groups.joined([decided.popleft() for decided in self._decided])
+
+
+class TogetherGrouped:
+    """Planners of several workers in step, with one placement."""
+
+    def __init__(self, header: Header, planners: Sequence[Ownership]) -> None:
+        self.header = header
+        self._planners = planners
+        self._groups = _Groups(header)
+        options = header.options
+        self._bytes_max = options.window_bytes
+        self._place = planners[0].placement
+        if options.placement_positions is not None and isinstance(self._place, LocationAware):
+            self._place = replace(self._place, positions=options.placement_positions)
+        self._scenes: deque[tuple[Accesses, list[Int64]]] = deque()
+        """Of each step in the window its accesses, and which lookups are whose."""
+
+    def push(self, accesses: Accesses) -> list[Record]:
+        for planner, part in zip(self._planners, self._groups.read(accesses), strict=True):
+            planner.look_at(part)
+        self._scenes.append(self._groups.last)
+        records: list[Record] = []
+        while self._is_full():
+            records += self._plan_step()
+        return records
+
+    def finish(self) -> list[Record]:
+        records: list[Record] = []
+        while self._scenes:
+            records += self._plan_step()
+        return records + self._all(lambda number: self._planners[number].end())
+
+    def _is_full(self) -> bool:
+        first, held = self._planners[0], sum(planner.bytes_held for planner in self._planners)
+        # Each was told its share of the window's bytes; what counts is what all of them hold.
+        return first.is_full(0) or (self._bytes_max is not None and held > self._bytes_max and first.num_waiting > 2)
+
+    def _plan_step(self) -> list[Record]:
+        scene = _joint(self._scenes.popleft(), [planner.begin_step() for planner in self._planners])
+        placed = self._place(scene)
+        return self._all(lambda number: self._planners[number].plan_step(placed))
+
+    def _all(self, plan: Callable[[int], list[Record]]) -> list[Record]:
+        decided = []
+        for number in range(len(self._planners)):
+            with self._groups.named(number):
+                decided.append(plan(number))
+        return [self._groups.joined(list(records)) for records in zip(*decided, strict=True)]
+
+
+def _joint(read: tuple[Accesses, list[Int64]], scenes: Sequence[Scene]) -> Scene:
+    """One scene of all groups: the lookups in the order of the batch, the distinct rows group after group."""
+    accesses, lookups = read
+    inverse = np.empty(len(accesses.rows), np.int32)
+    base = 0
+    for scene, at in zip(scenes, lookups, strict=True):
+        inverse[at] = scene.inverse + np.int32(base)
+        base += len(scene.owner)
+    columns = ((scene.owner, scene.last_touch, scene.next_touch) for scene in scenes)
+    owner, last_touch, next_touch = map(np.concatenate, zip(*columns, strict=True))
+    return replace(
+        scenes[0], sample_offsets=accesses.sample_offsets, inverse=inverse, owner=owner, last_touch=last_touch,
+        next_touch=next_touch,
+    )  # fmt: skip
+
+
+class _Groups:
+    """Takes the steps of a plan apart, and puts the records of its groups together."""
+
+    def __init__(self, header: Header) -> None:
+        self.numbering = numbering_of(header.groups)
+        self._table = RowTable(num_rows=header.num_rows, fresh_version=0)
+        self._read = header.first_step
+        self._waiting: dict[int, tuple[Accesses, list[Int64], int]] = {}
+        """Of steps that are read and not yet recorded: accesses, which lookups are whose, records still to come."""
+        self._num_workers = header.num_workers
+
+    @property
+    def last(self) -> tuple[Accesses, list[Int64]]:
+        """What was read last."""
+        accesses, lookups, _ = self._waiting[self._read - 1]
+        return accesses, lookups
+
+    def read(self, accesses: Accesses) -> list[Accesses]:
+        """The accesses of each group."""
+        if accesses.next_uses is None and _inside(accesses.rows, self._table.num_rows):
+            uses = None
+        else:
+            distinct, _, _ = self._table.number(accesses.rows, self._read)
+            groups, _ = self.numbering.of_rows(distinct)
+            known = None if accesses.next_uses is None else accesses.next_uses(distinct)
+            uses = None if known is None else [known[groups == it] for it in range(len(self.numbering.groups))]
+        parts = _split(accesses, self.numbering)
+        plain = replace(accesses, next_uses=None)
+        self._waiting[self._read] = plain, [lookups for _, lookups in parts], self._num_workers
+        self._read += 1
+        if uses is None:
+            return [part for part, _ in parts]
+        return [replace(part, next_uses=_given(use)) for (part, _), use in zip(parts, uses, strict=True)]
+
+    @contextmanager
+    def named(self, number: int) -> Iterator[None]:
+        """While a group's planner plans: a batch that does not fit is named by the group's width."""
+        try:
+            yield
+        except BatchTooLargeError as error:
+            group = self.numbering.groups[number]
+            raise PlanError(
+                f"step {error.step} touches {error.num_distinct} distinct rows of {group.name}, and "
+                f"{group.capacity_rows} of the cache's {self.numbering.first_slot[-1]} slots are for these (tables "
+                "share them as they share the rows of the first batch); raise cache.rows or lower train.batch_size in "
+                "the run file (in Python cache_rows and the size of batches)"
+            ) from None
+
+    def joined(self, records: Sequence[Record]) -> Record:
+        """One record of the groups' records of a step and worker."""
+        first = records[0]
+        accesses, lookups, left = self._waiting[first.step]
+        if left == 1:
+            del self._waiting[first.step]
+        else:
+            self._waiting[first.step] = accesses, lookups, left - 1
+        rows, at = _own(accesses, lookups, first.samples)
+        inverse, base = np.empty(len(rows), np.int32), 0
+        for record, places in zip(records, at, strict=True):
+            inverse[places] = record.inverse + np.int32(base)
+            base += len(record.unique)
+        return join(records, self.numbering, inverse, checksum_of(rows))
+
+
+def _inside(rows: Int64, num_rows: int) -> bool:
+    return not len(rows) or (int(rows.min()) >= 0 and int(rows.max()) < num_rows)
+
+
+def _given(uses: Int32) -> Callable[[Int64], Int32]:
+    """A group's distinct rows come in the order in which they stand among all: so do their next uses."""
+    return lambda rows: uses
+
+
+def _split(accesses: Accesses, numbering: Numbering) -> list[tuple[Accesses, Int64]]:
+    """The accesses of each group, in its own numbers, and which lookups they are."""
+    groups, local = numbering.of_rows(accesses.rows)
+    parts = []
+    for number in range(len(numbering.groups)):
+        lookups = np.flatnonzero(groups == number)
+        offsets = np.searchsorted(lookups, accesses.sample_offsets).astype(np.int32)
+        parts.append((Accesses(local[lookups], offsets), lookups))
+    return parts
+
+
+def _own(accesses: Accesses, lookups: Sequence[Int64], samples: Int32) -> tuple[Int64, list[Int64]]:
+    """The rows that some samples look up, in their order, and the places of each group's lookups among them."""
+    offsets = accesses.sample_offsets
+    if len(samples) == accesses.num_samples:
+        return accesses.rows, list(lookups)
+    sizes = (offsets[samples + 1] - offsets[samples]).astype(np.int64)
+    begins = np.cumsum(sizes) - sizes
+    chosen = np.repeat(offsets[samples] - begins, sizes) + np.arange(int(sizes.sum()))
+    place = np.full(len(accesses.rows), -1, np.int64)
+    place[chosen] = np.arange(len(chosen))
+    of_groups = [np.sort(place[at][place[at] >= 0]) for at in lookups]
+    return accesses.rows[chosen], of_groups
+
+
+def join(records: Sequence[Record], numbering: Numbering, inverse: Int32, digest: int) -> Record:
+    """What all groups say, as one record: slots group after group, rows as the log numbers them."""
+    for record in records:
+        refuse_compared(record, "joined over row groups")
+
+    def slots(column: Callable[[Record], Int32]) -> Int32:
+        moved = [column(it) + np.int32(first) for it, first in zip(records, numbering.first_slot, strict=False)]
+        return np.concatenate(moved)
+
+    def rows(column: Callable[[Record], Int64]) -> Int64:
+        return np.concatenate([numbering.rows_of(number, column(it)) for number, it in enumerate(records)])
+
+    def plain(column: Callable[[Record], Int32]) -> Int32:
+        return np.concatenate([column(it) for it in records])
+
+    def transfers(column: Callable[[Record], Transfers]) -> Transfers:
+        return Transfers(
+            plain(lambda it: column(it).peer), slots(lambda it: column(it).slot), plain(lambda it: column(it).kind),
+            plain(lambda it: column(it).deadline),
+        )  # fmt: skip
+
+    has_uses = all(len(it.evict.next_use) == len(it.evict) for it in records)
+    return replace(
+        records[0],
+        unique=slots(lambda it: it.unique),
+        inverse=inverse,
+        fetch=Fetch(
+            rows(lambda it: it.fetch.row), slots(lambda it: it.fetch.slot), plain(lambda it: it.fetch.version)
+        ),
+        not_before=max(record.not_before for record in records),
+        apply=slots(lambda it: it.apply),
+        evict=Evict(
+            slots(lambda it: it.evict.slot), rows(lambda it: it.evict.row), plain(lambda it: it.evict.version),
+            plain(lambda it: it.evict.next_use) if has_uses else np.empty(0, np.int32),
+        ),
+        digest=digest,
+        recv=transfers(lambda it: it.recv),
+        send=transfers(lambda it: it.send),
+        drop=slots(lambda it: it.drop),
+    )  # fmt: skip
+
+
+def parted(record: Record, numbering: Numbering, lookups: Iterable[Int64 | slice]) -> list[Record]:
+    """The records of the groups, in their own rows and slots; `lookups` says which lookups of the record are whose.
+
+    A plan may come from an unknown author: a row in a slot of another group would reach memory that is not its own.
+    """
+    return [_part(record, numbering, number, at) for number, at in enumerate(lookups)]
+
+
+def _part(record: Record, numbering: Numbering, number: int, lookups: Int64 | slice) -> Record:
+    first = np.int32(numbering.first_slot[number])
+
+    def chosen(slots: Int32) -> Int64:
+        return np.flatnonzero(numbering.has_slot(number, slots))
+
+    def rows(some: Int64) -> Int64:
+        groups, local = numbering.of_rows(some)
+        if (groups != number).any():
+            raise PlanError(f"step {record.step}: the plan puts a row into a slot of another width; plan again")
+        return local
+
+    def transfers(some: Transfers) -> Transfers:
+        at = chosen(some.slot)
+        return Transfers(some.peer[at], some.slot[at] - first, some.kind[at], some.deadline[at])
+
+    unique, fetch, evict = chosen(record.unique), chosen(record.fetch.slot), chosen(record.evict.slot)
+    place = np.full(len(record.unique), -1, np.int32)
+    place[unique] = np.arange(len(unique), dtype=np.int32)
+    inverse = place[record.inverse[lookups]]
+    if len(inverse) and int(inverse.min()) < 0:
+        raise PlanError(f"step {record.step}: the plan looks a row up in a slot of another width; plan again")
+    uses = record.evict.next_use
+    return replace(
+        record,
+        unique=record.unique[unique] - first,
+        inverse=inverse,
+        fetch=Fetch(rows(record.fetch.row[fetch]), record.fetch.slot[fetch] - first, record.fetch.version[fetch]),
+        apply=record.apply[chosen(record.apply)] - first,
+        evict=Evict(
+            record.evict.slot[evict] - first, rows(record.evict.row[evict]), record.evict.version[evict],
+            uses[evict] if len(uses) else uses,
+        ),
+        recv=transfers(record.recv),
+        send=transfers(record.send),
+        drop=record.drop[chosen(record.drop)] - first,
+    )  # fmt: skip
