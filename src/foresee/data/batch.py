@@ -98,7 +98,8 @@ class Pooling:
     def of_features(self, features: Int64) -> Pooling:
         """That of some of the features."""
         given: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Pooling(**{name: None if it is None else it[features] for name, it in given.items()})
+        chosen: dict[str, Any] = {name: None if it is None else it[features] for name, it in given.items()}
+        return Pooling(**chosen)
 
     def vectors(self, batch: Batch) -> Vectors:
         """Which lookups each vector is made of."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -231,20 +232,17 @@ FeatureEmbeddings = list[torch.Tensor]
 """Of tables of several widths: for each feature [samples, width of its table]."""
 
 
-def in_feature_order(
-    leaves: Sequence[torch.Tensor], features: Sequence[Int64 | None], vectors: Sequence[Vectors]
-) -> FeatureEmbeddings:
-    """The embeddings of all row groups, feature by feature. `features`: those of each group."""
-    if any(it.of_bag is not None for it in vectors):
+def in_feature_order(groups: Sequence[GroupVectors]) -> FeatureEmbeddings:
+    """The embeddings of all row groups, feature by feature."""
+    if any(group.vectors.of_bag is not None for group in groups):
         raise UsageError(
             "features of tables of several widths have a vector for each id; ask EmbeddingBags.keyed(step) for them by "
             "name"
         )
     found: dict[int, torch.Tensor] = {}
-    for leaf, some in zip(leaves, features, strict=True):
-        assert some is not None, "a part of a step knows its features"
+    for group in groups:
         # unbind: its backward is one stack, where that of taking feature by feature would add up whole tensors.
-        found |= dict(zip(some.tolist(), leaf.unbind(1), strict=True))
+        found |= dict(zip(group.features.tolist(), group.embeddings.unbind(1), strict=True))
     return [found[feature] for feature in range(len(found))]
 
 
@@ -253,26 +251,35 @@ def look_up(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE
 
     Of tables of several widths a list with a tensor for each feature.
     """
-    looked_up = look_up_groups(store, batch, pooling, threads)
-    if not store.layout.widths:
-        return looked_up[0][0]
-    leaves, features, vectors = map(list, zip(*looked_up, strict=True))
-    return in_feature_order(leaves, features, vectors)
+    groups = look_up_groups(store, batch, pooling, threads)
+    return in_feature_order(groups) if store.layout.widths else groups[0].embeddings
 
 
-def look_up_groups(
-    store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE_THREAD
-) -> list[tuple[torch.Tensor, Int64 | None, Vectors]]:
-    """Of each row group its vectors, its features where there are several groups, and what each vector is made of."""
+@dataclass(frozen=True, slots=True)
+class GroupVectors:
+    """The embeddings of one row group."""
+
+    embeddings: torch.Tensor  # [samples, its features, width], or [vectors, width]
+    vectors: Vectors
+    features: Int64
+    """Which features of the batch it has."""
+    lookups: Int64 | slice
+    """Which lookups of the batch are theirs."""
+
+
+def look_up_groups(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE_THREAD) -> list[GroupVectors]:
+    """The vectors of each row group; of one width there is one."""
     if not store.layout.widths:
         vectors = pooling.vectors(batch)
-        return [(_look_up(store, batch.rows, batch, vectors, threads), None, vectors)]
+        embeddings = _look_up(store, batch.rows, batch, vectors, threads)
+        return [GroupVectors(embeddings, vectors, np.arange(batch.num_features), slice(None))]
     numbering, groups = numbering_of(row_groups(store.layout)), groups_of(store)
-    found: list[tuple[torch.Tensor, Int64 | None, Vectors]] = []
+    found = []
     for group, features in zip(groups, group_features(pooling, numbering.groups), strict=True):
-        part, _ = batch.of_features(features)
+        part, lookups = batch.of_features(features)
         vectors = pooling.of_features(features).vectors(part)
-        found.append((_look_up(group, numbering.of_rows(part.rows)[1], part, vectors, threads), features, vectors))
+        embeddings = _look_up(group, numbering.of_rows(part.rows)[1], part, vectors, threads)
+        found.append(GroupVectors(embeddings, vectors, features, lookups))
     return found
 
 

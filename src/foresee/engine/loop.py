@@ -81,6 +81,8 @@ class Run:
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
         self.steps_done = self.header.first_step
+        self.bytes_moved = 0
+        """Of rows between store and cache, so far."""
         self.times = PipelineTimes()
         self._exchange = self.exchange
         """As the steps use it: recorded, if the run is."""
@@ -229,9 +231,15 @@ class Run:
             self._exchange.update(work, gradients, caches)
             self.steps_done = work.step + 1
             self._counters = self._counted.pop(work.step)
+            self.bytes_moved += self._bytes_of(work)
             evicted = [part.record.evict for part in work.groups]
             taken = (cache.take(evict) for cache, evict in zip(caches, evicted, strict=True))
             pipeline.write_back(work.step, zip(evicted, taken, strict=True))
+
+    def _bytes_of(self, work: PlannedStep) -> int:
+        """Rows that a step fetches and evicts, each as wide as it is."""
+        parts = zip(work.groups, self.tables.layout.groups, strict=True)
+        return sum((len(it.record.fetch) + len(it.record.evict)) * layout.row_bytes for it, layout in parts)
 
     def _send_rows(self, work: PlannedStep) -> None:
         """Rows leave for the peers that need them in the next step."""

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakMethod
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foresee.engine.cache import FeatureEmbeddings, in_feature_order
+from foresee.engine.cache import FeatureEmbeddings, GroupVectors, in_feature_order
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.recording.timeline import Timeline, Track
 from foresee.errors import UsageError
@@ -31,7 +32,7 @@ class Step:
         labels: [samples], on the run's device.
         batch_size: Samples of the step, those of all workers together.
         item: What a person's own source of batches gave for this step; None for a log.
-        vectors: Which lookups each vector of the embeddings is made of.
+        vectors: Which lookups each vector of the embeddings is made of, where tables have one width.
         weights: [lookups] of batches whose ids have weights; else None.
         updated: Whether `update()` was called.
     """
@@ -86,8 +87,20 @@ class Step:
         Rows that are only read need no gradient and collect none.
         """
         if self._embeddings is None:
-            self._embeddings = by_feature(self.leaves, self._work)
+            self._embeddings = in_feature_order(self.groups) if self._work.parts else self.leaves[0]
         return self._embeddings
+
+    @property
+    def groups(self) -> list[GroupVectors]:
+        """The embeddings of each row group with the features that they belong to, for whoever takes them apart."""
+        batch, every = self._work.batch, slice(None)
+        return [
+            GroupVectors(
+                leaf, part.vectors, np.arange(batch.num_features) if part.features is None else part.features,
+                every if part.features is None else batch.of_features(part.features)[1],
+            )
+            for leaf, part in zip(self.leaves, self._work.groups, strict=True)
+        ]  # fmt: skip
 
     def await_embeddings(self) -> Any:
         """The same, for whoever takes a function."""
@@ -183,10 +196,3 @@ class Step:
         self._num_awaited -= 1
         if not self._num_awaited:
             self._wait = self._start(self._work, self._gradients())
-
-
-def by_feature(leaves: Sequence[Tensor], work: PlannedStep) -> Tensor | FeatureEmbeddings:
-    """What a model gets of the embeddings of all row groups."""
-    if not work.parts:
-        return leaves[0]
-    return in_feature_order(leaves, [part.features for part in work.parts], [part.vectors for part in work.parts])

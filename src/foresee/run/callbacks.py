@@ -114,11 +114,11 @@ class WriteMetrics:
     def after(self, done: StepResult) -> None:
         self._meter.add(done.loss, done.num_samples)
         if done.steps_done % self._every_steps == 0 or done.last:
-            counters, row_bytes = self._run.counters, self._run.tables.layout.row_bytes
+            counters = self._run.counters
             moved = {
                 "rows_fetched": counters.num_fetched,
                 "rows_written": counters.num_evicted,
-                "bytes_moved": (counters.num_fetched + counters.num_evicted) * row_bytes,
+                "bytes_moved": self._run.bytes_moved,
             }
             send({"kind": "train", **asdict(self._meter.read()), **moved}, self._sinks)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ def evaluate(
     """
     device = device or torch.device("cpu")
     stream = log.batches(batch_size=batch_size, split=split, shuffle=False, drop_last=False)
-    pooling = Pooling.of(log.mean_features)
+    pooling = log.pooling
     accumulator, groups = MetricsAccumulator(), _Groups(log, ranking or RankingConfig())
     num_seen = 0
     with judging(model), Threads(num_threads) as threads:
@@ -107,8 +108,13 @@ def score(
     """Logits of a batch, [samples]. Call it inside `judging`."""
     embeddings = look_up(store, batch, pooling, threads)
     dense = torch.from_numpy(batch.dense)
-    logits: Tensor = model(dense.to(device), embeddings.to(device))
+    logits: Tensor = model(dense.to(device), on_device(embeddings, device))
     return logits
+
+
+def on_device(embeddings: Any, device: torch.device) -> Any:
+    """Embeddings of one width, or of several: one tensor, or one for each feature."""
+    return embeddings.to(device) if isinstance(embeddings, Tensor) else [it.to(device) for it in embeddings]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from foresee.custom_data.batches import STEPS_MAX, Batches
 from foresee.data.batch import Batch, BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
-from foresee.engine.header import make_header
+from foresee.engine.header import groups_for, make_header
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
 from foresee.engine.recording.timeline import NOT_RECORDED, Recording
@@ -175,7 +175,7 @@ def steps(
     source = enter(stream, first_step, committed_step, tables.history)
     header = make_header(
         source, planner=planner, cache_rows=cache_rows, first_step=committed_step, window_steps=window_steps,
-        window_bytes=window_bytes,
+        window_bytes=window_bytes, groups=groups_for(tables.layout, stream, read_once=isinstance(log, Batches)),
     )  # fmt: skip
     if isinstance(log, Batches):
         header = log.bounded(header)
@@ -200,4 +200,4 @@ def _stream_of(
         return log, log.bags.pooling
     if batch_size is None:
         raise UsageError("a log is cut into batches of batch_size samples; give it, such as batch_size=2048")
-    return log.batches(batch_size=batch_size, seed=seed, epochs=epochs), Pooling.of(log.mean_features)
+    return log.batches(batch_size=batch_size, seed=seed, epochs=epochs), log.pooling

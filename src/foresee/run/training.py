@@ -41,7 +41,7 @@ from foresee.run.ending import StopSignals
 from foresee.run.evaluation import group_position
 from foresee.run.group import Alone, Group
 from foresee.run.loop import CLICKS, Task, train_run
-from foresee.run.memory import check_memory, in_words, memory_needed, uses_in_words, window_in_words
+from foresee.run.memory import check_memory, in_words, memory_needed, rows_in_words, uses_in_words, window_in_words
 from foresee.run.progress import Display, make_display
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import finish_switch
@@ -261,7 +261,7 @@ def _opening(config: RunConfig, run: Run, first_step: int) -> str:
     return (
         f"{config.model.name} on {config.log}: {run.stream.num_steps:,} steps of {config.train.batch_size:,} samples, "
         f"{begin}\n"
-        f"{layout.num_rows:,} rows of {layout.row_bytes} bytes in {where}; cache of {header.capacity_rows:,} rows "
+        f"{rows_in_words(layout, header)} in {where}; cache of {header.capacity_rows:,} rows "
         f"({share:.1%}), planner {header.planner}{' as kept' if run.records is not None else ''}"
     )
 
