@@ -12,7 +12,7 @@ from foresee.data.batch import BatchStream
 from foresee.engine.cache import row_groups as row_groups
 from foresee.engine.tables import Tables
 from foresee.errors import PlanError
-from foresee.plan import WINDOW_BYTES
+from foresee.plan import WINDOW_BYTES, WINDOW_FIRST_BYTES
 from foresee.plan.record import Header, PlannerOptions
 from foresee.plan.row_groups import RowGroup, demand_of
 from foresee.store.contract import Layout
@@ -56,6 +56,7 @@ def make_header(
         options=PlannerOptions(
             window_steps=window_steps,
             window_bytes=WINDOW_BYTES if window_bytes is None and window_steps is None else window_bytes,
+            window_first_bytes=WINDOW_FIRST_BYTES if window_steps is None else None,
             remember_versions=remember_versions,
             placement=placement,
             placement_positions=None if placement_positions is None else tuple(placement_positions),

@@ -59,12 +59,16 @@ def grouped(header: Header, make: MakePlanner, profile: Profile) -> Planner:
 
 
 def header_of(header: Header, number: int) -> Header:
-    """The header of one group's plan."""
+    """The header of one group's plan; the groups share what the batches of a window may take."""
     group, options = header.groups[number], header.options
-    share = None if options.window_bytes is None else max(1, options.window_bytes // len(header.groups))
+
+    def part(num_bytes: int | None) -> int | None:
+        return None if num_bytes is None else max(1, num_bytes // len(header.groups))
+
+    window, at_first = part(options.window_bytes), part(options.window_first_bytes)
     return replace(
         header, capacity_rows=group.capacity_rows, num_rows=group.num_rows, groups=(),
-        options=replace(options, window_bytes=share, placement_positions=None),
+        options=replace(options, window_bytes=window, window_first_bytes=at_first, placement_positions=None),
     )  # fmt: skip
 
 
@@ -101,11 +105,9 @@ class TogetherGrouped:
         self.header = header
         self._planners = planners
         self._groups = _Groups(header)
-        options = header.options
-        self._bytes_max = options.window_bytes
-        self._place = planners[0].placement
-        if options.placement_positions is not None and isinstance(self._place, LocationAware):
-            self._place = replace(self._place, positions=options.placement_positions)
+        self._place, positions = planners[0].placement, header.options.placement_positions
+        if positions is not None and isinstance(self._place, LocationAware):
+            self._place = replace(self._place, positions=positions)
         self._scenes: deque[tuple[Accesses, list[Int64]]] = deque()
         """Of each step in the window its accesses, and which lookups are whose."""
 
@@ -114,7 +116,7 @@ class TogetherGrouped:
             planner.look_at(part)
         self._scenes.append(self._groups.last)
         records: list[Record] = []
-        while self._is_full():
+        while any(planner.is_full for planner in self._planners):
             records += self._plan_step()
         return records
 
@@ -123,11 +125,6 @@ class TogetherGrouped:
         while self._scenes:
             records += self._plan_step()
         return records + self._all(lambda number: self._planners[number].end())
-
-    def _is_full(self) -> bool:
-        first, held = self._planners[0], sum(planner.bytes_held for planner in self._planners)
-        # Each was told its share of the window's bytes; what counts is what all of them hold.
-        return first.is_full(0) or (self._bytes_max is not None and held > self._bytes_max and first.num_waiting > 2)
 
     def _plan_step(self) -> list[Record]:
         scene = _joint(self._scenes.popleft(), [planner.begin_step() for planner in self._planners])

@@ -17,7 +17,6 @@ Slots, victims and guards are those of `lookahead`, for each worker.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -45,6 +44,7 @@ from foresee.plan.upcoming import (
     WINDOW_BYTES,
     WINDOW_STEPS,
     NextUses,
+    Reach,
     bytes_in_window,
     choose_victims,
     window_bytes,
@@ -101,6 +101,7 @@ class Ownership:
         *,
         window_steps: int = WINDOW_STEPS,
         window_bytes: int | None = WINDOW_BYTES,
+        window_first_bytes: int | None = None,
         eager: bool = False,
         remember_versions: bool = False,
     ) -> None:
@@ -114,7 +115,7 @@ class Ownership:
         self.eager = eager
         # Whether a gradient is urgent depends on the next step: that one is always known.
         self.window_steps = max(1, window_steps)
-        self.window_bytes = math.inf if window_bytes is None else window_bytes
+        self._reach = Reach(window_bytes, window_first_bytes)
         self.remember_versions = remember_versions
         self._place = placement
         fresh = 0 if remember_versions and header.first_step == 0 else UNKNOWN_VERSION
@@ -130,7 +131,7 @@ class Ownership:
         self._heads = np.full((workers, self.window_steps + 2), NOBODY, np.int32)
         self._uses = NextUses(self.window_steps)
         self._window: deque[_Read] = deque()
-        self.bytes_held = 0
+        self._bytes_held = 0
         self._begun: tuple[_Read, Int64, Int64]
         self._planned = header.first_step
         self._read = header.first_step
@@ -140,7 +141,7 @@ class Ownership:
         """Reads the next batch; plans the oldest one of the window once that is full."""
         self.look_at(accesses)
         records: list[Record] = []
-        while self.is_full(self.bytes_held):
+        while self.is_full:
             records += self.plan_step(self._place(self.begin_step()))
         return records
 
@@ -162,9 +163,11 @@ class Ownership:
         """Steps in the window."""
         return len(self._window)
 
-    def is_full(self, bytes_held: int) -> bool:
-        """Whether the oldest step of a window that takes so many bytes is to be planned."""
-        return len(self._window) > self.window_steps or (bytes_held > self.window_bytes and len(self._window) > 2)
+    @property
+    def is_full(self) -> bool:
+        """Whether the oldest step of the window is to be planned."""
+        too_large = self._bytes_held > self._reach.num_bytes and len(self._window) > 2
+        return len(self._window) > self.window_steps or too_large
 
     def end(self) -> list[Record]:
         """The last records, once the window is empty."""
@@ -201,13 +204,15 @@ class Ownership:
         )  # fmt: skip
         later = empty_int32() if accesses.next_uses is None else accesses.next_uses(batch.rows)
         self._window.append(_Read(accesses, batch.rows, batch.inverse, first, later))
-        self.bytes_held += bytes_in_window(len(batch.inverse), len(batch.rows))
+        self._bytes_held += bytes_in_window(len(batch.inverse), len(batch.rows))
         self._read += 1
 
     def begin_step(self) -> Scene:
         """What the placement of the window's oldest step may look at; `plan_step` is due next."""
         step, batch = self._planned, self._window.popleft()
-        self.bytes_held -= bytes_in_window(len(batch.inverse), len(batch.rows))
+        num_bytes = bytes_in_window(len(batch.inverse), len(batch.rows))
+        self._bytes_held -= num_bytes
+        self._reach.planned(num_bytes)
         self._heads[:, step % self._heads.shape[1]] = NOBODY
         held, pasts = np.empty(len(batch.rows), np.int64), np.empty(len(batch.rows), np.int64)
         kernels.locate(self._table.entries, batch.rows, held, pasts)
@@ -376,6 +381,7 @@ def placed_ownership(header: Header, *, eager: bool) -> Ownership:
         place,
         window_steps=WINDOW_STEPS if options.window_steps is None else options.window_steps,
         window_bytes=window_bytes(header),
+        window_first_bytes=options.window_first_bytes,
         eager=eager,
         remember_versions=options.remember_versions,
     )
