@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresee.base.arrays import Int32, Int64
 from foresee.errors import PlanError
@@ -43,7 +44,10 @@ def grouped(header: Header, make: MakePlanner, profile: Profile) -> Planner:
 
     def of_group(number: int) -> Planner:
         return make(
-            header_of(header, number), lambda steps: (_split(it, numbering)[number][0] for it in profile(steps))
+            header_of(header, number),
+            lambda steps: (
+                _parts(it, *numbering.of_rows(it.rows), len(header.groups))[number] for it in profile(steps)
+            ),
         )
 
     planners = [of_group(number) for number in range(len(header.groups))]
@@ -89,8 +93,9 @@ class Grouped:
         return list(self._joined())
 
     def finish(self) -> list[Record]:
-        for decided, planner in zip(self._decided, self._planners, strict=True):
-            decided.extend(planner.finish())
+        for number, planner in enumerate(self._planners):
+            with self._groups.named(number):
+                self._decided[number].extend(planner.finish())
         return list(self._joined())
 
     def _joined(self) -> Iterator[Record]:
@@ -108,13 +113,12 @@ class TogetherGrouped:
         self._place, positions = planners[0].placement, header.options.placement_positions
         if positions is not None and isinstance(self._place, LocationAware):
             self._place = replace(self._place, positions=positions)
-        self._scenes: deque[tuple[Accesses, list[Int64]]] = deque()
-        """Of each step in the window its accesses, and which lookups are whose."""
+        self._window: deque[_Read] = deque()
 
     def push(self, accesses: Accesses) -> list[Record]:
         for planner, part in zip(self._planners, self._groups.read(accesses), strict=True):
             planner.look_at(part)
-        self._scenes.append(self._groups.last)
+        self._window.append(self._groups.last)
         records: list[Record] = []
         while any(planner.is_full for planner in self._planners):
             records += self._plan_step()
@@ -122,12 +126,12 @@ class TogetherGrouped:
 
     def finish(self) -> list[Record]:
         records: list[Record] = []
-        while self._scenes:
+        while self._window:
             records += self._plan_step()
         return records + self._all(lambda number: self._planners[number].end())
 
     def _plan_step(self) -> list[Record]:
-        scene = _joint(self._scenes.popleft(), [planner.begin_step() for planner in self._planners])
+        scene = _joint(self._window.popleft(), [planner.begin_step() for planner in self._planners])
         placed = self._place(scene)
         return self._all(lambda number: self._planners[number].plan_step(placed))
 
@@ -139,20 +143,53 @@ class TogetherGrouped:
         return [self._groups.joined(list(records)) for records in zip(*decided, strict=True)]
 
 
-def _joint(read: tuple[Accesses, list[Int64]], scenes: Sequence[Scene]) -> Scene:
+def _joint(read: _Read, scenes: Sequence[Scene]) -> Scene:
     """One scene of all groups: the lookups in the order of the batch, the distinct rows group after group."""
-    accesses, lookups = read
-    inverse = np.empty(len(accesses.rows), np.int32)
-    base = 0
-    for scene, at in zip(scenes, lookups, strict=True):
-        inverse[at] = scene.inverse + np.int32(base)
-        base += len(scene.owner)
+    inverse = _inverse(read.groups, [(scene.inverse, len(scene.owner)) for scene in scenes])
     columns = ((scene.owner, scene.last_touch, scene.next_touch) for scene in scenes)
     owner, last_touch, next_touch = map(np.concatenate, zip(*columns, strict=True))
     return replace(
-        scenes[0], sample_offsets=accesses.sample_offsets, inverse=inverse, owner=owner, last_touch=last_touch,
+        scenes[0], sample_offsets=read.sample_offsets, inverse=inverse, owner=owner, last_touch=last_touch,
         next_touch=next_touch,
     )  # fmt: skip
+
+
+def _inverse(groups: NDArray[np.uint8], parts: Sequence[tuple[Int32, int]]) -> Int32:
+    """Positions of the lookups of all groups, whose distinct rows stand one group after another.
+
+    groups: the group of each lookup. parts: of each group the positions among its distinct rows, and their number.
+    """
+    inverse, base = np.empty(len(groups), np.int32), 0
+    for number, (positions, num_distinct) in enumerate(parts):
+        inverse[groups == number] = positions + np.int32(base)
+        base += num_distinct
+    return inverse
+
+
+@dataclass(slots=True)
+class _Read:
+    """A step that is read and not yet recorded."""
+
+    sample_offsets: Int32
+    groups: NDArray[np.uint8]
+    """Of each lookup."""
+    rows: Int64 | None
+    """Of several workers, whose records each have the checksum of their own."""
+    checksum: int
+    """Of all rows."""
+    num_records: int
+    """Still to come."""
+
+    def of_samples(self, samples: Int32) -> tuple[NDArray[np.uint8], int]:
+        """The group of each lookup of some samples, in their order, and the checksum of their rows."""
+        if len(samples) == len(self.sample_offsets) - 1:
+            return self.groups, self.checksum
+        offsets = self.sample_offsets
+        sizes = (offsets[samples + 1] - offsets[samples]).astype(np.int64)
+        begins = np.cumsum(sizes) - sizes
+        chosen = np.repeat(offsets[samples] - begins, sizes) + np.arange(int(sizes.sum()))
+        assert self.rows is not None, "one worker has all samples"
+        return self.groups[chosen], checksum_of(self.rows[chosen])
 
 
 class _Groups:
@@ -162,15 +199,14 @@ class _Groups:
         self.numbering = numbering_of(header.groups)
         self._table = RowTable(num_rows=header.num_rows, fresh_version=0)
         self._read = header.first_step
-        self._waiting: dict[int, tuple[Accesses, list[Int64], int]] = {}
-        """Of steps that are read and not yet recorded: accesses, which lookups are whose, records still to come."""
+        self._waiting: dict[int, _Read] = {}
+        """By step."""
         self._num_workers = header.num_workers
 
     @property
-    def last(self) -> tuple[Accesses, list[Int64]]:
+    def last(self) -> _Read:
         """What was read last."""
-        accesses, lookups, _ = self._waiting[self._read - 1]
-        return accesses, lookups
+        return self._waiting[self._read - 1]
 
     def read(self, accesses: Accesses) -> list[Accesses]:
         """The accesses of each group."""
@@ -181,13 +217,16 @@ class _Groups:
             groups, _ = self.numbering.of_rows(distinct)
             known = None if accesses.next_uses is None else accesses.next_uses(distinct)
             uses = None if known is None else [known[groups == it] for it in range(len(self.numbering.groups))]
-        parts = _split(accesses, self.numbering)
-        plain = replace(accesses, next_uses=None)
-        self._waiting[self._read] = plain, [lookups for _, lookups in parts], self._num_workers
+        groups, local = self.numbering.of_rows(accesses.rows)
+        parts = _parts(accesses, groups, local, len(self.numbering.groups))
+        self._waiting[self._read] = _Read(
+            accesses.sample_offsets, groups.astype(np.uint8), accesses.rows if self._num_workers > 1 else None,
+            checksum_of(accesses.rows), self._num_workers,
+        )  # fmt: skip
         self._read += 1
         if uses is None:
-            return [part for part, _ in parts]
-        return [replace(part, next_uses=_given(use)) for (part, _), use in zip(parts, uses, strict=True)]
+            return parts
+        return [replace(part, next_uses=_given(use)) for part, use in zip(parts, uses, strict=True)]
 
     @contextmanager
     def named(self, number: int) -> Iterator[None]:
@@ -206,17 +245,13 @@ class _Groups:
     def joined(self, records: Sequence[Record]) -> Record:
         """One record of the groups' records of a step and worker."""
         first = records[0]
-        accesses, lookups, left = self._waiting[first.step]
-        if left == 1:
+        read = self._waiting[first.step]
+        read.num_records -= 1
+        if not read.num_records:
             del self._waiting[first.step]
-        else:
-            self._waiting[first.step] = accesses, lookups, left - 1
-        rows, at = _own(accesses, lookups, first.samples)
-        inverse, base = np.empty(len(rows), np.int32), 0
-        for record, places in zip(records, at, strict=True):
-            inverse[places] = record.inverse + np.int32(base)
-            base += len(record.unique)
-        return join(records, self.numbering, inverse, checksum_of(rows))
+        groups, checksum = read.of_samples(first.samples)
+        inverse = _inverse(groups, [(record.inverse, len(record.unique)) for record in records])
+        return join(records, self.numbering, inverse, checksum)
 
 
 def _inside(rows: Int64, num_rows: int) -> bool:
@@ -228,29 +263,14 @@ def _given(uses: Int32) -> Callable[[Int64], Int32]:
     return lambda rows: uses
 
 
-def _split(accesses: Accesses, numbering: Numbering) -> list[tuple[Accesses, Int64]]:
-    """The accesses of each group, in its own numbers, and which lookups they are."""
-    groups, local = numbering.of_rows(accesses.rows)
+def _parts(accesses: Accesses, groups: Int64, local: Int64, num_groups: int) -> list[Accesses]:
+    """The accesses of each group, in its own numbers."""
     parts = []
-    for number in range(len(numbering.groups)):
+    for number in range(num_groups):
         lookups = np.flatnonzero(groups == number)
         offsets = np.searchsorted(lookups, accesses.sample_offsets).astype(np.int32)
-        parts.append((Accesses(local[lookups], offsets), lookups))
+        parts.append(Accesses(local[lookups], offsets))
     return parts
-
-
-def _own(accesses: Accesses, lookups: Sequence[Int64], samples: Int32) -> tuple[Int64, list[Int64]]:
-    """The rows that some samples look up, in their order, and the places of each group's lookups among them."""
-    offsets = accesses.sample_offsets
-    if len(samples) == accesses.num_samples:
-        return accesses.rows, list(lookups)
-    sizes = (offsets[samples + 1] - offsets[samples]).astype(np.int64)
-    begins = np.cumsum(sizes) - sizes
-    chosen = np.repeat(offsets[samples] - begins, sizes) + np.arange(int(sizes.sum()))
-    place = np.full(len(accesses.rows), -1, np.int64)
-    place[chosen] = np.arange(len(chosen))
-    of_groups = [np.sort(place[at][place[at] >= 0]) for at in lookups]
-    return accesses.rows[chosen], of_groups
 
 
 def join(records: Sequence[Record], numbering: Numbering, inverse: Int32, digest: int) -> Record:

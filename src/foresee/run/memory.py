@@ -27,6 +27,8 @@ from foresee.store.registry import StoreKind
 
 SLOT_TABLE_BYTES = 12
 """Which row a slot holds and in which version the store has it."""
+GROUP_BYTES, ID_BYTES = 1, 8
+"""Of a lookup in the window, where tables have several widths: its group, and for several workers its row."""
 PLANNER_SLOT_BYTES = 24
 """What the planner keeps for each slot: row, last use, place in a list, place among the free."""
 
@@ -233,7 +235,8 @@ def _bytes_of(batch: Batch) -> int:
 def _window(header: Header, batch: Batch, distinct: int, in_flight: int) -> int:
     num_steps = window_steps(header, batch)
     planned = batch.without_rows()
-    of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(planned) + LOOKUP_BYTES * len(batch.rows))
+    of_lookup = LOOKUP_BYTES + (0 if not header.groups else GROUP_BYTES + (ID_BYTES if header.num_workers > 1 else 0))
+    of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(planned) + of_lookup * len(batch.rows))
     rows_known = min(header.num_rows, header.capacity_rows + num_steps * distinct)
     of_rows = num_steps * NEXT_USE_BYTES * distinct + rows_known * ROW_TABLE_BYTES
     return of_batches + of_rows + header.capacity_rows * PLANNER_SLOT_BYTES

@@ -29,11 +29,10 @@ from foresee.store.contract import (
     Table,
     layout_from_dict,
     layout_to_dict,
-    takes_next_use,
-    write_with_hint,
     written_rows,
 )
 from foresee.store.disk import DiskStore
+from foresee.store.guarded import takes_next_use, write_with_hint
 from foresee.store.kernels import fill_initial_row, initial_key, initial_unit
 from foresee.store.registry import DISK, MEMORY, StoreKind
 from foresee.store.remote.shards import num_local_rows
