@@ -81,10 +81,12 @@ def cells() -> list[Cell]:
     """Every width with every pooling, optimiser and planner, alone; with two workers, too, in the stores in turn."""
     chosen = []
     for workers in (1, 2):
-        ways = product(WIDTHS, POOLINGS, OPTIMIZERS, planners(workers))
-        for turn, (widths, pooling, optimizer, planner) in enumerate(ways):
+        ways = product(WIDTHS, POOLINGS, OPTIMIZERS)
+        for (way, (widths, pooling, optimizer)), (turn, planner) in product(
+            enumerate(ways), enumerate(planners(workers))
+        ):
             if workers == 1 or planner != "none":
-                store = STORES[(turn + turn // 7) % len(STORES)]
+                store = STORES[(way + turn) % len(STORES)]
                 chosen.append(Cell(widths, pooling, optimizer, store, planner, workers))
     return chosen
 
@@ -111,7 +113,7 @@ class Clicks:
     num_steps, num_rows = NUM_STEPS, sum(SIZES)
     digest = hashlib.sha256(b"clicks").hexdigest()
 
-    def __init__(self) -> None:
+    def __init__(self, *, weighted: bool = False) -> None:
         rng = np.random.default_rng(3)
         firsts = np.cumsum([0, *SIZES[:-1]])
         tables = [place for place, keys in enumerate(KEYS) for _ in keys]
@@ -126,14 +128,14 @@ class Clicks:
             offsets = np.concatenate([[0], np.cumsum(sizes.reshape(-1))]).astype(np.int32)
             labels = rng.integers(0, 2, NUM_SAMPLES).astype(np.float32)
             rows, dense = np.concatenate(drawn), np.zeros((NUM_SAMPLES, 0), np.float32)
-            weights = rng.random(len(rows)).astype(np.float32)
+            weights = rng.random(len(rows)).astype(np.float32) if weighted else None
             self._batches.append(WeightedBatch(step, dense, labels, rows, offsets, len(tables), weights))
 
     def batches(self, first_step: int = 0) -> Iterator[Batch]:
         yield from self._batches[first_step:]
 
 
-CLICKS = Clicks()
+CLICKS, WEIGHTED_CLICKS = Clicks(), Clicks(weighted=True)
 
 
 def bags_of(cell: Cell) -> EmbeddingBags:
@@ -209,7 +211,8 @@ def _train_worker(
         placement="contiguous" if cell.workers > 1 else None, groups=groups_for(layout, CLICKS),
     )  # fmt: skip
     exchange = PeerExchange(layout, ThreadMesh(meeting, rank)) if cell.workers > 1 else LocalExchange()
-    run = Run(CLICKS, tables, header, bags.pooling, exchange=exchange, commit_at_end=False)
+    clicks = WEIGHTED_CLICKS if cell.pooling == "weighted" else CLICKS
+    run = Run(clicks, tables, header, bags.pooling, exchange=exchange, commit_at_end=False)
     for step in run:
         if (rank + step.index) % 2:  # on a thread of its own, the same bytes
             step.update_during_backward()
@@ -227,6 +230,12 @@ def all_rows(store: Any) -> Rows:
 
 def as_bytes(groups: Sequence[Rows]) -> list[bytes]:
     return [getattr(rows, name).tobytes() for rows in groups for name in ("values", "state", "versions")]
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that update beside backward and workers that do not wait for each other's links: here both are mixed."""
+    monkeypatch.setattr("foresee.engine.exchange.mesh.PATIENCE_SECONDS", 0.01)
 
 
 @pytest.fixture(scope="module")
