@@ -202,9 +202,8 @@ def _train_worker(
     cell: Cell, bags: EmbeddingBags, layout: Layout, shared: Sequence[SharedStore], meeting: Meeting, rank: int
 ) -> None:
     faces = [it.for_worker(rank) for it in shared]
-    tables = Tables(
-        RowGroups(layout, faces) if layout.widths else faces[0], make_optimizer(cell.optimizer, {"lr": 0.1})
-    )  # type: ignore[arg-type]
+    store: Any = RowGroups(layout, faces) if layout.widths else faces[0]
+    tables = Tables(store, make_optimizer(cell.optimizer, {"lr": 0.1}))
     header = make_header(
         CLICKS, planner=cell.planner.split(",")[0], cache_rows=CLICKS.num_rows - 6, fetch_ahead_steps=2,
         window_steps=2 if cell.planner == WINDOW else None, remember_versions=True, num_workers=cell.workers,
@@ -312,7 +311,8 @@ def _first_update(bags: EmbeddingBags, layout: Layout) -> list[tuple[Any, Any]]:
             record, total = part.record, np.zeros((len(part.record.unique), leaf.shape[-1]), np.float32)
             assert leaf.grad is not None
             gradients = leaf.grad.reshape(-1, leaf.shape[-1]).numpy()
-            bags_at = np.repeat(np.arange(len(gradients)), np.diff(part.batch.bag_offsets))  # type: ignore[arg-type]
+            assert part.batch.bag_offsets is not None
+            bags_at = np.repeat(np.arange(len(gradients)), np.diff(part.batch.bag_offsets))
             np.add.at(total, record.inverse, gradients[bags_at])
             sums.append((total, part))
         step.update()

@@ -105,7 +105,7 @@ def _staged_bytes(layout: Layout, header: Header, batch: Batch) -> int:
     if not header.groups:
         return _staged_rows(header, batch, len(distinct)) * layout.row_bytes
     groups, _ = numbering_of(header.groups).of_rows(distinct)
-    counts = np.bincount(groups, minlength=len(header.groups)).tolist()
+    counts: list[int] = np.bincount(groups, minlength=len(header.groups)).tolist()
     return _steps_in_flight(header) * sum(
         count * group.row_bytes for count, group in zip(counts, layout.groups, strict=True)
     )
