@@ -36,7 +36,7 @@ from foresee.custom_data.jagged import (
 from foresee.data.batch import Pooling
 from foresee.engine.cache import GroupVectors, look_up, look_up_groups
 from foresee.engine.step import Step
-from foresee.engine.tables import Dims, Tables
+from foresee.engine.tables import Tables
 from foresee.errors import ConfigError, UsageError
 from foresee.store.contract import Table
 
@@ -98,7 +98,7 @@ class EmbeddingBags:
         self.features = _features(known)
         self._dims = {config.name: config.embedding_dim for config in known}
         several = len(set(self._dims.values())) > 1
-        self.dim: Dims = dict(self._dims) if several else known[0].embedding_dim
+        self.dim: Any = dict(self._dims) if several else known[0].embedding_dim
         """Width of a row, or that of each table by its name where they differ: what `Tables` take."""
         self.is_weighted = is_weighted
         """Every id comes with a weight."""
@@ -201,8 +201,7 @@ class EmbeddingBags:
             raise UsageError("these tables have several widths; ask look_up_keyed() for their features by name")
         tables.bring_up_to_date()
         batch = bags_of(ids, self.features, step=0).batch(None, None)
-        found: Tensor = look_up(tables.store, batch, self.pooling)
-        return found
+        return look_up(tables.store, batch, self.pooling)
 
     def look_up_keyed(self, tables: Tables, ids: Any) -> KeyedEmbeddings:
         """The same by feature name, for every kind of pooling, as `keyed` gives it.

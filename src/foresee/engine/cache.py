@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -246,13 +246,15 @@ def in_feature_order(groups: Sequence[GroupVectors]) -> FeatureEmbeddings:
     return [found[feature] for feature in range(len(found))]
 
 
-def look_up(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE_THREAD) -> Any:
+def look_up(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE_THREAD) -> torch.Tensor:
     """[samples, features, width], or [vectors, width]: the vectors of a batch, as the store has its rows now.
 
     Of tables of several widths a list with a tensor for each feature.
     """
     groups = look_up_groups(store, batch, pooling, threads)
-    return in_feature_order(groups) if store.layout.widths else groups[0].embeddings
+    if not store.layout.widths:
+        return groups[0].embeddings
+    return cast("torch.Tensor", in_feature_order(groups))  # or the list: whoever has several widths knows
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 from weakref import WeakMethod
 
 import numpy as np
@@ -79,7 +79,7 @@ class Step:
         return self._leaves
 
     @property
-    def embeddings(self) -> Any:
+    def embeddings(self) -> Tensor:
         """[samples, features, width], a leaf that collects the gradient. Stays as it is, also after the update.
 
         Where tables have several widths: a list with a tensor for each feature, [samples, width of its table].
@@ -88,7 +88,7 @@ class Step:
         """
         if self._embeddings is None:
             self._embeddings = in_feature_order(self.groups) if self._work.parts else self.leaves[0]
-        return self._embeddings
+        return cast("Tensor", self._embeddings)  # or the list: whoever has several widths knows
 
     @property
     def groups(self) -> list[GroupVectors]:
@@ -102,7 +102,7 @@ class Step:
             for leaf, part in zip(self.leaves, self._work.groups, strict=True)
         ]  # fmt: skip
 
-    def await_embeddings(self) -> Any:
+    def await_embeddings(self) -> Tensor:
         """The same, for whoever takes a function."""
         return self.embeddings
 
