@@ -176,7 +176,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(log: ClickLog, done: RunConfi
     with pytest.raises(ConfigError, match="says nothing of table 'item'"):
         train_quietly(wide_run(log, tmp_path / "item", model={"dim": {"user": 4}}))
     with pytest.raises(PlanError, match="distinct rows of width"):
-        train_quietly(wide_run(log, tmp_path / "tight", cache={"rows": 70}))
+        train_quietly(wide_run(log, tmp_path / "tight", cache={"rows": 98}))
     with pytest.raises(StoreError, match="have several widths, this run wants one"):
         Tables.on_disk(done.tables_folder, log, dim=4, optimizer=RowwiseAdagrad(lr=0.1))
     outcome, _ = train_quietly(
