@@ -37,7 +37,7 @@ from foresee.store.row_groups import RowGroups, groups_of, open_groups
 from foresee.testing.delays import Meeting, SharedStore, ThreadMesh
 
 NUM_CELLS_MIN = 400
-NUM_STEPS, NUM_SAMPLES = 7, 6
+NUM_STEPS, NUM_SAMPLES = 6, 6
 SIZES = (9, 30, 5)
 KEYS = (("user",), ("item", "history"), ("country",))
 WIDTHS = ((5, 5, 5), (8, 3, 8), (16, 5, 2))
@@ -235,6 +235,15 @@ def as_bytes(groups: Sequence[Rows]) -> list[bytes]:
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that update beside backward and workers that do not wait for each other's links: here both are mixed."""
     monkeypatch.setattr("foresee.engine.exchange.mesh.PATIENCE_SECONDS", 0.01)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors of a few numbers: torch's threads would only wake each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
