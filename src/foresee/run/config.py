@@ -92,6 +92,8 @@ class TablesConfig(Section):
     """Initial values of rows follow from it."""
     init_scale: float = Field(default=0.05, ge=0, allow_inf_nan=False)
     """Initial values are uniform in [-init_scale, init_scale)."""
+    fold: Literal["at_end", "never"] = "at_end"
+    """When rows go from the log into rows.npy, which numpy reads: at the end of the run, or by `foresee fold` alone."""
 
 
 class CacheConfig(Section):

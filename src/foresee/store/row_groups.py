@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from foresee.base.disk_counts import DiskFigures
 from foresee.errors import StoreError, UsageError
 from foresee.store.commits import Part
-from foresee.store.contract import Layout, Store, TwoPhaseStore
+from foresee.store.contract import Layout, Store, TwoPhaseStore, disks_of
 
 FOLDER_PREFIX = "width-"
 
@@ -79,6 +80,10 @@ class RowGroups:
     @history.setter
     def history(self, content: bytes | None) -> None:
         self.groups[0].history = content
+
+    def disks(self) -> list[DiskFigures]:
+        """What was read from disks and written to them so far."""
+        return [figures for group in self.groups for figures in disks_of(group)]
 
     def read(self, rows: Any, out: Any) -> None:
         raise UsageError("rows of several widths are not read or written at once; use the store of each: store.groups")

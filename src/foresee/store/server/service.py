@@ -311,6 +311,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             "limits": asdict(self._admission.limits),
             "run": served.applied.run,
             "watermarks": list(served.applied.watermarks),
+            "disk": next(iter(served.shard.disks()), None),
             **asdict(self._counters.snapshot()),
         }
 
