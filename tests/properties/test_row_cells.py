@@ -27,9 +27,11 @@ from foresee.engine.exchange.peers import LocalExchange, PeerExchange
 from foresee.engine.header import groups_for, make_header
 from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS, make_optimizer
+from foresee.engine.planned_step import accesses_of, planned_records
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables, layout_for
 from foresee.plan import trainable
+from foresee.plan.check import check
 from foresee.store.contract import Layout, Rows
 from foresee.store.disk import DiskStore
 from foresee.store.memory import MemoryStore
@@ -258,6 +260,23 @@ def test_not_one_byte_differs(cell: Cell, uncached: dict[Cell, list[Rows]], tmp_
     if plain not in uncached:
         uncached[plain] = train(plain, tmp_path)
     assert as_bytes(train(cell, tmp_path)) == as_bytes(uncached[plain])
+
+
+@pytest.mark.parametrize("placement", ["herald", "location_aware"])
+def test_samples_are_placed_once_for_all_widths(placement: str) -> None:
+    """The plan of two workers follows the rules, next uses beyond the window included, and each trains its half."""
+    layout = layout_of(cell := Cell((16, 5, 2), "sum", "sgd", "memory", "lookahead", 2), bags_of(cell))
+    header = make_header(
+        CLICKS, planner="lookahead", cache_rows=CLICKS.num_rows - 6, fetch_ahead_steps=2, remember_versions=True,
+        num_workers=2, placement=placement, groups=groups_for(layout, CLICKS), uses_ahead_steps=4,
+    )  # fmt: skip
+    records = list(planned_records(CLICKS, header))
+    accesses = [accesses_of(batch) for batch in CLICKS.batches()]
+    check(header, accesses, records, None).require()
+    for one, other in zip(records[::2], records[1::2], strict=True):
+        assert sorted([*one.samples, *other.samples]) == list(range(NUM_SAMPLES))
+        assert len(one.samples) == len(other.samples)
+    assert any(len(record.send) for record in records)
 
 
 def test_there_are_enough_cells_and_every_two_values_meet() -> None:
