@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 from foresee.data.batch import BatchStream
-from foresee.engine.cache import Cache, SlotCache
+from foresee.engine.cache import BatchesInFlight, Cache, SlotCache
 from foresee.engine.cache_groups import Caches
 from foresee.engine.exchange.peers import Exchange, LocalExchange, recorded
 from foresee.engine.header import check_fits
@@ -63,6 +63,7 @@ class Run:
         timeline: Who records what the run does.
         trained: What to write down with the commit of a step about its batches.
         scratch: A folder for temporary files of the planner; None: where the system has them.
+        in_flight: What steps to come have read before this run begins.
     """
 
     stream: BatchStream
@@ -77,6 +78,7 @@ class Run:
     timeline: Timeline = NOT_RECORDED
     trained: Callable[[int], Trained | None] = field(default_factory=lambda: lambda step: None)
     scratch: Path | None = None
+    in_flight: BatchesInFlight = field(default_factory=BatchesInFlight)
 
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
@@ -198,7 +200,8 @@ class Run:
             self._exchange.receive_rows(record.step, caches)
         self.timeline.arrived(ready.work, caches)
         track.span("other", record.step)
-        embeddings = tuple(cache.embeddings(part) for cache, part in zip(caches, ready.work.groups, strict=True))
+        parts = zip(ready.work.groups, caches, strict=True)
+        embeddings = tuple(self.in_flight.embeddings(part, cache) for part, cache in parts)
         track.span("gather", record.step)
         return embeddings
 

@@ -23,7 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from foresee.base import failpoints
 from foresee.base.arrays import Int32, Int64
+from foresee.base.failpoints import failpoint
 from foresee.engine.channel import Abandoned, Channel, Watermark
 from foresee.engine.exchange.mesh import LinkScheduler
 from foresee.engine.planned_step import PlannedStep
@@ -212,6 +214,8 @@ class Pipeline:
     def _write_rows(self, write: _Write) -> None:
         for it in write.groups:
             self._stores[it.group].write_step(write.step, it.rows, it.values, it.next_use)
+            if len(it.rows):
+                failpoint(failpoints.ROWS_WRITTEN)
 
     def _bytes_of_fetch(self, ready: Ready) -> int:
         staged = zip(ready.staging, self._stores, strict=True)
@@ -242,6 +246,8 @@ class Pipeline:
         fetch, not_before = joined(records)
         staging = Rows.empty(len(fetch), store.layout)
         store.read_guarded(fetch.row, fetch.version, not_before, staging)
+        if len(fetch):
+            failpoint(failpoints.ROWS_FETCHED)
         return parted(records, staging)
 
 

@@ -185,6 +185,9 @@ def open_tables(config: RunConfig, log: ClickLog) -> Tables:
 def tables_of(config: AnyRun, layout: Layout) -> Tables:
     """The same, of any kind of run, with rows of this layout."""
     kind, optimizer = store_kind(config.tables.store), row_optimizer(config.tables.optimizer)
+    if kind.open_newest is not None:
+        commits = checkpoint.whole_steps(RunFolder(config.run).checkpoints)
+        return Tables(kind.open_newest(layout, commits), optimizer)
     store = open_store(config.tables_folder, layout, kind)
     if not kind.durable:
         return Tables(store, optimizer)
