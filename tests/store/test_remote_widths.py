@@ -115,7 +115,7 @@ def _settled(sockets: PortSockets, name: str) -> int:
     """The bytes of all connections, once the kernel has counted the last of them."""
     before = -1
     for _ in range(100):
-        now = sum(getattr(it, name) for it in sockets.look())
+        now = sum(int(getattr(it, name)) for it in sockets.look())
         if now == before:
             return now
         before = now
