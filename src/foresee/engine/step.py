@@ -31,7 +31,8 @@ class Step:
         dense: [samples, dense features], on the run's device.
         labels: [samples], on the run's device.
         batch_size: Samples of the step, those of all workers together.
-        item: What a person's own source of batches gave for this step; None for a log.
+        samples: Which samples of the batch these are: all of them, or this worker's.
+        item: What a person's own source of batches gave for this step, the whole batch; None for a log.
         vectors: Which lookups each vector of the embeddings is made of, where tables have one width.
         weights: [lookups] of batches whose ids have weights; else None.
         updated: Whether `update()` was called.
@@ -51,7 +52,7 @@ class Step:
         self.index = batch.step
         self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
         self.labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
-        self.batch_size = work.batch_size
+        self.batch_size, self.samples = work.batch_size, work.record.samples
         self.item: Any = getattr(batch, "item", None)
         self.vectors, self.weights = work.vectors, getattr(batch, "weights", None)
         self.updated = False
