@@ -180,7 +180,9 @@ class Run:
         track = self.timeline.track(TRAIN)
         for ready in pipeline.ready():
             arrive = partial(self._arrive, ready, caches, track)
-            step = Step(ready.work, self.device, arrive, self._finish, self._start, track, self.timeline)
+            step = Step(
+                ready.work, self.device, arrive, self._finish, self._start, track, self.timeline, self._squared_norm
+            )  # fmt: skip
             with self._never_committed_in_mid_step(step):
                 yield step
             if not step.updated:
@@ -246,6 +248,11 @@ class Run:
         """Rows that a step fetches and evicts, each as wide as it is."""
         parts = zip(work.groups, self.tables.layout.groups, strict=True)
         return sum((len(it.record.fetch) + len(it.record.evict)) * layout.row_bytes for it, layout in parts)
+
+    def _squared_norm(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> float:
+        """Of the gradients of the step's rows."""
+        _, caches = self._of_this_loop(work)
+        return self._exchange.squared_norm(work, gradients, caches)
 
     def _send_rows(self, work: PlannedStep) -> None:
         """Rows leave for the peers that need them in the next step."""

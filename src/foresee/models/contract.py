@@ -1,5 +1,7 @@
 """What a model is: (dense [samples, dense features], embeddings [samples, features, row width]) -> logits [samples].
 
+With the option `num_outputs` above 1 the result is [samples, num_outputs]: some numbers for each of several tasks.
+
 In: the shape of a log (a ClickLog, or `LogShape` where there is none) and the embedding width `dim`. Where tables have
 several widths, `dim` is that of each feature and embeddings are a list with a tensor for each. Out: the protocol
 that every model here follows and the two checks they share. A row may have more columns than `dim`, for first-order
@@ -79,6 +81,13 @@ def checked_shape(shape: Shape, dim: Dims) -> LogShape:
     if isinstance(dim, Sequence) and len(several) != shape.num_features:
         raise ValueError(f"dim has {len(several)} widths: give one for each of the {shape.num_features} features")
     return LogShape(num_dense=shape.num_dense, num_features=shape.num_features)
+
+
+def checked_outputs(num_outputs: object) -> int:
+    """The number itself, or a sentence. It may come from a file."""
+    if isinstance(num_outputs, bool) or not isinstance(num_outputs, int) or num_outputs < 1:
+        raise ValueError(f"num_outputs is {num_outputs!r}: give a whole number of at least 1")
+    return num_outputs
 
 
 def feature_dims(shape: Shape, dim: Dims) -> tuple[int, ...]:

@@ -12,20 +12,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from foresee.models.layers import FirstOrder, OneWidth, checked_widths, cut, flat, mlp
+from foresee.models.layers import FirstOrder, OneWidth, Shares, checked_widths, cut, flat, mlp
 
-from .contract import Dims, Shape, Vectors, check_input, checked_shape
+from .contract import Dims, Shape, Vectors, check_input, checked_outputs, checked_shape
 
 
 class DeepFM(nn.Module):
-    """`deep` are hidden widths: the deep part always ends in one logit.
+    """`deep` are hidden widths: the deep part always ends in the outputs.
 
     The pairs need one width: `project` maps features of several widths to it, which is `dim` then.
     """
 
     def __init__(
-        self, shape: Shape, dim: Dims, *, deep: Sequence[int] = (512, 256), project: int | None = None
-    ) -> None:
+        self, shape: Shape, dim: Dims, *, deep: Sequence[int] = (512, 256), num_outputs: int = 1,
+        project: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.shape = checked_shape(shape, dim)
         self.dims = dim
@@ -34,7 +35,8 @@ class DeepFM(nn.Module):
         self.first_order = FirstOrder(shape.num_dense)
         self.dense_vectors = nn.Parameter(0.01 * torch.randn(shape.num_dense, dim))
         width_in = shape.num_dense + shape.num_features * dim
-        self.deep = mlp(width_in, (*checked_widths("deep", deep), 1), activate_last=False)
+        self.deep = mlp(width_in, (*checked_widths("deep", deep), checked_outputs(num_outputs)), activate_last=False)
+        self.join = Shares(num_outputs)
 
     @classmethod
     def row_width(cls, dim: int) -> int:
@@ -46,8 +48,8 @@ class DeepFM(nn.Module):
         embedded, weights = cut(embeddings, self.dims)
         vectors, first = self.project(embedded), self.first_order(dense, flat(weights))
         deep: Tensor = self.deep(torch.cat((dense, vectors.flatten(1)), dim=1))
-        logits: Tensor = first + self.second_order(dense, vectors) + deep.squeeze(1)
-        return logits
+        joined: Tensor = self.join(first + self.second_order(dense, vectors), deep)
+        return joined
 
     def second_order(self, dense: Tensor, vectors: Tensor) -> Tensor:  # -> [samples]
         """Dots of all pairs of the sample's vectors, dense and categorical: ½ (|Σ x_i|² − Σ |x_i|²).

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from foresee.models.layers import OneWidth, PairDots, checked_widths, mlp
+from foresee.models.layers import OneWidth, PairDots, by_sample, checked_widths, mlp
 
-from .contract import Dims, Embeddings, Shape, check_dense, check_input, checked_shape
+from .contract import Dims, Embeddings, Shape, check_dense, check_input, checked_outputs, checked_shape
 
 
 class DLRM(nn.Module):
-    """`bottom` and `top` are hidden widths: the bottom MLP always ends in `dim`, the top MLP in one logit.
+    """`bottom` and `top` are hidden widths: the bottom MLP always ends in `dim`, the top MLP in the outputs.
 
     Dot products need one width: `project` maps features of several widths to it, which is `dim` then.
     """
@@ -29,14 +29,9 @@ class DLRM(nn.Module):
     accepts_deferred_embeddings = True
 
     def __init__(
-        self,
-        shape: Shape,
-        dim: Dims,
-        *,
-        bottom: Sequence[int] = (512, 256),
-        top: Sequence[int] = (512, 256),
-        project: int | None = None,
-    ) -> None:
+        self, shape: Shape, dim: Dims, *, bottom: Sequence[int] = (512, 256), top: Sequence[int] = (512, 256),
+        num_outputs: int = 1, project: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.shape = checked_shape(shape, dim)
         self.dims = dim
@@ -48,7 +43,11 @@ class DLRM(nn.Module):
         else:
             self.bottom = _Constant(dim)
         self.pair_dots = PairDots(shape.num_features + 1)
-        self.top = mlp(dim + self.pair_dots.num_pairs, (*checked_widths("top", top), 1), activate_last=False)
+        self.top = mlp(
+            dim + self.pair_dots.num_pairs,
+            (*checked_widths("top", top), checked_outputs(num_outputs)),
+            activate_last=False,
+        )
 
     @classmethod
     def row_width(cls, dim: int) -> int:
@@ -62,8 +61,7 @@ class DLRM(nn.Module):
             embeddings = embeddings()
         check_input(dense, embeddings, self.shape, self.dims, self.row_width)
         vectors = torch.cat((from_dense.unsqueeze(1), self.project(embeddings)), dim=1)  # [samples, 1 + features, dim]
-        logits: Tensor = self.top(torch.cat((from_dense, self.pair_dots(vectors)), dim=1))
-        return logits.squeeze(1)
+        return by_sample(self.top(torch.cat((from_dense, self.pair_dots(vectors)), dim=1)))
 
 
 class _Constant(nn.Module):

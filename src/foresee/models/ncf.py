@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from foresee.models.layers import OneWidth, checked_widths, cut, flat, mlp, sum_of_pair_products
+from foresee.models.layers import OneWidth, by_sample, checked_widths, cut, flat, mlp, sum_of_pair_products
 
-from .contract import Dims, Shape, Vectors, check_input, checked_shape, feature_dims
+from .contract import Dims, Shape, Vectors, check_input, checked_outputs, checked_shape, feature_dims
 
 
 class NCF(nn.Module):
@@ -27,8 +27,9 @@ class NCF(nn.Module):
     """
 
     def __init__(
-        self, shape: Shape, dim: Dims, *, deep: Sequence[int] = (128, 64, 32), project: int | None = None
-    ) -> None:
+        self, shape: Shape, dim: Dims, *, deep: Sequence[int] = (128, 64, 32), num_outputs: int = 1,
+        project: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.shape = checked_shape(shape, dim)
         self.dims = dim
@@ -37,7 +38,7 @@ class NCF(nn.Module):
         widths = checked_widths("deep", deep)
         width_in = shape.num_dense + sum(feature_dims(shape, dim))
         self.deep = mlp(width_in, widths, activate_last=True)
-        self.last = nn.Linear(self.dim + (widths[-1] if widths else width_in), 1)
+        self.last = nn.Linear(self.dim + (widths[-1] if widths else width_in), checked_outputs(num_outputs))
 
     @classmethod
     def row_width(cls, dim: int) -> int:
@@ -48,5 +49,4 @@ class NCF(nn.Module):
         check_input(dense, embeddings, self.shape, self.dims, self.row_width)
         factors, vectors = cut(embeddings, self.dims)
         deep = self.deep(torch.cat((dense, flat(vectors)), dim=1))
-        logits: Tensor = self.last(torch.cat((sum_of_pair_products(self.project(factors)), deep), dim=1))
-        return logits.squeeze(1)
+        return by_sample(self.last(torch.cat((sum_of_pair_products(self.project(factors)), deep), dim=1)))

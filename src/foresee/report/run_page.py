@@ -22,7 +22,7 @@ from foresee.report.run_breakdown import (
     waiting_for,
 )
 from foresee.report.run_figures import Skew, colours_of
-from foresee.report.run_records import Point, RunRecords, WorkerRecords, hit_rate
+from foresee.report.run_records import Point, RunRecords, WorkerRecords, figure_words, hit_rate
 from foresee.report.run_timeline import WORKERS_MAX, timeline_figure, windows
 
 if TYPE_CHECKING:
@@ -86,10 +86,13 @@ def time_sections(records: RunRecords) -> list[Section]:
 def _summary(records: RunRecords, workers: Sequence[WorkerRecords]) -> Section:
     rows: list[tuple[str, str, str]] = []
     valid, train = records.of_kind("valid"), records.of_kind("train")
-    if valid and valid[-1].get("auc") is not None:
-        rows.append(("AUC on the valid split", f"{valid[-1]['auc']:.4f}", f"after {valid[-1]['step']:,} steps"))
+    judged = [name for name in records.task_figures if valid and valid[-1].get(name) is not None]
+    for name in judged:
+        words = f"{figure_words(name)} on the valid split"
+        rows.append((words, f"{valid[-1][name]:.4f}", f"after {valid[-1]['step']:,} steps"))
+    if judged and valid[-1].get("log_loss") is not None:
         rows.append(("log loss on the valid split", f"{valid[-1]['log_loss']:.4f}", ""))
-    elif train:
+    elif train and not judged:
         rows.append(("training loss", f"{train[-1]['loss']:.4f}", f"after {train[-1]['step']:,} steps"))
     if workers:
         rows += _speed_rows(workers)
@@ -132,11 +135,19 @@ def _learning(records: RunRecords, workers: Sequence[WorkerRecords], best_auc: f
             legend=colours_of(loss),
         )
     ]
-    if any(line.get("auc") is not None for line in [*train, *valid]):
-        auc = figures.auc_figure(train, valid, best_auc)
-        sentence = "How often a click is ranked above a non-click; 0.5 is guessing."
-        found.append(Section(heading="AUC", sentence=sentence, content=auc, legend=colours_of(auc)))
+    for name in records.task_figures:
+        chart = figures.task_figure(name, train, valid, best_auc if name == "auc" else None)
+        sentence = MEANINGS[name.rpartition(".")[2]]
+        heading = figure_words(name)
+        found.append(Section(heading=heading, sentence=sentence, content=chart, legend=colours_of(chart)))
     return found
+
+
+MEANINGS = {
+    "auc": "How often a click is ranked above a non-click; 0.5 is guessing.",
+    "rmse": "Root mean squared error, in units of the label; lower is better.",
+    "accuracy": "Share of samples whose likeliest class was the right one.",
+}
 
 
 def _time(workers: Sequence[WorkerRecords]) -> list[Section]:
@@ -257,7 +268,8 @@ def _disks(workers: Sequence[WorkerRecords]) -> list[Section]:
     if everything is None:
         return [Section(heading="Disk", sentence=NO_DISK if workers else NO_SERIES)]
     fetched = sum(one[0] for worker in workers for point in worker.points for one in point.store_bytes)
-    over = f" Read were {everything.read.num_bytes / fetched:.1f} times the bytes of the rows." if fetched else ""
+    over = f" Read were {everything.read.num_bytes / max(1, fetched):.1f} times the bytes of the rows."
+    over = over if everything.read.requests else " No row had to be read from it."
     cause = waiting_for(workers[0].steady, num_servers=workers[0].start["num_servers"])
     waits = f" Steps waited for {cause}." if cause is not None else ""
     notes = ["Rows that were never written need no read; the fold at the end of a run is not counted."]
@@ -291,14 +303,19 @@ def _disk_table(points: Sequence[Point], num_servers: int) -> PageTable:
             continue
         name = f"server {number} " if num_servers else ""
         for what, moved in (("reads", use.read), ("writes", use.written)):
-            rows.append((
-                f"{name}{what}", f"{moved.num_bytes / use.steps / 1e6:,.3f}",
-                f"{moved.requests / use.steps:,.1f}", f"{moved.request_bytes / 1e3:,.1f}", f"{moved.depth:,.1f}",
-                f"{1e3 * moved.seconds / use.steps:,.2f}", f"{1e3 * moved.processor_seconds / use.steps:,.2f}",
-                f"{1e3 * use.sync_seconds / use.steps:,.2f}" if what == "writes" else "",
-            ))  # fmt: skip
+            figures_a_step = (
+                moved.num_bytes / use.steps / 1e6, moved.requests / use.steps, moved.request_bytes / 1e3, moved.depth,
+                1e3 * moved.seconds / use.steps, 1e3 * moved.processor_seconds / use.steps,
+            )  # fmt: skip
+            syncs = _short(1e3 * use.sync_seconds / use.steps) if what == "writes" else ""
+            rows.append((f"{name}{what}", *map(_short, figures_a_step), syncs))
     columns = ("", "MB", "requests", "kB each", "at once", "ms", "ms of a processor", "ms of syncs")
     return PageTable(columns=columns, rows=rows)
+
+
+def _short(value: float) -> str:
+    """Three digits, and never a rounded one before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _hits(workers: Sequence[WorkerRecords]) -> list[Section]:

@@ -33,6 +33,7 @@ from foresee.run.by_name import build, look_in, model_dim, row_width
 from foresee.run.config import AnyRun, RowOptimizerConfig, RowScheduleConfig, RunConfig
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import open_store
+from foresee.run.tasks import tasks_of
 from foresee.store.contract import Layout
 from foresee.store.registry import store_kind
 
@@ -235,9 +236,9 @@ def build_model(config: RunConfig, log: ClickLog) -> nn.Module:
     device = training_device(config)
     torch.manual_seed(config.train.seed)
     _look_beside_run_file(config)
-    dims = table_dims(config, log)
+    dims, num_outputs = table_dims(config, log), tasks_of(config.tasks, log).num_outputs
     dim = model_dim([dims[feature.table] for feature in log.features])
-    return build(config.model.name, log, dim, **config.model.options).to(device)
+    return build(config.model.name, log, dim, num_outputs, **config.model.options).to(device)
 
 
 def _look_beside_run_file(config: RunConfig) -> None:

@@ -87,8 +87,8 @@ class Trainers:
         self._layout, self._optimizer = layout_for(log, dim, optimizer, seed, init_scale), optimizer
         if self._layout.widths:
             raise UsageError(
-                "trainers of one's own loop take tables of one width; give dim a number, or train from a run file, which "
-                "takes a width for each table"
+                "trainers of one's own loop take tables of one width; give dim a number, or train from a run file, "
+                "which takes a width for each table"
             )
         self._joined = join(own_machine=not servers or planner is None)
         self.rank, self.num_trainers = dist.get_rank(), dist.get_world_size()

@@ -14,13 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.base.arrays import Int32, Int64
+from foresee.base.arrays import Float32, Int32, Int64
 from foresee.engine.cache import Cache
 from foresee.engine.cache_groups import Caches
-from foresee.engine.exchange.dense import Sums
+from foresee.engine.exchange.dense import Sums, of_all_workers, sum_of_all_workers
 from foresee.engine.exchange.mesh import LinkScheduler, Mesh, UnscheduledLink
 from foresee.engine.exchange.protocol import ExchangeProtocol, Phases, Request, StartBackground, Swap, nothing
 from foresee.engine.exchange.schedule import ExchangeSchedule, Payload, pack, unpack
@@ -55,6 +56,10 @@ class Exchange(Protocol):
         """
         ...
 
+    def squared_norm(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> float:
+        """Of the gradients of all rows of the step, each summed over all lookups of all workers."""
+        ...
+
     def send_rows(self, work: PlannedStep, caches: Caches) -> None:
         """After the evictions: rows leave for the peers that need them next."""
         ...
@@ -86,6 +91,10 @@ class LocalExchange:
         for part, gradient, cache in zip(work.groups, gradients, caches, strict=True):
             if part.record.learns:
                 cache.update(part, gradient)
+
+    def squared_norm(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> float:
+        groups = zip(work.groups, gradients, caches, strict=True)
+        return sum(sum_of_squares(cache.sums(it, grad, _all_positions(it)).numpy()) for it, grad, cache in groups)
 
     def send_rows(self, work: PlannedStep, caches: Caches) -> None:
         for part, cache in zip(work.groups, caches, strict=True):
@@ -136,6 +145,22 @@ class PeerExchange:
                 for protocol, part, schedule, gradient, cache in groups
             ]
         )
+
+    def squared_norm(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> float:
+        """Rows of one worker alone are summed up there; sums of the others go round once more than an update needs."""
+        groups = zip(work.groups, gradients, caches, self._schedules[work.step], strict=True)
+        return sum(self._norm_of_group(part, grad, cache, schedule) for part, grad, cache, schedule in groups)
+
+    def _norm_of_group(self, work: PlannedStep, gradient: Tensor, cache: Cache, schedule: ExchangeSchedule) -> float:
+        positions, shared = _all_positions(work), schedule.travelling
+        sums = cache.sums(work, gradient, positions).div_(self.num_workers).numpy()
+        (alone,) = sum_of_all_workers([sum_of_squares(np.delete(sums, shared, axis=0))])
+        rows = np.concatenate(of_all_workers(cache.table.row[work.record.unique[shared]]))
+        parts = np.concatenate(of_all_workers(sums[shared]))
+        distinct, place = np.unique(rows, return_inverse=True)
+        total = np.zeros((len(distinct), sums.shape[1]), np.float32)
+        np.add.at(total, place, parts)  # in worker order, as the owners add them
+        return alone + sum_of_squares(total)
 
     def send_rows(self, work: PlannedStep, caches: Caches) -> None:
         groups = zip(self._protocols, work.groups, self._schedules.pop(work.step), caches, strict=True)
@@ -227,6 +252,15 @@ def divided(buffer: Tensor, sizes: Sequence[Sequence[int]]) -> list[Tensor]:
     return [torch.cat(parts[group :: len(sizes)]) for group in range(len(sizes))]
 
 
+def _all_positions(work: PlannedStep) -> Int32:
+    return np.arange(len(work.record.unique), dtype=np.int32)
+
+
+def sum_of_squares(sums: Float32) -> float:
+    """Over all rows, in an order that follows from the numbers: where rows lie in a cache must not change a bit."""
+    return float(np.sort(np.square(sums, dtype=np.float64).sum(axis=1)).sum())
+
+
 @dataclass(frozen=True, slots=True)
 class _OfStep:
     """The gradients of a step. A row's gradient is the mean over workers, as each weighs its loss by its samples."""
@@ -253,6 +287,7 @@ class RecordedExchange:
     def __init__(self, exchange: Exchange, timeline: Timeline) -> None:
         self._exchange, self._timeline = exchange, timeline
         self.link, self.rank, self.expect, self.settle = exchange.link, exchange.rank, exchange.expect, exchange.settle
+        self.squared_norm = exchange.squared_norm
 
     def receive_rows(self, step: int, caches: Caches) -> None:
         self._exchange.receive_rows(step, caches)
