@@ -170,7 +170,7 @@ def check_sequences() -> None:
             assert torch.allclose(own.to_padded_dense(2, -1.0), jagged.to_padded_dense(2, -1.0), atol=1e-6)
             assert all(torch.allclose(*pair) for pair in zip(own.to_dense(), jagged.to_dense(), strict=True))
         for vectors in (expected, found.to_dict()):
-            sum((it.values() ** 2).sum() for it in vectors.values()).backward()  # type: ignore[union-attr]
+            sum((it.values() ** 2).sum() for it in vectors.values()).backward()
         sgd.step()
         sgd.zero_grad()
         step.update()

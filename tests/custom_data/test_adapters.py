@@ -61,7 +61,8 @@ def plain(epochs: int) -> list[Any]:
 def trained(source: foresee.Batches, tables: foresee.Tables | None = None, stop_after: int | None = None) -> Any:
     tables = tables or foresee.Tables.in_memory(source.bags, dim=4, optimizer=foresee.SGD(lr=0.1))
     for step in foresee.steps(source, tables, cache_rows=50):
-        ((step.embeddings.sum(dim=(1, 2)) - step.labels - step.dense.sum(dim=1)) ** 2).sum().backward()
+        error = step.embeddings.sum(dim=(1, 2)) - step.labels - step.dense.sum(dim=1)
+        (error**2).sum().backward()  # type: ignore[no-untyped-call]
         step.update()
         if step.index + 1 == stop_after:
             break
@@ -75,7 +76,7 @@ def expected(epochs: int = 1) -> Any:
 def test_a_hugging_face_dataset() -> None:
     datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets are not installed")
     dataset = datasets.Dataset.from_list(samples())
-    columns = {"ids": ["user", "seen"], "dense": ["age"], "label": "clicked"}
+    columns: dict[str, Any] = {"ids": ["user", "seen"], "dense": ["age"], "label": "clicked"}
     source = hugging_face(dataset, batch_size=BATCH_SIZE, **columns)
     assert trained(foresee.Batches(bags(), source)) == expected()
     streamed = hugging_face(dataset.to_iterable_dataset(), batch_size=BATCH_SIZE, **columns)

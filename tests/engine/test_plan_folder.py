@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_plan_file import assert_equal, header_for, records_of
+from test_plan_file import assert_equal, records_of
 
 from foresee.engine.plan_folder import MANIFEST, PlanFolder, open_plan, save_plan
 from foresee.errors import PlanError
 from foresee.plan.record import Header, Record
-from foresee.testing.traces import skewed_trace
+from foresee.testing.traces import header_for, skewed_trace
 
 TRACE = skewed_trace(seed=1, num_rows=60, num_steps=8, num_samples=6, num_lookups=3)
 

@@ -133,6 +133,10 @@ class Stateful:
             del self._states[old]
         return Place(self._states[step])
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state that was loaded; that of a step is `after(step)`."""
+        return dict(self._from or {})
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where a state was saved.
 

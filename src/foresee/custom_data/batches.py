@@ -49,8 +49,9 @@ class OwnBatch(Batch):
             beside = Batch(self.step, self.dense, self.labels, weights, self.bag_offsets, self.num_features)  # type: ignore[arg-type]
             weights = Batch.part(beside, samples).rows.astype(np.float32, copy=False)
         return OwnBatch(
-            own.step, own.dense, own.labels, own.rows, own.bag_offsets, own.num_features, self.item, weights
-        )
+            own.step, own.dense, own.labels, own.rows, own.bag_offsets, own.num_features, self.item, weights,
+            self.drained, sample_weights=own.sample_weights,
+        )  # fmt: skip
 
 
 class Batches:
