@@ -123,7 +123,7 @@ class WriteMetrics:
         self._meter.add(done.loss, done.num_samples)
         if done.steps_done % self._every_steps == 0 or done.last:
             counters = self._run.counters
-            moved_here = [counters.num_fetched, counters.num_evicted, self._run.bytes_moved]
+            moved_here = [float(it) for it in (counters.num_fetched, counters.num_evicted, self._run.bytes_moved)]
             fetched, written, num_bytes = map(int, self._group.sum(moved_here))
             moved = {
                 "rows_fetched": fetched,
