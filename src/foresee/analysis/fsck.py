@@ -109,6 +109,9 @@ def _run(path: Path, report: FsckReport) -> None:
     if not kind.durable:
         report.add("tables", "note", "the rows were in memory and ended with their process")
         return
+    if kind.open_newest is not None:
+        report.add("tables", "note", f"the rows are on {config[0].tables.store}; check the folders of these servers")
+        return
     if not kind.checked:
         report.add("tables", "note", f"the rows are in a store {kind.name!r}, which only its own package can check")
         return
