@@ -27,7 +27,8 @@ from foresee.engine.recording.timeline import NOT_RECORDED, Recording
 from foresee.engine.tables import BATCHES, LOG, NAME, Tables, Trained, newest, parse
 from foresee.engine.uses_ahead import USES_AHEAD_STEPS
 from foresee.errors import DataError, UsageError
-from foresee.store.contract import takes_next_use
+from foresee.store.guarded import takes_next_use
+from foresee.store.row_groups import groups_of
 
 MARKS = 8
 """So many of the first batches tell a source without a name."""
@@ -183,7 +184,7 @@ def steps(
     )  # fmt: skip
     if isinstance(log, Batches):
         header = log.bounded(header)
-    elif takes_next_use(tables.store):  # a log can be read twice
+    elif any(map(takes_next_use, groups_of(tables.store))):  # a log can be read twice
         header = replace(header, options=replace(header.options, uses_ahead_steps=USES_AHEAD_STEPS))
     timeline = NOT_RECORDED if record is None else Recording(Path(record))
     return Run(
