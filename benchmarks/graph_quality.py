@@ -65,8 +65,12 @@ BEST: dict[str, dict[str, Any]] = {
         "negatives": {"num_chunks": 1, "num_nodes": 2000}, "train": ADAGRAD,
     },
     "WN18RR": {
-        "model": {"decoder": "complex", "dim": 200, "n3": 0.1, "loss_options": {"margin": 3.0}}, "epochs": 30,
-        "negatives": {"num_chunks": 1, "num_nodes": 2000}, "train": ADAGRAD,
+        "model": {
+            "decoder": "complex", "dim": 200, "n3": 0.1, "loss_options": {"margin": 3.0},
+            "decoder_options": {"init_scale": 0.001},  # from ones, every node is its own likeliest neighbour for long
+        },
+        "epochs": 28, "tables": {"init_scale": 0.001}, "train": {"batch_size": 500, **ADAGRAD},
+        "negatives": {"num_chunks": 1, "num_nodes": 2000},
     },
 }  # fmt: skip
 
