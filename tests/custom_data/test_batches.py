@@ -6,6 +6,7 @@ KeyedJaggedTensors (of the same names and methods as TorchRec's), dicts, pairs o
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -140,7 +141,7 @@ def test_it_trains_as_plain_pytorch_does(configs: list[EmbeddingBagConfig], tmp_
     first = {name: value.clone() for name, value in plain.state_dict().items()}
     with foresee.Tables.on_disk(tmp_path / "tables", bags, dim=bags.dim, optimizer=SGD) as tables:
         bags.load_state_dict(tables, first, prefix="bags.")
-        head = Head(sum(bags.keyed(torch.zeros(1, bags.num_features, bags.dim)).length_per_key()))
+        head = Head(sum(feature.dim for feature in bags.features))
         head.load_state_dict({name.removeprefix("head."): it for name, it in first.items() if name.startswith("head.")})
         run = foresee.lookahead(foresee.Batches(bags, batches), tables, cache_rows=120)
         losses = train(run, bags, head, torch.optim.Adam(head.parameters()))
@@ -437,10 +438,10 @@ def test_tables_that_do_not_fit_are_refused() -> None:
     bags = foresee.EmbeddingBags([USERS, NARROW])
     source = foresee.Batches(bags, [])
     wide = foresee.Tables.in_memory(bags, dim=8, optimizer=foresee.RowwiseAdagrad(lr=0.1))
-    with pytest.raises(ConfigError, match="'narrow' is 3 wide and rows are 8: rowwise_adagrad looks"):
+    with pytest.raises(ConfigError, match="70 rows of width 8, the bags 70 of width 8, 3"):
         foresee.lookahead(source, wide, cache_rows=10)
     other = foresee.Tables.in_memory(foresee.EmbeddingBags([USERS]), dim=8, optimizer=SGD)
-    with pytest.raises(ConfigError, match="40 rows of width 8, the bags 70 of width 8"):
+    with pytest.raises(ConfigError, match="40 rows of width 8, the bags 70 of width 8, 3"):
         foresee.lookahead(source, other, cache_rows=10)
     with pytest.raises(UsageError, match="give these to Batches"):
         foresee.lookahead(source, wide, batch_size=10, cache_rows=10)
@@ -492,6 +493,19 @@ def test_a_cache_too_small_says_how_large() -> None:
 BENCH_PYTHON = Path(__file__).parents[2] / ".venv-bench" / "bin" / "python"
 
 
+def _checks() -> set[str]:
+    script = Path(__file__).with_name("real_torchrec.py").read_text("utf-8")
+    return set(re.findall(r"^def (check_\w+)", script, re.MULTILINE))
+
+
+def test_every_yes_of_the_page_is_a_check_and_every_check_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "torchrec.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("|") and "| yes" in line]
+    named = [re.findall(r"`(check_\w+)`", row) for row in rows]
+    assert all(named), "a yes without a check"
+    assert {name for names in named for name in names} == _checks() - {"check_variable_stride_is_refused"}
+
+
 def test_torchrecs_own_classes_are_taken() -> None:
     """In the environment that has TorchRec: its collection and ours give the same vectors for the same weights."""
     if not BENCH_PYTHON.exists():
@@ -500,6 +514,6 @@ def test_torchrecs_own_classes_are_taken() -> None:
         [str(BENCH_PYTHON), str(Path(__file__).with_name("real_torchrec.py"))],
         capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "the same vectors and the same rows"
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip() == f"the same vectors and the same rows in {len(_checks())} checks"
     assert sys.executable != str(BENCH_PYTHON)
