@@ -196,13 +196,11 @@ class EmbeddingBags:
             ids: Of a batch, in any of the forms that `Batches` takes.
 
         Returns:
-            [samples, features, width]. For features that are not summed or averaged, and for tables of several widths,
-            ask `look_up_keyed`.
+            [samples, features, width]; of tables of several widths a list with a tensor for each feature. For features
+            that are not summed or averaged, ask `look_up_keyed`.
         """
         if self.pooling.apart is not None:
             raise UsageError("these bags have a vector for each id; ask look_up_keyed() for them by name")
-        if not isinstance(self.dim, int):
-            raise UsageError("these tables have several widths; ask look_up_keyed() for their features by name")
         tables.bring_up_to_date()
         batch = bags_of(ids, self.features, step=0).batch(None, None)
         return look_up(tables.store, batch, self.pooling)
