@@ -42,6 +42,8 @@ from foresee.errors import ConfigError, UsageError
 from foresee.store.contract import Table
 
 POOLINGS = (SUM, MEAN, MAX, NONE)
+DATA_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""Dtypes by TorchRec's names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,8 @@ class EmbeddingBagConfig:
     """How the rows of a bag become one vector: sum, mean or max; none: each id keeps its own, as in a sequence."""
     padding_idx: int | None = None
     """An id that stands for none and is left out."""
+    data_type: str = "fp32"
+    """What values are: fp32, fp16 or bf16, one for all tables."""
 
 
 class BagFeature(NamedTuple):
@@ -99,6 +103,8 @@ class EmbeddingBags:
         self.features = _features(known)
         self.dim = max(config.embedding_dim for config in known)
         """Width of a row: the largest of all tables."""
+        self.dtype = _one_dtype(known)
+        """Of values, as `Tables` take it over."""
         self._dims = {config.name: config.embedding_dim for config in known}
         self.is_weighted = is_weighted
         """Every id comes with a weight."""
@@ -218,10 +224,11 @@ class EmbeddingBags:
             prefix: Before each name.
 
         Returns:
-            `{prefix}{table}.weight` → [rows, dim].
+            `{prefix}{table}.weight` → [rows, dim], of the tables' dtype.
         """
+        dtype = getattr(torch, tables.layout.dtype)
         return {
-            f"{prefix}{name}.weight": torch.from_numpy(np.ascontiguousarray(tables.values(name)[:, :dim]))
+            f"{prefix}{name}.weight": torch.from_numpy(np.ascontiguousarray(tables.values(name)[:, :dim])).to(dtype)
             for name, dim in self._dims.items()
         }
 
@@ -243,7 +250,7 @@ class EmbeddingBags:
             if weight.dim() != 2 or weight.shape[1] != dim:
                 raise ConfigError(f"{prefix}{name}.weight has shape {tuple(weight.shape)}; the table is {dim} wide")
             values = np.zeros((len(weight), self.dim), np.float32)
-            values[:, :dim] = weight.detach().cpu().numpy()
+            values[:, :dim] = weight.detach().cpu().float().numpy()
             tables.set_values(name, values)
 
     def check_tables(self, tables: Tables) -> None:
@@ -298,8 +305,8 @@ def _checked(config: Any) -> EmbeddingBagConfig:
     data_type = _word(getattr(config, "data_type", "fp32"))
     if pooling not in POOLINGS:
         raise ConfigError(f"table {name!r}: pooling {pooling!r} is not known; use {', '.join(POOLINGS)}")
-    if data_type != "fp32":
-        raise ConfigError(f"table {name!r}: data_type {data_type!r} is not known; rows are float32 (FP32)")
+    if data_type not in DATA_TYPES:
+        raise ConfigError(f"table {name!r}: data_type {data_type!r} is not known; use {', '.join(DATA_TYPES)}")
     for field in ("num_embeddings", "embedding_dim"):
         value = getattr(config, field)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -310,7 +317,19 @@ def _checked(config: Any) -> EmbeddingBagConfig:
     return EmbeddingBagConfig(
         name=name, num_embeddings=config.num_embeddings, embedding_dim=config.embedding_dim,
         feature_names=tuple(keys), pooling=pooling, padding_idx=getattr(config, "padding_idx", None),
+        data_type=data_type,
     )  # fmt: skip
+
+
+def _one_dtype(configs: Sequence[EmbeddingBagConfig]) -> str:
+    first = configs[0]
+    for config in configs:
+        if config.data_type != first.data_type:
+            raise ConfigError(
+                f"table {config.name!r} has data_type {config.data_type}, table {first.name!r} {first.data_type}; give "
+                "all tables one"
+            )
+    return DATA_TYPES[first.data_type]
 
 
 def _word(value: Any) -> str:

@@ -30,6 +30,7 @@ from foresee.engine.kernels import (
     update_rows,
     zeroed_rows,
 )
+from foresee.engine.kernels.values import Form, form_of
 from foresee.engine.optimizers import Optimizer, at_step
 from foresee.engine.planned_step import PlannedStep
 from foresee.plan.record import Evict, Fetch
@@ -149,12 +150,13 @@ class SlotCache:
         self._optimizer = optimizer
         self._threads = threads
         self._rows = Rows(
-            zeroed_rows(capacity_rows, layout.width),
+            zeroed_rows(capacity_rows, layout.value_words),
             zeroed_rows(capacity_rows, layout.state_width),
             np.zeros(capacity_rows, np.int32),
         )
         self.table = SlotTable(capacity_rows)
         self._pooled = ReusedMemory()
+        self._form = form_of(layout)
 
     def fill(self, fetch: Fetch, staging: Rows) -> None:
         self.put(fetch.slot, staging)
@@ -163,7 +165,7 @@ class SlotCache:
     def embeddings(self, work: PlannedStep) -> torch.Tensor:
         record, shape = work.record, shape_of(work.batch, work.vectors)
         out = self._pooled.take(math.prod(shape), self._layout.width)
-        pool(self._rows.values, record.unique, record.inverse, work.vectors, out, self._threads)
+        pool(self._form, self._rows.values, record.unique, record.inverse, work.vectors, out, self._threads)
         return torch.from_numpy(out).view(*shape, self._layout.width).requires_grad_(record.learns)
 
     def update(
@@ -173,7 +175,8 @@ class SlotCache:
         gradients = gradient.reshape(-1, self._layout.width).contiguous().numpy()
         update_rows(
             at_step(self._optimizer, record.step), self._rows, record.unique, gradients, work.order,
-            version=record.step + 1, positions=positions, divisor=divisor, threads=self._threads,
+            version=record.step + 1, positions=positions, divisor=divisor, form=self._form,
+            row_of_slot=self.table.row, threads=self._threads,
         )  # fmt: skip
 
     def sums(self, work: PlannedStep, gradient: torch.Tensor, positions: Int32) -> torch.Tensor:
@@ -184,7 +187,10 @@ class SlotCache:
 
     def apply(self, slots: Int32, sums: torch.Tensor, *, version: int) -> None:
         optimizer = at_step(self._optimizer, version - 1)
-        apply_rows(optimizer, self._rows, slots, sums.numpy(), version=version, threads=self._threads)
+        apply_rows(
+            optimizer, self._rows, slots, sums.numpy(), version=version, form=self._form, row_of_slot=self.table.row,
+            threads=self._threads,
+        )  # fmt: skip
 
     def put(self, slots: Int32, arrived: Rows) -> None:
         put_rows(self._rows, slots, arrived, threads=self._threads)
@@ -212,14 +218,14 @@ def shape_of(batch: Batch, vectors: Vectors) -> tuple[int, ...]:
 
 
 def pool(
-    values: NDArray[np.float32], unique: Int32, inverse: Int32, vectors: Vectors, out: NDArray[np.float32],
-    threads: Threads,
+    form: Form, values: NDArray[np.float32], unique: Int32, inverse: Int32, vectors: Vectors,
+    out: NDArray[np.float32], threads: Threads,
 ) -> None:  # fmt: skip
     """Gathers the rows of a batch into its vectors."""
     if vectors.offsets is None:
-        gather(values, unique, inverse, out, threads=threads)
+        gather(values, unique, inverse, out, form=form, threads=threads)
     else:
-        gather_bags(values, unique, inverse, vectors.offsets, vectors.mean, out, threads=threads)
+        gather_bags(values, unique, inverse, vectors.offsets, vectors.mean, out, form=form, threads=threads)
 
 
 def look_up(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE_THREAD) -> torch.Tensor:
@@ -231,5 +237,5 @@ def look_up(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE
     shape = shape_of(batch, vectors)
     out = np.empty((math.prod(shape), store.layout.width), np.float32)
     slots = np.arange(len(unique), dtype=np.int32)
-    pool(rows.values, slots, inverse.astype(np.int32), vectors, out, threads)
+    pool(form_of(store.layout), rows.values, slots, inverse.astype(np.int32), vectors, out, threads)
     return torch.from_numpy(out).view(*shape, -1)

@@ -30,7 +30,8 @@ from foresee.engine.planned_step import PlannedStep
 from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, Timeline
 from foresee.errors import ConsistencyError, LostWriteError, StaleReadError
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Record
-from foresee.store.contract import Rows, Store, guarded
+from foresee.store.contract import Rows, Store
+from foresee.store.guarded import guarded
 
 PLANNED_WITH_TIME = 4
 """With so many steps planned and not fetched, the planner has time."""

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.base import json_fields
+from foresee.base.halves import DTYPES, ROUNDINGS, packed, rounding_for
 from foresee.engine.optimizers import Optimizer, check_row_optimizer
 from foresee.errors import ConfigError, StoreError, UsageError
 from foresee.store.contract import Layout, Rows, Store, Table
@@ -91,7 +92,15 @@ class Tables:
 
     @classmethod
     def in_memory(
-        cls, log: HasTables, *, dim: int, optimizer: Optimizer, seed: int = 0, init_scale: float = 0.05
+        cls,
+        log: HasTables,
+        *,
+        dim: int,
+        optimizer: Optimizer,
+        seed: int = 0,
+        init_scale: float = 0.05,
+        dtype: str | None = None,
+        rounding: str = "stochastic",
     ) -> Tables:
         """Tables in this process's memory; gone when it ends.
 
@@ -101,6 +110,8 @@ class Tables:
             optimizer: What updates rows.
             seed: Of the rows' initial values, which follow from it, the row and the column.
             init_scale: Initial values are between minus this and this.
+            dtype: Of values: float32, bfloat16 or float16. Left out: what `EmbeddingBags` say, else float32.
+            rounding: How values of two bytes are rounded: stochastic, or nearest.
 
         Returns:
             Tables at step 0.
@@ -108,7 +119,8 @@ class Tables:
         Raises:
             ConfigError: A value cannot be used.
         """
-        return cls(MemoryStore(layout_for(log, dim, optimizer, seed, init_scale)), optimizer)
+        layout = layout_for(log, dim, optimizer, seed, init_scale, dtype, rounding)
+        return cls(MemoryStore(layout), optimizer)
 
     @classmethod
     def on_disk(
@@ -120,6 +132,8 @@ class Tables:
         optimizer: Optimizer,
         seed: int = 0,
         init_scale: float = 0.05,
+        dtype: str | None = None,
+        rounding: str = "stochastic",
     ) -> Tables:
         """Tables in a folder, made if it is not there. Only rows that were written take space.
 
@@ -130,6 +144,8 @@ class Tables:
             optimizer: What updates rows.
             seed: Of the rows' initial values, which follow from it, the row and the column.
             init_scale: Initial values are between minus this and this.
+            dtype: Of values: float32, bfloat16 or float16. Left out: what `EmbeddingBags` say, else float32.
+            rounding: How values of two bytes are rounded: stochastic, or nearest.
 
         Returns:
             Tables as of their last commit.
@@ -138,7 +154,8 @@ class Tables:
             ConfigError: A value cannot be used.
             StoreError: The folder holds tables of another log, width, seed or optimiser, or cannot be written.
         """
-        return cls(DiskStore.open_or_create(path, layout_for(log, dim, optimizer, seed, init_scale)), optimizer)
+        layout = layout_for(log, dim, optimizer, seed, init_scale, dtype, rounding)
+        return cls(DiskStore.open_or_create(path, layout), optimizer)
 
     @property
     def layout(self) -> Layout:
@@ -151,7 +168,7 @@ class Tables:
             name: Of the table.
 
         Returns:
-            [rows, dim], a copy.
+            [rows, dim] as float32, a copy.
 
         Raises:
             ConfigError: There is no such table.
@@ -164,13 +181,13 @@ class Tables:
             end = min(begin + ROWS_AT_ONCE, table.num_rows)
             rows = Rows.empty(end - begin, self.layout)
             self.store.read(np.arange(offset + begin, offset + end), rows)
-            out[begin:end] = rows.values
+            out[begin:end] = self.layout.unpack(rows.values)
         return out
 
     def set_values(self, name: str, values: NDArray[np.float32]) -> None:
         """Gives one table other values, such as those of a model trained elsewhere, and commits them.
 
-        Optimiser states and versions stay.
+        Optimiser states and versions stay. Tables of two-byte values take the nearest ones.
 
         Args:
             name: Of the table.
@@ -194,7 +211,7 @@ class Tables:
             ids = np.arange(offset + begin, offset + min(begin + ROWS_AT_ONCE, table.num_rows))
             rows = Rows.empty(len(ids), self.layout)
             self.store.read(ids, rows)
-            rows.values[:] = values[begin : begin + len(ids)]
+            rows.values[:] = packed(values[begin : begin + len(ids)], self.layout.dtype)
             self.store.write(ids, rows)
         self.store.commit(self.store.committed_step)
 
@@ -286,9 +303,16 @@ class Tables:
         self.close()
 
 
-def layout_for(log: HasTables, dim: int, optimizer: Optimizer, seed: int, init_scale: float) -> Layout:
-    """How the rows of this log look with this width and optimiser."""
+def layout_for(
+    log: HasTables, dim: int, optimizer: Optimizer, seed: int, init_scale: float, dtype: str | None = None,
+    rounding: str = "stochastic",
+) -> Layout:  # fmt: skip
+    """How the rows of this log look with this width and optimiser; without a dtype, the log's own or float32."""
     check_row_optimizer(optimizer)
+    dtype = dtype or str(getattr(log, "dtype", None) or "float32")
+    for name, given, known in (("dtype", dtype, DTYPES), ("rounding", rounding, ROUNDINGS)):
+        if given not in known:
+            raise ConfigError(f"{name} is {given!r}; rows have one of {', '.join(known)}")
     if dim < 1:
         raise ConfigError(f"dim is {dim}; give the width of a row as a whole number of at least 1")
     return Layout(
@@ -298,6 +322,8 @@ def layout_for(log: HasTables, dim: int, optimizer: Optimizer, seed: int, init_s
         optimizer=optimizer.name,
         seed=seed,
         init_scale=init_scale,
+        dtype=dtype,
+        rounding=rounding_for(dtype, rounding),
     )
 
 

@@ -17,13 +17,14 @@ from torch import Tensor
 from foresee.engine.kernels.order import LookupOrder
 from foresee.engine.kernels.steps import decay_of
 from foresee.engine.optimizers.contract import Optimizer
+from foresee.engine.torch_halves import TensorHalves
 
 
 @dataclass(frozen=True, slots=True)
 class TensorRows:
     """Values, state and versions of some rows, as parallel tensors."""
 
-    values: Tensor  # [rows, width] float32
+    values: Tensor  # [rows, width] float32, or [rows, value_words] float32 words that hold halves
     state: Tensor  # [rows, state_width] float32
     versions: Tensor  # [rows] int32
 
@@ -45,15 +46,23 @@ class TensorOrder:
         )
 
 
-def gather(values: Tensor, unique: Tensor, inverse: Tensor) -> Tensor:
-    """[lookups, width]: row k is `values[unique[inverse[k]]]`."""
-    return values.index_select(0, unique.index_select(0, inverse))
+def gather(values: Tensor, unique: Tensor, inverse: Tensor, halves: TensorHalves | None = None) -> Tensor:
+    """[lookups, width]: row k is `values[unique[inverse[k]]]`, as float32."""
+    found = values.index_select(0, unique.index_select(0, inverse))
+    return found if halves is None else halves.unpacked(found)
 
 
-def gather_bags(values: Tensor, unique: Tensor, inverse: Tensor, bag_offsets: Tensor, mean: Tensor) -> Tensor:
+def gather_bags(
+    values: Tensor,
+    unique: Tensor,
+    inverse: Tensor,
+    bag_offsets: Tensor,
+    mean: Tensor,
+    halves: TensorHalves | None = None,
+) -> Tensor:
     """[bags, width]: the sum of the rows of each bag, divided by their number where `mean[bag % features]`."""
     sizes = bag_offsets.to(torch.int64).diff()
-    sums = _sum_segments(gather(values, unique, inverse), sizes)
+    sums = _sum_segments(gather(values, unique, inverse, halves), sizes)
     divided = mean.repeat(len(sizes) // len(mean)) & (sizes > 0)
     return sums / torch.where(divided, sizes, 1).to(torch.float32)[:, None]
 
@@ -76,11 +85,13 @@ def update_rows(
     version: int,
     positions: Tensor | None = None,
     divisor: int = 1,
+    halves: TensorHalves | None = None,
+    rows: Tensor | None = None,
 ) -> None:
     """Sums `gradients` by row, divides, and steps the rows at slots `unique`, or at some positions of it."""
     sums = sum_gradients(gradients, order)
     sums = sums if divisor == 1 else sums / divisor
-    apply_rows(optimizer, cache, unique, sums, version=version, positions=positions)
+    apply_rows(optimizer, cache, unique, sums, version=version, positions=positions, halves=halves, rows=rows)
 
 
 def apply_rows(
@@ -91,15 +102,24 @@ def apply_rows(
     *,
     version: int,
     positions: Tensor | None = None,
+    halves: TensorHalves | None = None,
+    rows: Tensor | None = None,
 ) -> None:
-    """Steps the row at `slots[i]` with `sums[i]`, for all i or for the i in `positions`. Slots must be distinct."""
+    """Steps the row at `slots[i]` with `sums[i]`, for all i or for the i in `positions`. Slots must be distinct.
+
+    Values of two bytes have `halves`, and are rounded with the bits of `rows[i]`, the row in slot i of the cache.
+    """
     if positions is not None:
         slots, sums = slots.index_select(0, positions), sums.index_select(0, positions)
     slots = slots.to(torch.int64)
     values, state = cache.values.index_select(0, slots), cache.state.index_select(0, slots)
+    values = values if halves is None else halves.unpacked(values)
     decay = decay_of(optimizer)
     sums = sums + values * decay if decay else sums
     values, state = optimizer.step_tensors(values, state, sums)
+    if halves is not None:
+        assert rows is not None, "rounding takes the bits of rows"
+        values = halves.packed(values, rows.index_select(0, slots), version)
     cache.values.index_copy_(0, slots, values)
     cache.state.index_copy_(0, slots, state)
     cache.versions.index_fill_(0, slots, version)

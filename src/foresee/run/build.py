@@ -164,7 +164,10 @@ def row_optimizer(config: RowOptimizerConfig) -> Optimizer:
 def table_layout(config: RunConfig, log: ClickLog) -> Layout:
     """How the rows of this run look."""
     tables = config.tables
-    return layout_for(log, _width(config), row_optimizer(tables.optimizer), tables.seed, tables.init_scale)
+    return layout_for(
+        log, _width(config), row_optimizer(tables.optimizer), tables.seed, tables.init_scale, tables.dtype,
+        tables.rounding,
+    )  # fmt: skip
 
 
 def open_tables(config: RunConfig, log: ClickLog) -> Tables:

@@ -1,15 +1,16 @@
 """The contracts of a store: where rows live when no worker holds them; and their layout, also as JSON.
 
-A row is `width` float32 values, `state_width` float32 of optimiser state, and a version (see plan.record). Reads of a
-row nobody has written give its initial value, which follows from (seed, row) alone, version 0 and a zero state. Writes
-assign, never add, and a write with a lower version than the stored one is refused row by row (the stored row stays):
-so a retry after a lost reply is harmless. A request is checked before anything is touched.
+A row is `width` values, float32 or halves (`base.halves`), `state_width` float32 of optimiser state, and a version (see
+plan.record); stores carry the values as words of 4 bytes and look at none. Reads of a row nobody has written give its
+initial value, which follows from (seed, row) alone, version 0 and a zero state. Writes assign, never add, and a write
+with a lower version than the stored one is refused row by row (the stored row stays): so a retry after a lost reply is
+harmless. A request is checked before anything is touched.
 
 `Store` is what a loop needs; `TwoPhaseStore` commits rows together with a dense half, by the decisions of `commits`;
-`GuardedStore` names the write-backs a read depends on, and `Unshared` gives a store of one process that face.
-A store whose class says `takes_next_use = True` is told when rows are used next: `write(rows, source, next_use=...)`.
-`foresee.testing` has each as executable tests: `StoreSuite`, `TwoPhaseStoreSuite`, `GuardedStoreSuite`. A layout
-from a file or wire that somebody else wrote is refused with a sentence where it is none, or no disk could hold it.
+`guarded.GuardedStore` names the write-backs a read depends on. A store whose class says `takes_next_use = True` is told
+when rows are used next: `write(rows, source, next_use=...)`. `foresee.testing` has each as executable tests:
+`StoreSuite`, `TwoPhaseStoreSuite`, `GuardedStoreSuite`. A layout from a file or wire that somebody else wrote is
+refused with a sentence where it is none, or no disk could hold it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 from foresee.base import json_fields
 from foresee.base.arrays import Float32, Int32, Int64
 from foresee.base.files import Files
+from foresee.base.halves import DTYPES, ROUNDINGS, unpacked, words_of_width
 from foresee.errors import ConfigError, StoreError, UsageError
 from foresee.store.commits import Instruction, Message, OpenAt, Part, Prepare, Settle, decide
 
@@ -43,7 +45,7 @@ class Layout:
 
     tables: tuple[Table, ...]
     width: int
-    """float32 values of a row (embedding columns plus extra columns such as first-order weights)."""
+    """Values of a row (embedding columns plus extra columns such as first-order weights)."""
     state_width: int
     """float32 of optimiser state of a row."""
     optimizer: str
@@ -51,6 +53,15 @@ class Layout:
     seed: int = 0
     init_scale: float = 0.01
     """Initial values are uniform in [-init_scale, init_scale)."""
+    dtype: str = "float32"
+    """What the values are: one of `base.halves.DTYPES`. The state is float32 in any case."""
+    rounding: str = "stochastic"
+    """How values of two bytes are rounded: one of `base.halves.ROUNDINGS`."""
+
+    @property
+    def value_words(self) -> int:
+        """Words of 4 bytes that the values of a row take: two halves each."""
+        return words_of_width(self.width, self.dtype)
 
     @property
     def num_rows(self) -> int:
@@ -59,7 +70,11 @@ class Layout:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row in a store or on a wire: values, state, version."""
-        return 4 * (self.width + self.state_width + 1)
+        return 4 * (self.value_words + self.state_width + 1)
+
+    def unpack(self, values: Float32) -> Float32:
+        """[rows, width]: values as `Rows` has them, as float32."""
+        return unpacked(values, self.width, self.dtype)
 
     def offset_of(self, name: str) -> int:
         """First global row id of a table."""
@@ -75,14 +90,14 @@ class Layout:
 class Rows:
     """Values, state and versions of some rows, as parallel arrays that the caller owns."""
 
-    values: Float32  # [rows, width]
+    values: Float32  # [rows, value_words]: the values, or as many words that hold halves
     state: Float32  # [rows, state_width]
     versions: Int32  # [rows]
 
     @classmethod
     def empty(cls, num_rows: int, layout: Layout) -> Rows:
         return cls(
-            np.empty((num_rows, layout.width), np.float32),
+            np.empty((num_rows, layout.value_words), np.float32),
             np.empty((num_rows, layout.state_width), np.float32),
             np.empty(num_rows, np.int32),
         )
@@ -208,69 +223,6 @@ def _obey(store: SinglePart, message: Message) -> None:
         store.carry_out(instruction)
 
 
-@runtime_checkable
-class GuardedStore(Protocol):
-    """What a pipeline asks of a store. One thread reads while another writes."""
-
-    @property
-    def layout(self) -> Layout: ...
-
-    @property
-    def requests_cost(self) -> bool:
-        """A request costs more than its rows, so that steps should share one."""
-        ...
-
-    def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
-        """Fills `out` once every worker's write-backs of all steps up to `not_before` are applied."""
-        ...
-
-    def write_step(self, step: int, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
-        """Assigns what leaves the cache after a step; also without rows, for then the step counts as applied.
-
-        next_use: the step that uses each row next, or plan.record.NOT_KNOWN. A hint: nothing read depends on it.
-        """
-        ...
-
-
-class Unshared:
-    """A store with one worker: its own order of reads and writes is all the guard there is."""
-
-    requests_cost = False
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    @property
-    def layout(self) -> Layout:
-        return self._store.layout
-
-    def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
-        if len(rows):
-            self._store.read(rows, out)
-
-    def write_step(self, step: int, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
-        if len(rows):
-            write_with_hint(self._store, rows, source, next_use)
-
-
-def takes_next_use(store: object) -> bool:
-    """Whether `write` of a store takes `next_use`: its class says so by `takes_next_use = True`."""
-    return getattr(type(store), "takes_next_use", False) is True
-
-
-def write_with_hint(store: Any, rows: Int64, source: Rows, next_use: Int32 | None) -> None:
-    """Writes rows, with their next uses where the store takes them."""
-    if next_use is None or not takes_next_use(store):
-        store.write(rows, source)
-    else:
-        store.write(rows, source, next_use=next_use)
-
-
-def guarded(store: Store) -> GuardedStore:
-    """The store itself if it knows guards, else `Unshared`."""
-    return store if isinstance(store, GuardedStore) else Unshared(store)
-
-
 def check_request(layout: Layout, rows: Int64, buffers: Rows) -> None:
     """Raises StoreError for a row id outside the tables, UsageError for buffers that do not fit."""
     _check_buffers(layout, rows, buffers)
@@ -304,7 +256,7 @@ def _check_buffers(layout: Layout, rows: Int64, buffers: Rows) -> None:
     if rows.dtype != np.int64 or rows.ndim != 1:
         raise UsageError(f"row ids must be one int64 array, got {rows.dtype} with {rows.ndim} dimensions")
     expected = (
-        ("values", buffers.values, (len(rows), layout.width), np.float32),
+        ("values", buffers.values, (len(rows), layout.value_words), np.float32),
         ("state", buffers.state, (len(rows), layout.state_width), np.float32),
         ("versions", buffers.versions, (len(rows),), np.int32),
     )
@@ -319,11 +271,13 @@ def _check_buffers(layout: Layout, rows: Int64, buffers: Rows) -> None:
 WIDTH_MAX = 1 << 20
 TABLES_MAX = 1 << 20
 SEED_MAX = (1 << 64) - 1
+HALF_KEYS = ("dtype", "rounding")
 
 
 def layout_to_dict(layout: Layout) -> dict[str, Any]:
-    """The same keys as `layout.json` of a table folder."""
-    return asdict(layout)
+    """The same keys as `layout.json` of a table folder. Tables of float32 have no key for it, as ever."""
+    content = asdict(layout)
+    return content if layout.dtype != "float32" else {k: v for k, v in content.items() if k not in HALF_KEYS}
 
 
 def layout_from_dict(content: Any) -> Layout:
@@ -343,10 +297,20 @@ def layout_from_dict(content: Any) -> Layout:
         optimizer=json_fields.text_of(content, "optimizer"),
         seed=json_fields.whole(content, "seed", -SEED_MAX, SEED_MAX),
         init_scale=json_fields.number(content, "init_scale", -1e30, 1e30),
+        dtype=one_of(content, "dtype", DTYPES),
+        rounding=one_of(content, "rounding", ROUNDINGS),
     )
     if layout.num_rows * layout.row_bytes > json_fields.LARGE_MAX:
         raise ValueError(f"its {layout.num_rows:,} rows of {layout.row_bytes:,} bytes are more than any disk holds")
     return layout
+
+
+def one_of(content: dict[str, Any], name: str, known: tuple[str, ...]) -> str:
+    """A word out of JSON, the first known one if it is not there; ValueError for any other."""
+    value = content.get(name, known[0])
+    if value not in known:
+        raise ValueError(f"{name} is {repr(value)[:40]}, not one of {', '.join(known)}")
+    return str(value)
 
 
 def write_layout(path: Path, layout: Layout) -> None:

@@ -2,8 +2,8 @@
 
     OUT/export.json                 what is what: model, features, transforms, tables, vocabularies
     OUT/model.safetensors           the dense part
-    OUT/table-000.safetensors, …    `values`, float32 [rows, width], one file for each table; where most rows were never
-                                    written, only the others, and `rows`, int64: which they are
+    OUT/table-000.safetensors, …    `values` [rows, width], of the tables' dtype, one file for each; where most rows
+                                    were never written, only the others, and `rows`, int64: which they are
     OUT/vocabulary-000.parquet, …   (id, value, count), copied from the log
     OUT/README.md                   the same in words
 
@@ -38,7 +38,7 @@ from foresee.run.config import RunConfig
 from foresee.run.dense_half import open_best
 from foresee.run.run_folder import RunFolder, open_run
 from foresee.run.shard_folders import LocalShards, shard_folders
-from foresee.store.contract import Rows, Store, Table, TwoPhaseStore, written_rows
+from foresee.store.contract import Rows, Store, Table, TwoPhaseStore, layout_to_dict, written_rows
 from foresee.store.registry import store_kind
 
 EXPORT_FILE = "export.json"
@@ -46,6 +46,8 @@ FORMAT_NAME = "foresee-export"
 FORMAT_VERSION = 2
 READABLE_VERSIONS = (1, 2)
 """Version 1 wrote every row of every table, and did not say how raw cells were read."""
+SAFETENSORS_DTYPES = {"float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}
+"""The format's names, and bytes of a value."""
 ROWS_AT_ONCE = 1 << 16
 ROOM_BYTES = 1 << 20
 """For descriptions and headers."""
@@ -137,7 +139,11 @@ def describe(
         },
         "dense": [asdict(feature) for feature in log.dense],
         "features": [asdict(feature) for feature in log.features],
-        "initial": {"seed": store.layout.seed, "init_scale": store.layout.init_scale},
+        "initial": {
+            name: value
+            for name, value in layout_to_dict(store.layout).items()
+            if name in ("seed", "init_scale", "dtype", "rounding")
+        },
         "tables": tables,
         "vocabularies": {name: asdict(vocabulary) for name, vocabulary in log.vocabularies.items()},
     }
@@ -153,6 +159,12 @@ class TablePiece:
     num_written: int
     """Rows that somebody has written; all rows if the file holds all."""
     width: int
+    dtype: str = "float32"
+
+    @property
+    def value_bytes(self) -> int:
+        """Of the values of a row."""
+        return SAFETENSORS_DTYPES[self.dtype][1] * self.width
 
     @property
     def whole(self) -> bool:
@@ -160,16 +172,16 @@ class TablePiece:
 
     @property
     def num_bytes(self) -> int:
-        return self.num_written * (4 * self.width + (0 if self.whole else 8))
+        return self.num_written * (self.value_bytes + (0 if self.whole else 8))
 
 
 def table_pieces(store: TrainedStore) -> list[TablePiece]:
     """What to write of each table: all rows, or, where that takes less than half of the bytes, those ever written."""
-    pieces, offset, width = [], 0, store.layout.width
-    for table in store.layout.tables:
+    pieces, offset, layout = [], 0, store.layout
+    for table in layout.tables:
         num_written = sum(len(rows) for rows in _written(store, offset, table.num_rows))
-        piece = TablePiece(table=table, offset=offset, num_written=num_written, width=width)
-        if 2 * piece.num_bytes >= 4 * width * table.num_rows:
+        piece = TablePiece(table=table, offset=offset, num_written=num_written, width=layout.width, dtype=layout.dtype)
+        if 2 * piece.num_bytes >= piece.value_bytes * table.num_rows:
             piece = replace(piece, num_written=table.num_rows)
         pieces.append(piece)
         offset += table.num_rows
@@ -231,7 +243,8 @@ def write_table(path: Path, store: TrainedStore, piece: TablePiece) -> Iterator[
         for rows in (_every if piece.whole else partial(_written, store))(piece.offset, piece.table.num_rows):
             found = Rows.empty(len(rows), store.layout)
             store.read(rows, found)
-            file.write(found.values.astype("<f4", copy=False).data.cast("B"))
+            values = found.values.view(np.uint8)[:, : piece.value_bytes]  # without what fills up a row of odd width
+            file.write(np.ascontiguousarray(values).data.cast("B"))
             yield len(rows)
 
 
@@ -240,8 +253,8 @@ def _header(piece: TablePiece) -> bytes:
     tensors: dict[str, Any] = {"__metadata__": {"table": piece.table.name}}
     if not piece.whole:
         tensors["rows"] = {"dtype": "I64", "shape": [piece.num_written], "data_offsets": [0, begin]}
-    shape, end = [piece.num_written, piece.width], begin + 4 * piece.num_written * piece.width
-    tensors["values"] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    shape, end = [piece.num_written, piece.width], begin + piece.num_written * piece.value_bytes
+    tensors["values"] = {"dtype": SAFETENSORS_DTYPES[piece.dtype][0], "shape": shape, "data_offsets": [begin, end]}
     header = json.dumps(tensors).encode()
     return header + b" " * (-len(header) % 8)  # so that the values are aligned for whoever maps the file
 
@@ -252,9 +265,10 @@ def _readme(description: dict[str, Any]) -> str:
         f"# {model['name']}, exported after step {description['step']}",
         "",
         f"`{model['file']}` holds the dense part ({model['num_weights']:,} weights), each table one file with the",
-        "tensor `values`, float32. Where most rows of a table were never written its file has only the others, and",
-        "the tensor `rows` with their ids; the values of the rest follow from `initial` in `export.json`. That file",
-        "has the features, transforms and vocabularies too. To score raw samples:",
+        f"tensor `values`, {description['initial'].get('dtype', 'float32')}. Where most rows of a table were never "
+        "written its file",
+        "has only the others, and the tensor `rows` with their ids; the values of the rest follow from `initial` in",
+        "`export.json`. That file has the features, transforms and vocabularies too. To score raw samples:",
         "",
         '    foresee score "this folder" samples.csv',
         "",

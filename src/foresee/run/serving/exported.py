@@ -23,10 +23,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from foresee.base import json_fields
 from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.halves import DTYPES, ROUNDINGS
 from foresee.data.samples import Ids, Samples, assemble, cut, fill_empty, offsets_of
 from foresee.data.schema import (
     DenseFeature,
@@ -45,9 +47,15 @@ from foresee.run.by_name import build
 from foresee.run.checkpoint import load_model
 from foresee.run.evaluation import EVALUATION_BATCH_SIZE, judging
 from foresee.run.metrics import sigmoid
-from foresee.run.serving.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION, READABLE_VERSIONS
+from foresee.run.serving.export import (
+    EXPORT_FILE,
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    READABLE_VERSIONS,
+    SAFETENSORS_DTYPES,
+)
 from foresee.run.serving.raw_reading import RawTable, check_ids, raw_table, read_numbers, read_values
-from foresee.store.contract import SEED_MAX, WIDTH_MAX, Layout, Rows, Table
+from foresee.store.contract import SEED_MAX, WIDTH_MAX, Layout, Rows, Table, one_of
 from foresee.store.kernels import initial_values
 
 Encode = Callable[[pa.Array], Int32]
@@ -65,9 +73,8 @@ class ExportDescription:
     dense: tuple[DenseFeature, ...]
     tables: tuple[ExportedTable, ...]
     vocabularies: dict[str, Vocabulary]
-    seed: int
-    init_scale: float
-    """Of which the values of rows that were never written follow."""
+    initial: dict[str, Any]
+    """seed, init_scale, dtype and rounding: the values of rows that were never written follow from them."""
 
 
 def load_exported(path: str | Path, *, import_model: bool = False) -> Exported:
@@ -112,7 +119,7 @@ class Exported:
         shape = LogShape(num_dense=len(self.dense), num_features=len(self.features))
         self.model: nn.Module = build(description.model, shape, description.dim, **description.options)
         load_model(folder, self.model)
-        self._rows = ExportedRows(folder, description.tables, seed=description.seed, init_scale=description.init_scale)
+        self._rows = ExportedRows(folder, description.tables, description.initial)
         sizes = {table.name: table.num_rows for table in description.tables}
         self._offsets = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
         self._vocabularies = description.vocabularies
@@ -210,8 +217,12 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
         dense=tuple(dense_from(entry) for entry in json_fields.objects(content, "dense")),
         tables=tuple(exported_table(entry) for entry in json_fields.objects(content, "tables")),
         vocabularies=vocabularies_from(content),
-        seed=json_fields.whole(initial, "seed", -SEED_MAX, SEED_MAX),
-        init_scale=json_fields.number(initial, "init_scale", -1e30, 1e30),
+        initial={
+            "seed": json_fields.whole(initial, "seed", -SEED_MAX, SEED_MAX),
+            "init_scale": json_fields.number(initial, "init_scale", -1e30, 1e30),
+            "dtype": one_of(initial, "dtype", DTYPES),
+            "rounding": one_of(initial, "rounding", ROUNDINGS),
+        },
     )
     tables = {table.name for table in description.tables}
     if not tables or len({table.width for table in description.tables}) > 1:
@@ -273,32 +284,39 @@ def exported_table(content: dict[str, Any]) -> ExportedTable:
 class ExportedRows:
     """The exported tables as a store that can only be read."""
 
-    def __init__(self, folder: Path, tables: tuple[ExportedTable, ...], *, seed: int, init_scale: float) -> None:
-        self._files = [map_table(folder / table.file, table) for table in tables]
+    def __init__(self, folder: Path, tables: tuple[ExportedTable, ...], initial: dict[str, Any]) -> None:
+        self._files = [map_table(folder / table.file, table, initial["dtype"]) for table in tables]
         self._starts = np.array(list(accumulate((table.num_rows for table in tables), initial=0)))
         self.layout = Layout(
             tables=tuple(Table(table.name, table.num_rows) for table in tables),
             width=tables[0].width,
             state_width=0,
             optimizer="sgd",
-            seed=seed,
-            init_scale=init_scale,
+            **initial,
         )
         self.committed_step = 0
 
     def read(self, rows: Int64, out: Rows) -> None:
         """Rows by global id, which ascend."""
-        bounds = np.searchsorted(rows, self._starts)
+        bounds, values = np.searchsorted(rows, self._starts), self._columns(out)
         for file, start, begin, end in zip(self._files, self._starts[:-1], bounds[:-1], bounds[1:], strict=True):
             wanted = rows[begin:end]
             if file.rows is None:
-                out.values[begin:end] = file.values[wanted - start]
+                values[begin:end] = file.values[wanted - start]
                 continue
             places = np.searchsorted(file.rows, wanted - start)
             there = places < len(file.rows)
             there[there] = file.rows[places[there]] == (wanted - start)[there]
-            out.values[begin:end][there] = file.values[places[there]]
+            values[begin:end][there] = file.values[places[there]]
             out.values[begin:end][~there] = initial_values(self.layout, wanted[~there])
+
+    def _columns(self, out: Rows) -> NDArray[Any]:
+        """[rows, width]: the values of rows as the files have them; what fills up odd widths is zero."""
+        if self.layout.dtype == "float32":
+            return out.values
+        halves = out.values.view(np.uint16)
+        halves[:, self.layout.width :] = 0
+        return halves[:, : self.layout.width]
 
     def write(self, rows: Int64, source: Rows) -> None:
         raise UsageError("exported tables can only be read; train the run they came from instead")
@@ -314,15 +332,17 @@ class ExportedRows:
 class TableFile:
     """A table file, mapped."""
 
-    values: Float32  # [rows in the file, width]
+    values: NDArray[Any]  # [rows in the file, width]: float32, or the bits of halves
     rows: Int64 | None
     """Which rows those are, ascending; None: all."""
 
 
-def map_table(path: Path, table: ExportedTable) -> TableFile:
+def map_table(path: Path, table: ExportedTable, dtype: str = "float32") -> TableFile:
     """The contents of a table file, if they are of this shape and all there."""
     whole, shape = table.num_written == table.num_rows, (table.num_written, table.width)
     rows_bytes = 0 if whole else 8 * table.num_written
+    name, item_bytes = SAFETENSORS_DTYPES[dtype]
+    kind = np.dtype("<f4" if item_bytes == 4 else "<u2")
     try:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -330,15 +350,15 @@ def map_table(path: Path, table: ExportedTable) -> TableFile:
                 raise ValueError(f"a header of {length:,} bytes")
             tensors = json_fields.parse_object(file.read(length))
             num_bytes = os.fstat(file.fileno()).st_size
-        _check_tensor(tensors, "values", "F32", list(shape), rows_bytes)
+        _check_tensor(tensors, "values", name, list(shape), rows_bytes)
         if not whole:
             _check_tensor(tensors, "rows", "I64", [table.num_written], 0)
-        if num_bytes != (expected := 8 + length + rows_bytes + 4 * shape[0] * shape[1]):
+        if num_bytes != (expected := 8 + length + rows_bytes + item_bytes * shape[0] * shape[1]):
             raise ValueError(f"it has {num_bytes:,} bytes where {expected:,} are expected")
-        values: Float32 = np.empty(shape, np.float32)
+        values: NDArray[Any] = np.empty(shape, kind)
         rows: Int64 = np.empty(0, np.int64)
         if shape[0]:
-            values = np.memmap(path, "<f4", "r", 8 + length + rows_bytes, shape)
+            values = np.memmap(path, kind, "r", 8 + length + rows_bytes, shape)
             rows = rows if whole else np.memmap(path, "<i8", "r", 8 + length, (shape[0],))
         if len(rows) and (rows[0] < 0 or rows[-1] >= table.num_rows or not (np.diff(rows) > 0).all()):
             raise ValueError("its row ids do not ascend")
