@@ -9,6 +9,7 @@ way, and goes up if that part and its random number, of 16 bits, make a whole. N
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -53,7 +54,8 @@ def neighbours(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, 
     sizes = values.abs().double()
     bits = sizes.to(dtype).view(torch.int16)
     below = torch.where(bits.view(dtype).double() > sizes, bits - 1, bits)
-    return below.view(dtype).double(), (below + 1).view(dtype).double()
+    largest = {torch.bfloat16: 2.0**128, torch.float16: 65536.0}[dtype]  # what infinity would be
+    return below.view(dtype).double(), (below + 1).view(dtype).double().clamp(max=largest)
 
 
 def rounded(values: torch.Tensor, layout: Layout, rows: NDArray[np.int64], version: int) -> torch.Tensor:
@@ -79,8 +81,6 @@ def words(values: torch.Tensor, layout: Layout) -> NDArray[np.float32]:
 
 def initial_rows(layout: Layout) -> torch.Tensor:
     """What rows begin with: the float32 of the same seed, rounded as to version 0."""
-    from dataclasses import replace
-
     rows = np.arange(layout.num_rows)
     exact = initial_values(replace(layout, dtype="float32"), rows)
     return rounded(torch.from_numpy(exact), layout, rows, 0)

@@ -1,14 +1,14 @@
-"""Values of two bytes: every kind of number is rounded as the reference has it, and the random bits stay what they are."""
+"""Values of two bytes: every kind of number is rounded as the reference does, and random bits stay what they are."""
 
 from __future__ import annotations
 
 import zlib
 
-import half_reference
 import numpy as np
 import pytest
 import torch
 
+import half_reference
 from foresee.base.halves import bits_of_column, packed, rounding_key, row_key, unpacked
 from foresee.base.mixing import key_and
 from foresee.engine.kernels import apply_rows
@@ -64,9 +64,7 @@ def test_kernels_torch_and_the_reference_round_alike(dtype: str, rounding: str) 
         )
         cache = Rows(np.zeros((40, layout.value_words), np.float32), np.empty((40, 0), np.float32), np.zeros(40, "i4"))
         slots = np.random.default_rng(0).permutation(40).astype(np.int32)
-        apply_rows(
-            SGD(lr=1.0), cache, slots, -numbers[slots], version=version, form=form_of(layout), row_of_slot=rows
-        )
+        apply_rows(SGD(lr=1.0), cache, slots, -numbers[slots], version=version, form=form_of(layout), row_of_slot=rows)
         zero = numbers == 0  # the sign of 0 - 0 is lost before anything is rounded
         same = cache.values.view(np.uint16)[:, :width] == expected.view(np.uint16)[:, :width]
         assert (same | zero).all()
@@ -116,7 +114,7 @@ def test_random_bits_are_those_of_every_release() -> None:
         for seed in (0, 7) for version in (0, 1, 1000) for row in (0, 5, 1 << 40) for column in range(35)
     ]  # fmt: skip
     assert drawn == expected
-    assert f"{zlib.crc32(np.array(drawn, np.uint16).tobytes()):08x}" == "GOLDEN"
+    assert f"{zlib.crc32(np.array(drawn, np.uint16).tobytes()):08x}" == "b8089e5f"
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numba import types
 from numba.extending import overload
 
 from foresee.base.halves import row_key
 from foresee.engine.kernels.steps import step_rows
-from foresee.engine.kernels.values import Float32Form, read_row, write_row
+from foresee.engine.kernels.values import read_row, write_row
 from foresee.engine.kernels.vector import copy_row
 
 
@@ -38,7 +39,7 @@ def _scratch_for(form: Any, sums: Any, state: Any) -> Callable[..., Any]:
             np.arange(rows).astype(np.int32),
         )
 
-    return nothing if form.instance_class is Float32Form else memory
+    return nothing if isinstance(form, types.NoneType) else memory
 
 
 def step_block(
@@ -81,4 +82,4 @@ def _step_block(
             write_row(form, values, slots[i], wide, i, row_key(form.key, row_of_slot[slots[i]]))
             copy_row(state, slots[i], its_state, i)
 
-    return in_place if form.instance_class is Float32Form else beside
+    return in_place if isinstance(form, types.NoneType) else beside

@@ -16,7 +16,7 @@ from numba import njit
 from foresee.base.arrays import Bool, Float32, Int32
 from foresee.base.prefetch import prefetch_row, prefetch_row_for_writing
 from foresee.engine.kernels.check import ONE_THREAD, Threads, check_bags, check_matrix, check_rows, check_slots
-from foresee.engine.kernels.values import AS_IT_IS, Form, add_row_of, read_row, width_for
+from foresee.engine.kernels.values import Form, add_row_of, read_row, width_for
 from foresee.engine.kernels.vector import copy_row
 from foresee.store.contract import Rows
 
@@ -107,7 +107,7 @@ def gather(
     inverse: Int32,
     out: Float32,
     *,
-    form: Form = AS_IT_IS,
+    form: Form = None,
     threads: Threads = ONE_THREAD,
 ) -> None:
     """`out[k] = values[unique[inverse[k]]]`, as float32; out is [lookups, width]."""
@@ -125,7 +125,7 @@ def gather_bags(
     mean: Bool,
     out: Float32,
     *,
-    form: Form = AS_IT_IS,
+    form: Form = None,
     threads: Threads = ONE_THREAD,
 ) -> None:
     """`out[b]` = sum of the rows of bag b, divided by their number where `mean[b % features]`; out is [bags, width]."""

@@ -13,12 +13,12 @@ import numpy as np
 from numba import njit
 
 from foresee.base.arrays import Float32, Int32, Int64
-from foresee.base.prefetch import prefetch_row, prefetch_row_for_writing
+from foresee.base.prefetch import prefetch_read, prefetch_row, prefetch_row_for_writing
 from foresee.engine.kernels.blocks import scratch_for, step_block
 from foresee.engine.kernels.check import ONE_THREAD, Threads, check_matrix, check_rows, check_slots
 from foresee.engine.kernels.order import LookupOrder
 from foresee.engine.kernels.steps import Step, decay_of, parameters_of, step_of
-from foresee.engine.kernels.values import AS_IT_IS, Float32Form, Form, at_version, width_for
+from foresee.engine.kernels.values import Form, at_version, width_for
 from foresee.engine.kernels.vector import add_row, copy_row
 from foresee.errors import UsageError
 from foresee.store.contract import Rows
@@ -43,7 +43,7 @@ def update_rows(
     version: int,
     positions: Int32 | None = None,
     divisor: int = 1,
-    form: Form = AS_IT_IS,
+    form: Form = None,
     row_of_slot: Int64 = NOBODY,
     threads: Threads = ONE_THREAD,
 ) -> None:
@@ -62,7 +62,9 @@ def update_rows(
     decay = np.float32(decay_of(optimizer))
     chosen, bounds = _chosen(positions, order, threads)
     form = at_version(form, version)
-    if not isinstance(form, Float32Form) and len(row_of_slot) != len(cache):
+    if form is None:
+        row_of_slot = NOBODY
+    elif len(row_of_slot) != len(cache):
         raise UsageError(
             f"the rows of {len(row_of_slot)} slots are known, the cache has {len(cache)}; give all of them"
         )
@@ -105,7 +107,7 @@ def apply_rows(
     *,
     version: int,
     positions: Int32 | None = None,
-    form: Form = AS_IT_IS,
+    form: Form = None,
     row_of_slot: Int64 = NOBODY,
     threads: Threads = ONE_THREAD,
 ) -> None:
@@ -182,6 +184,8 @@ def _update(
             versions[slot] = version
             prefetch_row_for_writing(values, slot)
             prefetch_row_for_writing(state, slot)
+            if len(row_of_slot):
+                prefetch_read(row_of_slot, slot)
             for k in range(starts[position], starts[position + 1]):
                 if k + AHEAD < len(gradient_rows):
                     prefetch_row(gradients, gradient_rows[k + AHEAD])

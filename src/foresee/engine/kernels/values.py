@@ -1,9 +1,9 @@
 """The values of rows as kernels take them: float32 as they are, halves turned to float32 and rounded back.
 
-In: the words of rows, float32 rows to compute with, and a `Form`: a tuple whose class says what the words are, so that
-a kernel is compiled for it; its number is the key of stochastic rounding. Out: `read_row` and `add_row_of` give
-float32, `write_row` rounds. Emitted as vector instructions like `vector`, without branches; `base.halves` says in
-plain code what they compute, and tests compare both on every kind of number.
+In: the words of rows, float32 rows to compute with, and a `Form`: None, or a tuple whose class says what the halves
+are, so that a kernel is compiled for it; its number is the key of stochastic rounding. Out: `read_row` and
+`add_row_of` give float32, `write_row` rounds. Emitted as vector instructions like `vector`, without branches;
+`base.halves` says in plain code what they compute, and tests compare both on every kind of number.
 """
 
 from __future__ import annotations
@@ -23,12 +23,6 @@ from foresee.engine.kernels.vector import FLOAT, LANES, Row
 from foresee.store.contract import Layout
 
 HALF, WORD = ir.IntType(16), ir.IntType(32)
-
-
-class Float32Form(NamedTuple):
-    """Values are float32, and nothing is rounded."""
-
-    key: np.uint64
 
 
 class BFloat16Form(NamedTuple):
@@ -55,33 +49,34 @@ class NearestFloat16Form(NamedTuple):
     key: np.uint64
 
 
-Form = Float32Form | BFloat16Form | NearestBFloat16Form | Float16Form | NearestFloat16Form
+HalfForm = BFloat16Form | NearestBFloat16Form | Float16Form | NearestFloat16Form
+Form = HalfForm | None
+"""None: values are float32, and nothing is rounded."""
 FORMS: dict[tuple[str, str], type[Any]] = {
-    ("float32", "stochastic"): Float32Form,
-    ("float32", "nearest"): Float32Form,
     ("bfloat16", "stochastic"): BFloat16Form,
     ("bfloat16", "nearest"): NearestBFloat16Form,
     ("float16", "stochastic"): Float16Form,
     ("float16", "nearest"): NearestFloat16Form,
 }
-AS_IT_IS = Float32Form(np.uint64(0))
 
 
 def form_of(layout: Layout) -> Form:
     """What the values of these tables are, and the key of their roundings; `at_version` makes it one version's."""
-    form: Form = FORMS[layout.dtype, layout.rounding](rounding_key(layout.seed))
+    if layout.dtype == "float32":
+        return None
+    form: HalfForm = FORMS[layout.dtype, layout.rounding](rounding_key(layout.seed))
     return form
 
 
 def at_version(form: Form, version: int) -> Form:
     """The form with the key of one version's roundings."""
-    return type(form)(key_and(form.key, version))
+    return None if form is None else type(form)(key_and(form.key, version))
 
 
 def width_for(form: Form, words: Float32, computed: Float32) -> int:
     """Columns that float32 rows must have beside these words: those they have, where they may."""
     num_words, width = int(words.shape[1]), int(computed.shape[1])
-    if isinstance(form, Float32Form):
+    if form is None:
         return num_words
     return width if (width + 1) // 2 == num_words else 2 * num_words
 
@@ -204,7 +199,7 @@ class _HalfRow:
 def _origin(form: Any, context: Any, builder: Any, signature: Any, args: Any, at: int) -> Any:
     """The row that arguments `at` and `at + 1` name."""
     place = (context, builder, signature.args[at], args[at], signature.args[at + 1], args[at + 1])
-    return Row(*place) if form.instance_class is Float32Form else _HalfRow(form, *place)
+    return Row(*place) if isinstance(form, types.NoneType) else _HalfRow(form, *place)
 
 
 @intrinsic
