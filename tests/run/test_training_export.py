@@ -65,9 +65,7 @@ def test_values_of_two_bytes_are_exported_as_they_are(tmp_path: Path, dtype: str
     num_samples, batch_size = (2000, 32) if share == 1 else (120, 8)
     log = tiny(tmp_path / "log", num_samples=num_samples)
     tables = {"dtype": dtype, "rounding": rounding, "optimizer": {"name": "sgd", "lr": 0.1}}
-    config = small_run(
-        log, tmp_path / "run", tables=tables, model={"dim": 5}, train={"batch_size": batch_size}
-    )
+    config = small_run(log, tmp_path / "run", tables=tables, model={"dim": 5}, train={"batch_size": batch_size})
     _, printed = train_quietly(config)
     assert "rows of 16 bytes" in printed
     description = export(config.run, tmp_path / "out")

@@ -6,7 +6,7 @@ sums over workers are exact, and depend on what was read, so that a stale or wro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import Thread
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from remote_servers import Servers, open_owned
+from remote_servers import Servers
 
 import half_reference
 from foresee.analysis.fsck import check
@@ -29,6 +29,7 @@ from foresee.engine.torch_cache import TorchCache
 from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.disk import DiskStore, open_table
 from foresee.store.memory import MemoryStore
+from foresee.store.remote import RemoteStore
 from foresee.testing.delays import Meeting, SharedStore, ThreadMesh
 from trace_stream import TraceStream, random_stream
 from whole_run import all_rows
@@ -92,9 +93,9 @@ def plain() -> Callable[[int], Rows]:
 
 def train(
     stream: TraceStream, store: Store, optimizer: Optimizer, *, planner: str = "lookahead", cache_rows: int = 0,
-    num_workers: int = 1, num_threads: int = 1,
+    num_workers: int = 1, num_threads: int = 1, stores: Sequence[Store] = (),
 ) -> Rows:  # fmt: skip
-    """All rows after the last step; begins where the store stands."""
+    """All rows after the last step; begins where the store stands. `stores`: of each worker, where they share one."""
     shared, meeting, errors = SharedStore(store, num_workers), Meeting(num_workers), list[BaseException]()
 
     def work(rank: int) -> None:
@@ -103,7 +104,8 @@ def train(
                 stream, planner=planner, cache_rows=cache_rows or stream.largest_batch, num_workers=num_workers,
                 placement="contiguous", fetch_ahead_steps=3, remember_versions=True, first_step=store.committed_step,
             )  # fmt: skip
-            tables = Tables(shared.for_worker(rank) if num_workers > 1 else store, optimizer)
+            shares = shared.for_worker(rank) if num_workers > 1 else store
+            tables = Tables(stores[rank] if stores else shares, optimizer)
             own: dict[str, Any] = {}
             if num_workers > 1:
                 own = {"exchange": PeerExchange(tables.layout, ThreadMesh(meeting, rank)), "commit_at_end": False}
@@ -179,16 +181,23 @@ def half_bits(rows: Rows, layout: Layout) -> np.ndarray:
     return np.ascontiguousarray(rows.values.view(np.uint16)[:, : layout.width])
 
 
-@pytest.mark.parametrize(("which", "num_servers"), [(0, 1), (4, 2), (3, 3)])
+@pytest.mark.parametrize(("which", "num_servers", "num_workers"), [(0, 1, 1), (4, 2, 2), (3, 3, 1), (5, 2, 2)])
 def test_not_one_byte_differs_on_servers(
-    plain: Callable[[int], Rows], servers: Servers, which: int, num_servers: int
+    plain: Callable[[int], Rows], servers: Servers, which: int, num_servers: int, num_workers: int
 ) -> None:
     kind = KINDS[which]
-    store = open_owned(servers, kind.layout, num_servers)
+    addresses = [server.address for server in servers.start_all(kind.layout, num_servers, None)]
+    stores = [
+        RemoteStore(addresses, worker=rank, num_workers=num_workers, run="halves", deadline_seconds=30.0)
+        for rank in range(num_workers)
+    ]
+    reader = RemoteStore(addresses)
     try:
-        assert_same(train(STREAMS[which], store, kind.optimizer), plain(which))
+        found = train(STREAMS[which], reader, kind.optimizer, num_workers=num_workers, cache_rows=16, stores=stores)
+        assert_same(found, plain(which))
     finally:
-        store.close()
+        for store in (*stores, reader):
+            store.close()
         servers.end_all()
 
 
