@@ -446,7 +446,8 @@ def test_the_data_type_of_torchrec_is_that_of_the_tables(data_type: DataType, dt
     assert torch.equal(kept, weights["embedding_bags.films.weight"].to(dtype))
     bags.load_state_dict(tables, bags.state_dict(tables))
     assert torch.equal(bags.state_dict(tables)["embedding_bags.films.weight"], kept)
-    embeddings = bags.look_up(tables, {"seen": [[3], [], [7, 3]]})
+    ids = KeyedJaggedTensor(["seen"], torch.tensor([3, 7, 3]), torch.tensor([1, 0, 2], dtype=torch.int32))
+    embeddings = bags.look_up(tables, ids)
     assert embeddings.dtype == torch.float32
     assert torch.equal(embeddings[2, 0], kept[7].float() + kept[3].float())
     assert foresee.Tables.in_memory(bags, dim=5, optimizer=SGD, dtype="float32").layout.dtype == "float32"

@@ -63,7 +63,7 @@ def test_values_of_two_bytes_are_the_same_from_disk_and_memory(graph: Path, tmp_
         graph, tmp_path, tables={"dtype": "bfloat16", "optimizer": {"name": "sgd", "lr": 0.1}}, cache={"unit": unit},
         order={"name": "ring", "buffer": 4},
     )  # fmt: skip
-    verdict = verify(config, tmp_path / "tables", num_steps=30)
+    verdict = verify(config, tmp_path / "verified", num_steps=30)
     assert verdict.num_differing == 0, verdict.in_words()
     with build.node_tables(config, build.open_graph(config)) as tables:
         assert tables.layout.row_bytes == 2 * 8 + 4
