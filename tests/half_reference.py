@@ -40,13 +40,12 @@ def random_number(seed: int, row: int, column: int, version: int) -> int:
     key = 0x9E3779B97F4A7C15
     for part in (0x726F756E64, seed, version, row):
         key = folded(key, part)
-    block, place = divmod(column, 16)
-    value = (key % 2**32 + (8 * block + place % 8) * 0x9E3779B9) % 2**32
+    value = (key % 2**32 + column // 2 * 0x9E3779B9) % 2**32
     value = (value ^ value >> 16) * 0x85EBCA6B % 2**32
     value ^= key >> 32
     value = (value ^ value >> 13) * 0xC2B2AE35 % 2**32
     value ^= value >> 16
-    return value >> 16 if place >= 8 else value & 0xFFFF
+    return value >> 16 if column % 2 else value & 0xFFFF
 
 
 def neighbours(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,8 +5,8 @@ halves, two to a word of 4 bytes, the first in its low half; a row of odd width 
 travel and lie as words, whatever their values are, and only those who compute look inside.
 
 A stochastic rounding adds the random bits to those that will be cut off: a value goes up as often as it is near the
-upper neighbour, and stays as it is on the mean. A row and version have one key (`row_key`, splitmix64), and sixteen
-columns share eight 32-bit hashes of it, which processors compute eight at a time (`bits_of_column`). All of it is
+upper neighbour, and stays as it is on the mean. A row and version have one key (`row_key`, splitmix64), and every two
+columns share a 32-bit hash of it, which processors compute eight at a time (`bits_of_column`). All of it is
 integers: the same on every machine. tests/base/test_halves.py pins it, as old folders must go on as they began.
 """
 
@@ -27,8 +27,6 @@ DTYPES = ("float32", "bfloat16", "float16")
 ROUNDINGS = ("stochastic", "nearest")
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 """How kernels know the dtypes: by their place in `DTYPES`."""
-BLOCK = 16
-"""Columns that share eight hashes: column c takes the low half of hash c % 16, or the high half of hash c % 16 - 8."""
 STEP, FIRST, SECOND = 0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35
 _PURPOSE = 0x726F756E64  # so that the key is no other use's of the same seed
 
@@ -59,13 +57,12 @@ def row_key(version_key: np.uint64, row: int) -> Any:
 @njit(nogil=True, cache=True)
 def bits_of_column(key: np.uint64, column: int) -> Any:
     """Sixteen random bits for a column, as uint32."""
-    lane = _U((column // BLOCK) * (BLOCK // 2) + column % (BLOCK // 2))
-    value = _U(_U(key) + _U(lane * _U(STEP)))
+    value = _U(_U(key) + _U(_U(column // 2) * _U(STEP)))
     value = _U((value ^ (value >> _U(16))) * _U(FIRST))
     value = value ^ _U(key >> np.uint64(32))
     value = _U((value ^ (value >> _U(13))) * _U(SECOND))
     value = value ^ (value >> _U(16))
-    return value >> _U(16) if (column // (BLOCK // 2)) % 2 else value & _U(0xFFFF)
+    return value >> _U(16) if column % 2 else value & _U(0xFFFF)
 
 
 @njit(nogil=True, cache=True)

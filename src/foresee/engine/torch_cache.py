@@ -16,8 +16,7 @@ from foresee.engine import torch_kernels
 from foresee.engine.cache import SlotTable, shape_of
 from foresee.engine.optimizers import Optimizer, at_step
 from foresee.engine.planned_step import PlannedStep
-from foresee.engine.torch_halves import TensorHalves
-from foresee.engine.torch_kernels import TensorOrder, TensorRows
+from foresee.engine.torch_kernels import TensorHalves, TensorOrder, TensorRows
 from foresee.plan.record import Evict, Fetch
 from foresee.store.contract import Layout, Rows
 

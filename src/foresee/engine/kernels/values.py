@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from foresee.base.arrays import Float32
-from foresee.base.halves import BLOCK, FIRST, SECOND, STEP, rounding_key
+from foresee.base.halves import FIRST, SECOND, STEP, rounding_key
 from foresee.base.mixing import key_and
 from foresee.engine.kernels.vector import FLOAT, LANES, Row
 from foresee.store.contract import Layout
@@ -82,23 +82,18 @@ def width_for(form: Form, words: Float32, computed: Float32) -> int:
 
 
 class _Lanes:
-    """Arithmetic on 32-bit integers, one or LANES of them, while code is emitted."""
+    """Arithmetic on 32-bit integers, one or several of them, while code is emitted."""
 
-    def __init__(self, builder: Any, is_vector: bool) -> None:
-        self.builder, self.is_vector = builder, is_vector
-        self.word, self.half, self.float = (
-            (ir.VectorType(kind, LANES) if is_vector else kind) for kind in (WORD, HALF, FLOAT)
-        )
+    def __init__(self, builder: Any, count: int) -> None:
+        self.builder, self.count = builder, count
+        self.word, self.half, self.float = (self._several(kind, count) for kind in (WORD, HALF, FLOAT))
 
-    def number(self, value: int) -> Any:
-        return ir.Constant(self.word, [value] * LANES if self.is_vector else value)
+    @staticmethod
+    def _several(kind: Any, count: int) -> Any:
+        return kind if count == 1 else ir.VectorType(kind, count)
 
-    def splat(self, scalar: Any) -> Any:
-        if not self.is_vector:
-            return scalar
-        undefined = ir.Constant(self.word, ir.Undefined)
-        first = self.builder.insert_element(undefined, scalar, WORD(0))
-        return self.builder.shuffle_vector(first, undefined, ir.Constant(self.word, [0] * LANES))
+    def number(self, value: int, kind: Any = None) -> Any:
+        return ir.Constant(kind or self.word, value if self.count == 1 else [value] * self.count)
 
     def pick(self, value: Any, comparison: str, limit: int, chosen: Any, other: Any) -> Any:
         """`chosen` where the comparison holds."""
@@ -110,17 +105,33 @@ class _Lanes:
     def at_most(self, value: Any, limit: int) -> Any:
         return self.pick(value, "<", limit, value, self.number(limit))
 
-    def random(self, low: Any, high: Any, lane: Any) -> Any:
-        """`base.halves.bits_of_column`, both halves: the low ones for one column, the high ones for another."""
+    def random(self, low: Any, high: Any, column: Any) -> Any:
+        """`base.halves.bits_of_column` for as many columns: halves of half as many hashes."""
+        b = self.builder
+        pair = b.trunc(b.lshr(column, column.type(1)), WORD)
+        if self.count > 1:
+            return b.bitcast(_Lanes(b, self.count // 2)._hashes(low, high, pair), self.half)
+        is_odd = b.trunc(b.and_(column, column.type(1)), WORD)
+        return b.trunc(b.lshr(self._hashes(low, high, pair), b.shl(is_odd, WORD(4))), HALF)
+
+    def _hashes(self, low: Any, high: Any, first: Any) -> Any:
         b, number = self.builder, self.number
-        lanes = self.splat(lane)
-        if self.is_vector:
-            lanes = b.add(lanes, ir.Constant(self.word, list(range(LANES))))
-        value = b.add(self.splat(low), b.mul(lanes, number(STEP)))
+        value = b.add(self._splat(b.add(low, b.mul(first, WORD(STEP)))), self._multiples(STEP))
         value = b.mul(b.xor(value, b.lshr(value, number(16))), number(FIRST))
-        value = b.xor(value, self.splat(high))
+        value = b.xor(value, self._splat(high))
         value = b.mul(b.xor(value, b.lshr(value, number(13))), number(SECOND))
         return b.xor(value, b.lshr(value, number(16)))
+
+    def _multiples(self, step: int) -> Any:
+        several = [lane * step % (1 << 32) for lane in range(self.count)]
+        return ir.Constant(self.word, several[0] if self.count == 1 else several)
+
+    def _splat(self, scalar: Any) -> Any:
+        if self.count == 1:
+            return scalar
+        undefined = ir.Constant(self.word, ir.Undefined)
+        first = self.builder.insert_element(undefined, scalar, WORD(0))
+        return self.builder.shuffle_vector(first, undefined, ir.Constant(self.word, [0] * self.count))
 
     def float_of_bfloat16(self, half: Any) -> Any:
         wide = self.builder.zext(half, self.word)
@@ -140,13 +151,14 @@ class _Lanes:
         return b.bitcast(b.or_(sign, value), self.float)
 
     def bfloat16_of(self, value: Any, random: Any) -> Any:
-        b, number = self.builder, self.number
-        bits = b.bitcast(value, self.word)
-        top = b.lshr(bits, number(16))
-        added = b.add(number(0x7FFF), b.and_(top, number(1))) if random is None else random
-        half = b.lshr(b.add(bits, added), number(16))
-        half = self.pick(b.and_(bits, number(0x7FFFFFFF)), ">", 0x7F800000, b.or_(top, number(0x40)), half)
-        return b.trunc(half, self.half)
+        """What is no number here is the result of arithmetic, so the top of its fraction is set and stays."""
+        b, bits = self.builder, self.builder.bitcast(value, self.word)
+        top, low = b.trunc(b.lshr(bits, self.number(16)), self.half), b.trunc(bits, self.half)
+        one = self.number(1, self.half)
+        added = b.add(self.number(0x7FFF, self.half), b.and_(top, one)) if random is None else random
+        goes_up = b.zext(b.icmp_unsigned("<", b.add(low, added), low), self.half)
+        is_last = b.icmp_unsigned("==", b.or_(top, self.number(0x8000, self.half)), self.number(0xFFFF, self.half))
+        return b.select(is_last, top, b.add(top, goes_up))
 
     def float16_of(self, value: Any, random: Any) -> Any:
         b, number = self.builder, self.number
@@ -163,7 +175,7 @@ class _Lanes:
             below_half = b.sub(b.shl(number(1), b.sub(cut, number(1))), number(1))
             added = b.add(below_half, b.and_(b.lshr(fraction, cut), number(1)))
         else:
-            added = b.lshr(b.shl(random, number(15)), b.sub(number(31), cut))
+            added = b.lshr(b.shl(b.zext(random, self.word), number(15)), b.sub(number(31), cut))
         half = b.lshr(b.add(fraction, added), cut)
         half = b.add(half, b.shl(b.sub(normal, number(113)), number(10)))
         half = self.pick(size, ">", 0x7F800000, number(0x7E00), self.at_most(half, 0x7C00))
@@ -182,15 +194,19 @@ class _HalfRow:
         self.pointer = builder.bitcast(words.pointer, HALF.as_pointer())
 
     def load(self, d: Any, is_vector: bool) -> Any:
-        lanes = _Lanes(self.builder, is_vector)
+        lanes = _Lanes(self.builder, LANES if is_vector else 1)
         half = self.builder.load(self._at(d, lanes))
         half.align = 2
         return lanes.float_of_bfloat16(half) if self.is_bfloat16 else lanes.float_of_float16(half)
 
-    def store(self, value: Any, d: Any, random: Any, is_vector: bool) -> None:
-        lanes = _Lanes(self.builder, is_vector)
+    def store(self, origin: Row, d: Any, count: int, low: Any, high: Any) -> None:
+        """`count` columns of a float32 row, rounded; `low` and `high` are the key."""
+        builder, lanes = self.builder, _Lanes(self.builder, count)
+        value = builder.load(builder.bitcast(builder.gep(origin.pointer, [d]), lanes.float.as_pointer()))
+        value.align = 4
+        random = None if self.is_nearest else lanes.random(low, high, d)
         half = lanes.bfloat16_of(value, random) if self.is_bfloat16 else lanes.float16_of(value, random)
-        self.builder.store(half, self._at(d, lanes)).align = 2
+        builder.store(half, self._at(d, lanes)).align = 2
 
     def _at(self, d: Any, lanes: _Lanes) -> Any:
         return self.builder.bitcast(self.builder.gep(self.pointer, [d]), lanes.half.as_pointer())
@@ -247,37 +263,11 @@ def write_row(typing_context: Any, form: Any, words: Any, row: Any, source: Any,
 
 
 def _store_all(builder: Any, target: _HalfRow, origin: Row, low: Any, high: Any) -> None:
-    """Blocks of sixteen columns that share their hashes, then a whole vector, then what is left, one by one."""
+    """Sixteen columns at a time, then eight, then what is left, one by one."""
     intp = origin.width.type
-    blocks = builder.and_(origin.width, intp(-BLOCK))
-    vectors = builder.and_(origin.width, intp(-LANES))
-
-    def put(d: Any, hashes: Any, is_high: bool, is_vector: bool) -> None:
-        lanes = _Lanes(builder, is_vector)
-        random = None
-        if hashes is not None:
-            random = builder.lshr(hashes, lanes.number(16)) if is_high else builder.and_(hashes, lanes.number(0xFFFF))
-        target.store(origin.load(d, is_vector), d, random, is_vector)
-
-    def hashes_of(d: Any, is_vector: bool) -> Any:
-        """Of the block or column that begins at d: LANES for each block, lane by lane."""
-        if target.is_nearest:
-            return None
-        lane = builder.mul(builder.lshr(d, intp(4)), intp(LANES))
-        if not is_vector:
-            lane = builder.add(lane, builder.and_(d, intp(LANES - 1)))
-        return _Lanes(builder, is_vector).random(low, high, builder.trunc(lane, WORD))
-
-    with cgutils.for_range_slice(builder, intp(0), blocks, intp(BLOCK), intp) as (d, _):
-        hashes = hashes_of(d, True)
-        put(d, hashes, False, True)
-        put(builder.add(d, intp(LANES)), hashes, True, True)
-    with cgutils.for_range_slice(builder, blocks, vectors, intp(LANES), intp) as (d, _):
-        put(d, hashes_of(d, True), False, True)
-    # What is left is less than a vector: in the low halves, or in the high ones if a whole vector was before it.
-    after_vector = builder.icmp_signed("!=", blocks, vectors)
-    with cgutils.for_range_slice(builder, vectors, origin.width, intp(1), intp) as (d, _):
-        hashes = hashes_of(d, False)
-        if hashes is not None:
-            hashes = builder.select(after_vector, builder.lshr(hashes, WORD(16)), builder.and_(hashes, WORD(0xFFFF)))
-        target.store(origin.load(d, False), d, hashes, False)
+    begin = intp(0)
+    for count in (2 * LANES, LANES, 1):
+        end = builder.and_(origin.width, intp(-count))
+        with cgutils.for_range_slice(builder, begin, end, intp(count), intp) as (d, _):
+            target.store(origin, d, count, low, high)
+        begin = end
