@@ -18,7 +18,7 @@ from foresee.plan.policies.lookahead import Lookahead
 from foresee.plan.policy import PROFILE_STEPS, Policy, Profile
 from foresee.plan.record import Accesses, Counters, Header, Planner, PlannerOptions, Record
 from foresee.plan.resumed import ResumedPlan
-from foresee.plan.upcoming import WINDOW_BYTES, WINDOW_STEPS, window_bytes
+from foresee.plan.upcoming import WINDOW_BYTES, WINDOW_FIRST_BYTES, WINDOW_STEPS, window_bytes
 from foresee.plan.variants import Partitions, ReadOnly
 
 
@@ -69,7 +69,7 @@ def check_plan(
 
 
 __all__ = [
-    "PROFILE_STEPS", "WINDOW_BYTES", "WINDOW_STEPS", "Lookahead", "PlannerOptions", "Policy", "all_policies",
-    "check_plan", "find", "is_trainable", "make_planner", "plan", "planned_from", "register", "trainable", "unregister",
-    "window_bytes",
+    "PROFILE_STEPS", "WINDOW_BYTES", "WINDOW_FIRST_BYTES", "WINDOW_STEPS", "Lookahead", "PlannerOptions", "Policy",
+    "all_policies", "check_plan", "find", "is_trainable", "make_planner", "plan", "planned_from", "register",
+    "trainable", "unregister", "window_bytes",
 ]  # fmt: skip

@@ -244,6 +244,8 @@ class PlannerOptions:
     """A fixed lookahead, instead of all that the cache can use."""
     window_bytes: int | None = None
     """What the batches of the window may take."""
+    window_first_bytes: int | None = None
+    """What they may take at first; from there on the window grows by what is planned. None: all of it at once."""
     remember_versions: bool = False
     """Predict the version of every fetched row, however long ago it was written."""
     placement: str | None = None
@@ -275,7 +277,8 @@ class PlannerOptions:
             "planned_from": self.planned_from,
         }
         more: dict[str, Value] = {
-            "read_ahead_steps": self.read_ahead_steps, "staleness": self.staleness, "read_only": int(self.read_only),
+            "window_first_bytes": self.window_first_bytes, "read_ahead_steps": self.read_ahead_steps,
+            "staleness": self.staleness, "read_only": int(self.read_only),
             "partition_rows": self.partition_rows if self.partition_rows > 1 else None,
             "uses_ahead_steps": self.uses_ahead_steps,
         }  # fmt: skip
