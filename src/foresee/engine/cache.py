@@ -165,7 +165,7 @@ class SlotCache:
     def embeddings(self, work: PlannedStep) -> torch.Tensor:
         record, shape = work.record, shape_of(work.batch, work.vectors)
         out = self._pooled.take(math.prod(shape), self._layout.width)
-        pool(self._form, self._rows.values, record.unique, record.inverse, work.vectors, out, self._threads)
+        pool(self._rows.values, record.unique, record.inverse, work.vectors, out, self._threads, self._form)
         return torch.from_numpy(out).view(*shape, self._layout.width).requires_grad_(record.learns)
 
     def update(
@@ -218,8 +218,8 @@ def shape_of(batch: Batch, vectors: Vectors) -> tuple[int, ...]:
 
 
 def pool(
-    form: Form, values: NDArray[np.float32], unique: Int32, inverse: Int32, vectors: Vectors,
-    out: NDArray[np.float32], threads: Threads,
+    values: NDArray[np.float32], unique: Int32, inverse: Int32, vectors: Vectors, out: NDArray[np.float32],
+    threads: Threads, form: Form = None,
 ) -> None:  # fmt: skip
     """Gathers the rows of a batch into its vectors."""
     if vectors.offsets is None:
@@ -237,5 +237,5 @@ def look_up(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE
     shape = shape_of(batch, vectors)
     out = np.empty((math.prod(shape), store.layout.width), np.float32)
     slots = np.arange(len(unique), dtype=np.int32)
-    pool(form_of(store.layout), rows.values, slots, inverse.astype(np.int32), vectors, out, threads)
+    pool(rows.values, slots, inverse.astype(np.int32), vectors, out, threads, form_of(store.layout))
     return torch.from_numpy(out).view(*shape, -1)
