@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,12 +13,14 @@ from foresee.data import ClickLog, tiny
 from foresee.engine.header import make_header
 from foresee.engine.pipeline import PipelineTimes
 from foresee.engine.planned_step import accesses_of
+from foresee.engine.recording.series import Series
 from foresee.plan import make_planner
 from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Record
 from foresee.run.callbacks import StepResult, TakeTime
 from foresee.run.metrics import MetricsWindow
 from foresee.run.progress import Meter
+from foresee.store.contract import Layout, Table
 
 
 @dataclass
@@ -133,3 +137,17 @@ def test_a_plan_entered_in_the_middle_has_the_hits_of_the_whole_plan(log: ClickL
     needed = counting.counters.num_fetched - unused
     assert sum(len(whole[record.step].fetch) for record in entered) <= needed <= counting.counters.num_unique
     assert counting.counters.num_fetched > needed
+
+
+def test_rows_that_fill_the_cache_again_are_no_misses(log: ClickLog) -> None:
+    """In a recording either, where they would make hit rates negative."""
+    entered = _records(log, first_step=10, planned_from=0)
+    layout = Layout(tables=(Table("all", log.num_rows),), width=2, state_width=1, optimizer="x")
+    series = Series(layout, num_steps=25, points=3, num_servers=0, num_workers=2)
+    series.begin(10, 0.0, {}, [])
+    for record in entered[:2]:
+        series.done(SimpleNamespace(record=record))  # type: ignore[arg-type]
+    cache = SimpleNamespace(table=SimpleNamespace(row=np.zeros(3, np.int64)))
+    line = series.read(SimpleNamespace(record=entered[1]), cache, 1.0, {}, {}, [])[0]  # type: ignore[arg-type]
+    assert line["refilled"] == sum(num_unused(record) for record in entered[:2]) > 0
+    assert 0 <= line["fetched"] - line["refilled"] <= line["unique"]

@@ -174,7 +174,9 @@ def test_not_one_byte_differs_on_disk_and_the_folder_is_whole(
     opened = np.concatenate([open_table(folder, table.name)["value"] for table in kind.layout.tables])
     assert opened.dtype == np.float32
     assert opened.tobytes() == kind.layout.unpack(expected.values).tobytes()
-    assert "rows of" in str(check(folder))
+    report = check(folder)
+    assert report.is_whole
+    assert f"{kind.dtype} rounded {kind.rounding}" in str(report)
 
 
 def half_bits(rows: Rows, layout: Layout) -> np.ndarray:

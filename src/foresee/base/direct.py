@@ -12,6 +12,7 @@ import ctypes
 import errno
 import mmap
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +28,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Int64
+from foresee.base.disk_counts import Moved
 from foresee.errors import ConfigError
 
 WAYS = ("io_uring", "threads", "mapped")
@@ -136,7 +138,7 @@ def _one_by_one(
 
 
 @numba.njit(nogil=True, cache=True)
-def _join(
+def join_pieces(
     starts: Int64, piece_bytes: int, align: int, begin: int, capacity: int, joined_max: int, offsets: Int64,
     lengths: Int64, places: Int64, words: Int64,
 ) -> tuple[int, int]:  # fmt: skip
@@ -180,9 +182,13 @@ class Way:
     def direct(self) -> bool:
         return self.name != "mapped"
 
+    @property
+    def in_flight(self) -> int:
+        """Requests at once, at most."""
+        return {"io_uring": IN_FLIGHT, "threads": NUM_THREADS}.get(self.name, 1)
+
     def __str__(self) -> str:
-        in_flight = {"io_uring": f", {IN_FLIGHT} in flight", "threads": f", {NUM_THREADS} in flight", "mapped": ""}
-        return f"disk: {self.name}{in_flight[self.name]}"
+        return f"disk: {self.name}" + (f", {self.in_flight} in flight" if self.direct else "")
 
 
 def probe(path: Path, num_bytes: int, memory_bytes: int | None, wanted: str | None = None) -> Way:
@@ -304,7 +310,7 @@ class Transfers:
 
     def __init__(self, way: Way, buffer_bytes: int = BUFFER_BYTES) -> None:
         self.way = way
-        self.requests = self.moved_bytes = 0
+        self.moved = Moved()
         self._ring = Ring(IN_FLIGHT) if way.name == "io_uring" else None
         self._pool: ThreadPoolExecutor | None = None
         self.resize(buffer_bytes)
@@ -312,7 +318,8 @@ class Transfers:
     def resize(self, buffer_bytes: int) -> None:
         """Another buffer, such as for rows of megabytes."""
         self.buffer = aligned(buffer_bytes)
-        self._words: Float32 = _frozen(self.buffer.view(np.float32))
+        self._words: Float32 = self.buffer.view(np.float32)
+        self._words.flags.writeable = False
         if self._ring is not None:
             self._ring.register(self.buffer)
 
@@ -327,7 +334,7 @@ class Transfers:
         offsets, lengths, places, words = (np.empty(number, np.int64) for _ in range(4))
         begin, address = 0, self.buffer.ctypes.data
         while begin < number:
-            requests, end = _join(
+            requests, end = join_pieces(
                 ascending, piece_bytes, align, begin, len(self.buffer), longest, offsets, lengths, places, words
             )
             some = slice(requests)
@@ -339,30 +346,32 @@ class Transfers:
         """Reads or writes all of this; what is not in the file is read as zeros."""
         if not len(offsets):
             return
+        begun, before, others = time.perf_counter(), time.thread_time(), 0.0
         if self._ring is not None:
             moved = self._ring.run(writing, descriptor, offsets, lengths, addresses)
         elif not self.way.direct:
             moved = np.empty(len(offsets), np.int64)
             _one_by_one(writing, descriptor, offsets, lengths, addresses, moved, 0, len(offsets))
         else:
-            moved = self._run_threads(writing, descriptor, offsets, lengths, addresses)
-        self.requests += len(offsets)
-        self.moved_bytes += int(lengths.sum())
+            moved, others = self._run_threads(writing, descriptor, offsets, lengths, addresses)
+        spent = time.thread_time() - before + others
+        self.moved.add(int(lengths.sum()), len(offsets), self.way.in_flight, begun, spent)
         for k in np.flatnonzero(moved != lengths).tolist():
             _finish(writing, descriptor, int(offsets[k]), int(lengths[k]), int(addresses[k]), int(moved[k]))
 
-    def _run_threads(self, writing: bool, descriptor: int, offsets: Int64, lengths: Int64, addresses: Int64) -> Int64:
-        results = np.empty(len(offsets), np.int64)
+    def _run_threads(self, writing: bool, descriptor: int, *pieces: Int64) -> tuple[Int64, float]:
+        """Bytes moved by each request, and processor seconds of the threads."""
+        number = len(pieces[0])
+        results, some = np.empty(number, np.int64), -(-number // (NUM_THREADS * PIECES_PER_THREAD))
 
-        def run(begin: int, end: int) -> None:
-            _one_by_one(writing, descriptor, offsets, lengths, addresses, results, begin, end)
+        def run(begin: int) -> float:
+            before = time.thread_time()
+            _one_by_one(writing, descriptor, *pieces, results, begin, min(begin + some, number))
+            return time.thread_time() - before
 
         if self._pool is None:
             self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="foresee-disk")
-        piece = -(-len(offsets) // (NUM_THREADS * PIECES_PER_THREAD))
-        starts = range(0, len(offsets), piece)
-        list(self._pool.map(lambda start: run(start, min(start + piece, len(offsets))), starts))  # waits for all
-        return results
+        return results, sum(self._pool.map(run, range(0, number, some)))  # waits for all
 
     def close(self) -> None:
         if self._ring is not None:
@@ -389,9 +398,3 @@ def _finish(writing: bool, descriptor: int, offset: int, length: int, address: i
                 ctypes.memset(address + done + step, 0, length - done - step)
                 return
         done += step
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -128,9 +128,9 @@ def layout(
     dim, width = config.model.dim, tables.width
     of_model = "model.dim" if width == dim else f"{config.model.name} makes that of model.dim, which is {dim}"
     print(
-        f"{out}: {tables.num_rows:,} rows in {len(tables.tables)} tables, each of {width} values ({of_model}) and "
-        f"{tables.state_width} of state ({tables.optimizer}): {tables.num_rows * tables.row_bytes / 1e6:,.1f} MB when "
-        "every row is written"
+        f"{out}: {tables.num_rows:,} rows in {len(tables.tables)} tables, each of {width} values ({of_model}), "
+        f"{tables.dtype}, and {tables.state_width} of state ({tables.optimizer}): "
+        f"{tables.num_rows * tables.row_bytes / 1e6:,.1f} MB when every row is written"
     )
 
 

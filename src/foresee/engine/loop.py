@@ -41,6 +41,7 @@ from foresee.engine.torch_cache import TorchCache
 from foresee.errors import ConsistencyError, UsageError
 from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Header, Record
+from foresee.store.contract import disks_of
 
 
 @dataclass
@@ -108,7 +109,10 @@ class Run:
         if self._active is not None or self.steps_done != self.header.first_step:
             raise UsageError("this run was started already; make a new one for another pass over the stream")
         self._exchange = recorded(self.exchange, self.timeline)
-        self.timeline.begin(self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank)
+        self.timeline.begin(
+            self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank,
+            disks=lambda: disks_of(self.tables.store),
+        )  # fmt: skip
         with (
             self.tables.used_by(self),
             Threads(self.num_threads) as threads,

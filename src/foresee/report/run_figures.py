@@ -9,7 +9,7 @@ hottest rows take, as a curve of about a hundred points. Rows without an access 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,27 @@ from foresee.base.extras import OptionalModule
 from foresee.errors import UsageError
 from foresee.report.page import PALETTE
 from foresee.report.page import styled as styled_with_legend
-from foresee.report.run_breakdown import COLOURS, IDEAL_PARTS, LINK_COLOURS, Breakdown, LinkTraffic, breakdown
+from foresee.report.run_breakdown import (
+    COLOURS,
+    IDEAL_PARTS,
+    LINK_COLOURS,
+    READ,
+    WRITTEN,
+    Breakdown,
+    Direction,
+    DiskUse,
+    LinkTraffic,
+    breakdown,
+    disk_use,
+)
 from foresee.report.run_records import Line, Point, WorkerRecords
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+    from plotly import subplots
 else:
     go = OptionalModule("plotly.graph_objects")
+    subplots = OptionalModule("plotly.subplots")
 
 NUM_POINTS = 120
 
@@ -205,6 +219,36 @@ def traffic_figure(series: dict[str, list[tuple[int, float]]]) -> go.Figure:
         if any(value for _, value in points):
             _curve(figure, kind, [(step, value / MEGABYTE) for step, value in points], LINK_COLOURS[kind], False)
     styled(figure, x="step", y="megabytes a step", height_pixels=300)
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+def disk_figure(points: Sequence[Point]) -> go.Figure:
+    """Six small charts of all disks together, over the run."""
+    charts: dict[str, Callable[[Direction, DiskUse], float | None]] = {
+        "megabytes a step": lambda moved, use: moved.num_bytes / use.steps / MEGABYTE,
+        "requests a step": lambda moved, use: moved.requests / use.steps,
+        "kilobytes a request": lambda moved, use: moved.request_bytes / 1e3 if moved.requests else None,
+        "requests at once": lambda moved, use: moved.depth if moved.requests else None,
+        "ms of a processor a step": lambda moved, use: moved.processor_seconds / use.steps * MILLISECONDS,
+        "ms under way a step": lambda moved, use: moved.seconds / use.steps * MILLISECONDS,
+    }
+    figure: go.Figure = subplots.make_subplots(
+        rows=3, cols=2, subplot_titles=list(charts), vertical_spacing=0.13, horizontal_spacing=0.09
+    )
+    uses = [(point.step, use) for point in points if (use := disk_use([point])) is not None]
+    for place, value in enumerate(charts.values()):
+        for name, colour in (("read", LINK_COLOURS[READ]), ("written", LINK_COLOURS[WRITTEN])):
+            curve = [(step, value(getattr(use, name), use)) for step, use in uses]
+            there = [(step, y) for step, y in curve if y is not None]
+            figure.add_scatter(
+                x=[step for step, _ in there], y=[y for _, y in there], name=name, mode="lines+markers",
+                line={"color": colour, "width": 2}, marker={"size": 4}, showlegend=not place,
+                row=place // 2 + 1, col=place % 2 + 1,
+            )  # fmt: skip
+    styled(figure, x="", y="", height_pixels=640)
+    figure.update_layout(margin={"t": 34})
+    figure.update_annotations(font_size=13)
     figure.update_yaxes(rangemode="tozero")
     return figure
 

@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING
 from foresee.base.extras import OptionalModule
 from foresee.report import run_figures as figures
 from foresee.report.page import PageTable, Section
-from foresee.report.run_breakdown import Breakdown, breakdown, links_of, traffic_over_run
+from foresee.report.run_breakdown import (
+    Breakdown,
+    breakdown,
+    disk_use,
+    links_of,
+    num_disks,
+    traffic_over_run,
+    waiting_for,
+)
 from foresee.report.run_figures import Skew, colours_of
-from foresee.report.run_records import Point, RunRecords, WorkerRecords
+from foresee.report.run_records import Point, RunRecords, WorkerRecords, hit_rate
 from foresee.report.run_timeline import WORKERS_MAX, timeline_figure, windows
 
 if TYPE_CHECKING:
@@ -30,6 +38,7 @@ NO_TIMELINE = (
     "to see this."
 )
 NO_SKEW = "The log of this run is not where the run folder says, so its rows cannot be counted."
+NO_DISK = "The rows of this run are in memory, or it was recorded before disks were counted."
 BESIDE = (("planner", "plan"), ("reader", "fetch"), ("writer", "write_back"), ("exchange", "background"))
 
 
@@ -64,6 +73,7 @@ def run_sections(records: RunRecords, *, skew: Skew | None = None, best_auc: flo
         _timeline(records.workers),
         *_cache(workers),
         *_traffic(workers),
+        *_disks(workers),
         *_hits(workers),
         _skew(skew, records),
     ]
@@ -88,13 +98,12 @@ def _speed_rows(workers: Sequence[WorkerRecords]) -> list[tuple[str, str, str]]:
     mean = breakdown([point for worker in workers for point in worker.steady])
     over = mean.step_seconds / mean.ideal_seconds if mean.ideal_seconds else 0.0
     points = [point for worker in workers for point in worker.points]
-    unique, fetched = sum(point.unique for point in points), sum(point.fetched for point in points)
     said = "forward and backward with all rows at hand take"
     return [
         ("a step", f"{1e3 * mean.step_seconds:.2f} ms", f"{over:.2f} times the ideal: {said} "
          f"{1e3 * mean.ideal_seconds:.2f} ms" if over else ""),
         ("waited for rows", f"{mean.waited / mean.step_seconds:.1%}" if mean.step_seconds else "-", "of a step"),
-        ("hit rate", f"{1 - fetched / unique:.1%}" if unique else "-", "of a step's rows were not fetched"),
+        ("hit rate", f"{hit_rate(points):.1%}", "of a step's rows were not fetched"),
         ("lookups a step", f"{sum(p.lookups for p in points) / max(1, sum(p.steps for p in points)):,.0f}",
          "by each worker"),
     ]  # fmt: skip
@@ -238,6 +247,56 @@ def _traffic(workers: Sequence[WorkerRecords]) -> list[Section]:
     ]
 
 
+def _disks(workers: Sequence[WorkerRecords]) -> list[Section]:
+    points = workers[0].points if workers else ()
+    everything = disk_use(points)
+    if everything is None:
+        return [Section(heading="Disk", sentence=NO_DISK if workers else NO_SERIES)]
+    fetched = sum(one[0] for worker in workers for point in worker.points for one in point.store_bytes)
+    over = f" Read were {everything.read.num_bytes / fetched:.1f} times the bytes of the rows." if fetched else ""
+    cause = waiting_for(workers[0].steady, num_servers=workers[0].start["num_servers"])
+    waits = f" Steps waited for {cause}." if cause is not None else ""
+    notes = ["Rows that were never written need no read; the fold at the end of a run is not counted."]
+    if "mapped" in everything.way:
+        notes.append(
+            "Files that memory holds are mapped: there a request is a row that is copied, and the system decides what "
+            "comes from the disk."
+        )
+    chart = figures.disk_figure(points)
+    return [
+        Section(
+            heading="Disk",
+            sentence=f"What was read and written in a step, by {everything.way}; mean over all steps.{over}{waits}",
+            content=_disk_table(points, workers[0].start["num_servers"]),
+            notes=notes,
+        ),
+        Section(
+            heading="Disk over the run",
+            sentence="All disks together. Requests at once are counted while there is one.",
+            content=chart,
+            legend=colours_of(chart),
+        ),
+    ]
+
+
+def _disk_table(points: Sequence[Point], num_servers: int) -> PageTable:
+    rows = []
+    for number in range(num_disks(points)):
+        use = disk_use(points, number)
+        if use is None:
+            continue
+        name = f"server {number} " if num_servers else ""
+        for what, moved in (("reads", use.read), ("writes", use.written)):
+            rows.append((
+                f"{name}{what}", f"{moved.num_bytes / use.steps / 1e6:,.3f}",
+                f"{moved.requests / use.steps:,.1f}", f"{moved.request_bytes / 1e3:,.1f}", f"{moved.depth:,.1f}",
+                f"{1e3 * moved.seconds / use.steps:,.2f}", f"{1e3 * moved.processor_seconds / use.steps:,.2f}",
+                f"{1e3 * use.sync_seconds / use.steps:,.2f}" if what == "writes" else "",
+            ))  # fmt: skip
+    columns = ("", "MB", "requests", "kB each", "at once", "ms", "ms of a processor", "ms of syncs")
+    return PageTable(columns=columns, rows=rows)
+
+
 def _hits(workers: Sequence[WorkerRecords]) -> list[Section]:
     if not workers:
         return [Section(heading="Hit rate", sentence=NO_SERIES)]
@@ -267,7 +326,7 @@ def _tables(workers: Sequence[WorkerRecords]) -> Section:
         content=figures.tables_figure(
             [names[number] for number in largest],
             [sizes[number] for number in largest],
-            [1 - fetched[number] / unique[number] for number in largest],
+            [max(0.0, 1 - fetched[number] / unique[number]) for number in largest],
         ),
     )
 
@@ -283,6 +342,7 @@ def _summed(workers: Sequence[WorkerRecords]) -> list[Point]:
             step=step, steps=some[0].steps, seconds=some[0].seconds, tracks={}, ahead={}, store_bytes=[], peer_bytes=[],
             lookups=sum(point.lookups for point in some), unique=sum(point.unique for point in some),
             fetched=sum(point.fetched for point in some), evicted=sum(point.evicted for point in some),
+            refilled=sum(point.refilled for point in some),
             received=sum(point.received for point in some), occupied=sum(point.occupied for point in some),
             loss=_mean([point.loss for point in some if point.loss is not None]),
         )

@@ -94,6 +94,8 @@ class TablesConfig(Section):
     """What the values of rows are: bfloat16 and float16 take half of the bytes everywhere. Their state is float32."""
     rounding: Literal["stochastic", "nearest"] = "stochastic"
     """How an update rounds to two bytes: by random bits of (seed, row, column, step), or to nearest."""
+    fold: Literal["at_end", "never"] = "at_end"
+    """When rows go from the log into rows.npy, which numpy reads: at the end of the run, or by `foresee fold` alone."""
 
 
 class CacheConfig(Section):

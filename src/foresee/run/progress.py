@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from foresee.engine.loop import Run
@@ -223,3 +223,48 @@ class Meter:
         self._counters: Counters = self._run.counters
         self._waited, self._refilled = self._run.times.rows_seconds, self._run.rows_refilled
         self._loss, self._num_steps, self._num_samples = 0.0, 0, 0
+
+
+PATIENCE_SECONDS = 1.0
+
+
+class FoldDisplay:
+    """Called with rows done and rows in all; a context that ends what it shows."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._begun: float | None = None
+        self._said = False
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("rows of the log into rows.npy")
+
+    def __enter__(self) -> FoldDisplay:
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._clock()
+        self._begun = now if self._begun is None else self._begun
+        if now - self._begun < PATIENCE_SECONDS:
+            return
+        if not self._said:
+            self._said = True
+            self._console.print(
+                f"{total:,} rows of the log go into rows.npy, which numpy reads; Ctrl-C leaves that to foresee fold",
+                highlight=False, soft_wrap=True,
+            )  # fmt: skip
+            self._bar.start()
+        self._bar.update(self._task, completed=done, total=total)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+
+def show_fold(store: object, shown: Callable[[int, int], None], *, at_end: bool) -> None:
+    """How a store folds when it is closed, if it does."""
+    if hasattr(store, "fold_at_end"):
+        store.fold_at_end, store.fold_progress = at_end, shown  # type: ignore[attr-defined]

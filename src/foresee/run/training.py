@@ -42,7 +42,7 @@ from foresee.run.evaluation import group_position
 from foresee.run.group import Alone, Group
 from foresee.run.loop import CLICKS, Task, train_run
 from foresee.run.memory import check_memory, in_words, memory_needed, uses_in_words, window_in_words
-from foresee.run.progress import Display, make_display
+from foresee.run.progress import Display, FoldDisplay, make_display, show_fold
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import finish_switch
 from foresee.store.registry import store_kind
@@ -163,11 +163,13 @@ def carry_out(
     with (
         _folder(config, parts.digest, resume=resume, replace=replace) as folder,
         torch_threads(config.train.num_threads) as num_threads,
+        FoldDisplay(console) as folding,
         parts.open_tables() as tables,
         StopSignals() as stop,
         sinks_of(config, folder) as sinks,
         display or make_display(console) as display,
     ):
+        show_fold(tables.store, folding, at_end=config.tables.fold == "at_end")
         first_step = _restore(folder, tables.store.committed_step, half)
         run = parts.make_run(tables, num_threads)
         run.timeline = recording(config)

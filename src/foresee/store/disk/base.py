@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import tokenize
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,10 +26,11 @@ from foresee.base.arrays import Float32, Int64
 from foresee.base.direct import Transfers, Way
 from foresee.base.files import Files
 from foresee.errors import StoreError
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Layout, Rows, row_name
 from foresee.store.disk.chunks import damaged_row
 from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.kernels import (
+    NO_CRC,
     Bits,
     Initial,
     clear_bits,
@@ -49,6 +51,7 @@ BLOCK_BYTES = 4096
 UNREADABLE_HEADER = (ValueError, TypeError, SyntaxError, EOFError, MemoryError, RecursionError, tokenize.TokenError)
 """What numpy raises on bytes that are no header of an array; it reads them as a literal and never runs them."""
 _INITIALISE_BYTES = 1 << 23
+NO_ROWS: Int64 = read_only(np.empty(0, np.int64))
 
 
 def row_dtype(layout: Layout) -> np.dtype[Any]:
@@ -190,7 +193,7 @@ class Base:
             if self._way.direct:
                 copy(0, len(at))
             else:
-                self._parallel.run(copy, len(at))
+                reads.moved.copied(self._parallel.run, copy, len(at), self._layout.row_bytes)
 
         starts = self._rows_offset + wanted * self._layout.row_bytes
         if self._way.direct:
@@ -218,6 +221,22 @@ class Base:
         """One bit a row: set if the row is in `rows.npy`. For reading only."""
         view: Bits = read_only(self._bits)
         return view
+
+    def bits_crc(self, add: Int64 = NO_ROWS, remove: Int64 = NO_ROWS) -> int:
+        """Checksum of the bits, as if those of some rows were set and those of others were not."""
+        bits = self._bits
+        if len(add) or len(remove):
+            bits = bits.copy()
+            set_bits(bits, add)
+            clear_bits(bits, remove)
+        return zlib.crc32(bits.data)
+
+    def check_bits(self, expected: int | None, add: Int64 = NO_ROWS, remove: Int64 = NO_ROWS) -> None:
+        """Raises StoreError if the bits are not what was written; a row whose checksum says otherwise is named."""
+        if expected is None or self.bits_crc(add, remove) == expected:
+            return
+        crcs = None if self._crc_map is None else np.frombuffer(self._crc_map, np.uint32, offset=self._crc_offset)
+        raise damaged_bits(self._path.with_name(WRITTEN_FILE), self._layout, self._bits, crcs)
 
     def new_bytes(self, rows: Int64) -> int:
         """Upper bound of the disk space that writing these rows (ascending) takes: blocks of those not there yet."""
@@ -299,6 +318,19 @@ class Base:
     def _close_files(self) -> None:
         while self._descriptors:
             os.close(self._descriptors.pop())
+
+
+def damaged_bits(path: Path, layout: Layout, bits: Bits, crcs: NDArray[np.uint32] | None) -> StoreError:
+    """The sentence for bits that are not what was written. A row is named if it is the only one of which bits and
+    checksums tell different things."""
+    suspects = NO_ROWS
+    if crcs is not None:
+        suspects = np.flatnonzero((np.unpackbits(bits, bitorder="little")[: layout.num_rows] == 1) != (crcs != NO_CRC))
+    which = row_name(layout, int(suspects[0])) if len(suspects) == 1 else "some row"
+    return StoreError(
+        f"{path} is damaged: it has another checksum than when it was written, and whether {which} was ever written "
+        "cannot be told; check the disk, then restore the folder from a copy"
+    )
 
 
 def _random_map(descriptor: int) -> mmap.mmap:

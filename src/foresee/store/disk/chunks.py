@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Int32, Int64
 from foresee.base.direct import Transfers, Way
+from foresee.base.disk_counts import Moved
 from foresee.base.files import Files
 from foresee.errors import StoreError
 from foresee.store.contract import Layout, Rows, row_name
@@ -130,6 +132,7 @@ class ChunkFile:
         self.descriptor = os.open(self.path, flags | direct, 0o644)
         self._num_bytes = os.fstat(self.descriptor).st_size
         self._mapped: mmap.mmap | None = None
+        self.syncs, self.sync_seconds = 0, 0.0
         self._parallel = ParallelCopy()
         self._writes = Transfers(way, WRITE_BYTES) if writable else None
 
@@ -138,9 +141,9 @@ class ChunkFile:
         return self._num_bytes // self.shape.chunk_bytes
 
     @property
-    def moved_bytes(self) -> int:
-        """Bytes written."""
-        return 0 if self._writes is None else self._writes.moved_bytes
+    def written(self) -> Moved:
+        """What was written."""
+        return Moved() if self._writes is None else self._writes.moved
 
     def extend(self, num_chunks: int) -> None:
         """Takes disk space for so many chunks more; OSError if there is none, and nothing has changed."""
@@ -169,7 +172,10 @@ class ChunkFile:
             self._files.write_pieces(self._writes, self.descriptor, some * shape.chunk_bytes, lengths, places)
 
     def sync(self) -> None:
+        begun = time.perf_counter()
         self._files.sync(self.descriptor)
+        self.syncs += 1
+        self.sync_seconds += time.perf_counter() - begun
 
     def read(self, positions: Int64, picks: Int64, rows: Int64, out: Rows, reads: Transfers) -> None:
         """Rows rows[picks] of a request, which are at these positions."""
@@ -188,7 +194,7 @@ class ChunkFile:
             if self._way.direct:
                 copy(0, len(at))
             else:
-                self._parallel.run(copy, len(at))
+                reads.moved.copied(self._parallel.run, copy, len(at), self.shape.record_bytes)
 
         starts = self.shape.starts(positions)
         if self._way.direct:
@@ -250,6 +256,16 @@ class ChunkFile:
             self._mapped = mapped
         words: Float32 = read_only(np.frombuffer(mapped, np.float32))
         return words
+
+
+def listed_rows(folder: Path, layout: Layout, chunk_bytes: int, chunks: Chunks) -> Int64:
+    """All rows of the chunks that a commit lists, ascending."""
+    file = ChunkFile(folder, layout, Shape.of(layout, chunk_bytes), Way("mapped"), Files(), writable=False)
+    try:
+        found = [ids for _, ids, _ in file.headers(read_directory(folder, chunks))]
+    finally:
+        file.close()
+    return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
 
 def check_chunks(folder: Path, layout: Layout, chunk_bytes: int, chunks: Chunks) -> str:

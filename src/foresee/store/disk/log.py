@@ -63,13 +63,13 @@ class RowLog:
 
     def __init__(
         self, folder: Path, layout: Layout, chunk_bytes: int, files: Files, reads: Transfers, reader: threading.Lock, *,
-        writable: bool = True,
+        writable: bool = True, file: ChunkFile | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._layout, self._files, self._reader, self._reads = folder, layout, files, reader, reads
         shape = Shape.of(layout, chunk_bytes)
         recent_rows = recent_rows_of(layout) if writable else 1
         self.index = RowIndex(layout.num_rows, shape.row_words, recent_rows, shape.chunk_rows)
-        self.file = ChunkFile(folder, layout, shape, reads.way, files, writable=writable)
+        self.file = file or ChunkFile(folder, layout, shape, reads.way, files, writable=writable)
         self._lock = threading.Lock()
         self._chunks = np.zeros((0, 3), np.int64)
         """What each chunk of the file was last written as: itself, sequence, rows."""
