@@ -12,7 +12,11 @@ from typing import Any
 
 from foresee.errors import ConfigError
 
-EXTRAS = {"plotly": ("report", "HTML pages"), "scipy": ("cluster", "the cluster policies allox and shockwave_highs")}
+EXTRAS = {
+    "plotly": ("report", "HTML pages"),
+    "scipy": ("cluster", "the cluster policies allox and shockwave_highs"),
+    "faiss": ("faiss", "indexes of neighbours"),
+}
 """For each package the extra that brings it, and what needs it."""
 
 

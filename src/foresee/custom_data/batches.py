@@ -36,6 +36,8 @@ class OwnBatch(Batch):
 
     item: Any = None
     weights: Float32 | None = None  # [lookups]
+    drained: bool = False
+    """Its rows are read when nothing is in flight."""
 
 
 class Batches:

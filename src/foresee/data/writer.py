@@ -5,19 +5,20 @@ a split by arithmetic. It keeps at most one row group of each split in memory an
 that a log's digest does not depend on compression or the Parquet library.
 
 `new_folder(out)` gives a temporary sibling to build in and moves it to `out` in one rename; an error, even an
-interrupt, removes it. An existing target is refused unless it is empty, or a prepared log that the person asked to
-replace.
+interrupt, removes it, and what a killed process left goes at the next start. An existing target is refused unless it
+is empty, or a prepared log that the person asked to replace.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -48,18 +49,41 @@ DESCRIPTION_FILE = "log.json"
 def new_folder(out: Path, *, replace: bool, marker: str = DESCRIPTION_FILE) -> Iterator[Path]:
     """Build in the yielded folder; it becomes `out` at the end."""
     check_target(out, replace=replace, marker=marker)
-    building: Path | None = None
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
-        building.chmod(0o755)  # mkdtemp's 0700 would lock colleagues out of the finished log
-        yield building
-        _move(building, out)
+        with hidden_folder(out, "partial") as building:
+            building.chmod(0o755)  # mkdtemp's 0700 would lock colleagues out of the finished log
+            yield building
+            _move(building, out)
     except OSError as error:
         raise _sentence(error, out) from error
+
+
+@contextmanager
+def hidden_folder(out: Path, what: str) -> Iterator[Path]:
+    """A folder beside `out` for one process, which is gone afterwards. Those that killed processes left go first."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for left in out.parent.glob(f".{out.name}.{what}-*"):
+        _remove_if_left(left)
+    # Locked before it has its name, so that whoever finds it unlocked knows that its process is gone.
+    making = Path(tempfile.mkdtemp(prefix=f".{out.name}.making-", dir=out.parent))
+    folder, lock = making.with_name(making.name.replace(".making-", f".{what}-")), os.open(making, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(making, folder)
+        yield folder
     finally:
-        if building is not None:
-            shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_if_left(folder: Path) -> None:
+    with suppress(OSError):  # another process has it, or took it away just now
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
 
 
 def check_target(out: Path, *, replace: bool, marker: str = DESCRIPTION_FILE) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 from foresee.data.batch import BatchStream
-from foresee.engine.cache import Cache, SlotCache
+from foresee.engine.cache import BatchesInFlight, Cache, SlotCache
 from foresee.engine.exchange.peers import Exchange, LocalExchange, recorded
 from foresee.engine.header import check_fits
 from foresee.engine.kernels import Threads
@@ -62,6 +62,7 @@ class Run:
         timeline: Who records what the run does.
         trained: What to write down with the commit of a step about its batches.
         scratch: A folder for temporary files of the planner; None: where the system has them.
+        in_flight: What steps to come have read before this run begins.
     """
 
     stream: BatchStream
@@ -76,6 +77,7 @@ class Run:
     timeline: Timeline = NOT_RECORDED
     trained: Callable[[int], Trained | None] = field(default_factory=lambda: lambda step: None)
     scratch: Path | None = None
+    in_flight: BatchesInFlight = field(default_factory=BatchesInFlight)
 
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
@@ -192,7 +194,7 @@ class Run:
             self._exchange.receive_rows(record.step, cache)
         self.timeline.arrived(ready.work, cache)
         track.span("other", record.step)
-        embeddings = cache.embeddings(ready.work)
+        embeddings = self.in_flight.embeddings(ready.work, cache)
         track.span("gather", record.step)
         return embeddings
 

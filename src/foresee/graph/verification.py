@@ -79,6 +79,7 @@ def verify(config: GraphConfig, folder: Path, *, num_steps: int | None = None) -
     first = FirstSteps(stream, min(num_steps or stream.num_steps, stream.num_steps))
     header = replace(build.plan_header(config, graph, stream, chosen), num_steps=first.num_steps)
     plain = make_header(first, planner="none", cache_rows=first.num_rows, read_only=header.options.read_only)
+    plain = replace(plain, options=replace(plain.options, staleness=header.options.staleness))
     plainly = config.model_copy(update={"tables": config.tables.model_copy(update={"store": "memory"})})
     with (
         torch_threads(config.train.num_threads) as num_threads,

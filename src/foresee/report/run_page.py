@@ -69,14 +69,18 @@ def run_sections(records: RunRecords, *, skew: Skew | None = None, best_auc: flo
     return [
         _summary(records, workers),
         *_learning(records, workers, best_auc),
-        *_time(workers),
-        _timeline(records.workers),
-        *_cache(workers),
+        *time_sections(records),
         *_traffic(workers),
         *_disks(workers),
         *_hits(workers),
         _skew(skew, records),
     ]
+
+
+def time_sections(records: RunRecords) -> list[Section]:
+    """Of any kind of run: where the time went, and what the cache did."""
+    workers = [worker for worker in records.workers if worker.points]
+    return [*_time(workers), _timeline(records.workers), *_cache(workers)]
 
 
 def _summary(records: RunRecords, workers: Sequence[WorkerRecords]) -> Section:

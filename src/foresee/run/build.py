@@ -179,6 +179,9 @@ def tables_of(config: AnyRun, layout: Layout) -> Tables:
     """The same, of any kind of run, with rows of this layout."""
     kind, optimizer = store_kind(config.tables.store), row_optimizer(config.tables.optimizer)
     store: TwoPhaseStore
+    if kind.open_newest is not None:
+        commits = checkpoint.whole_steps(RunFolder(config.run).checkpoints)
+        return Tables(kind.open_newest(layout, commits), optimizer)
     if kind.in_folder and shard_folders(config.tables_folder):
         store = LocalShards.open(config.tables_folder, layout, kind=kind)
     else:

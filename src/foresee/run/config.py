@@ -184,8 +184,8 @@ class BestConfig(Section):
         return self.mode == "max" if self.mode is not None else self.metric not in SMALLER_IS_BETTER
 
 
-class TrainConfig(Section):
-    """Training itself."""
+class LoopConfig(Section):
+    """Training itself, of any kind of run."""
 
     batch_size: int = Field(default=2048, ge=1)
     """Samples of a step."""
@@ -193,16 +193,12 @@ class TrainConfig(Section):
     """Passes over the train split, each in an order of its own."""
     seed: int = Field(default=0, ge=0)
     """The order of samples and the initial weights of the model follow from it."""
-    shuffle_samples: int = Field(default=131_072, ge=1)
-    """Samples that are decoded and mixed together. More mixes better and takes more memory."""
     optimizer: DenseOptimizerConfig = DenseOptimizerConfig()
     """How the dense part learns."""
     schedule: ScheduleConfig = ScheduleConfig()
     """How its learning rate changes."""
     best: BestConfig = BestConfig()
     """The best evaluation, and early stopping."""
-    ranking: RankingConfig = RankingConfig()
-    """Figures within groups."""
     evaluate_every_steps: int | None = Field(default=None, ge=1)
     """Evaluate on the valid split so often. Left out: at the end only."""
     evaluate_samples_max: int | None = Field(default=None, ge=1)
@@ -215,18 +211,32 @@ class TrainConfig(Section):
     """One line of metrics.jsonl so often."""
     num_threads: int | None = Field(default=None, ge=1)
     """Threads of the arithmetic. Left out: torch's own choice. Another number may change the last bits of a result."""
-    device: str = "cpu"
-    """Where the model computes: cpu, cuda, cuda:1, mps. Several workers: cpu, or cuda for a GPU each."""
     tensorboard: bool = False
     """Write the same figures for TensorBoard into the run folder; needs `pip install foresee[tensorboard]`."""
 
     @model_validator(mode="after")
-    def something_to_compare(self) -> TrainConfig:
+    def something_to_compare(self) -> LoopConfig:
         best = self.best
         if best.metric is None and (best.patience is not None or best.mode is not None or best.min_delta):
             raise ValueError("best.metric is missing: say which figure is compared, such as best.metric: auc")
         if best.patience is not None and self.evaluate_every_steps is None:
             raise ValueError("best.patience counts evaluations; say how often with evaluate_every_steps")
+        return self
+
+
+class TrainConfig(LoopConfig):
+    """Training itself."""
+
+    shuffle_samples: int = Field(default=131_072, ge=1)
+    """Samples that are decoded and mixed together. More mixes better and takes more memory."""
+    ranking: RankingConfig = RankingConfig()
+    """Figures within groups."""
+    device: str = "cpu"
+    """Where the model computes: cpu, cuda, cuda:1, mps. Several workers: cpu, or cuda for a GPU each."""
+
+    @model_validator(mode="after")
+    def known_figure(self) -> TrainConfig:
+        best = self.best
         ranked = ["gauc", *(f"{name}@{k}" for name in ("ndcg", "recall") for k in self.ranking.at)]
         known = [*FIGURES, *(ranked if self.ranking.group is not None else ())]
         if best.metric is not None and best.metric not in known:
@@ -259,35 +269,6 @@ class ReportConfig(Section):
     """Points of the curves over the run, such as time by activity and bytes by link; at most. 0: no curves."""
 
 
-class TrainSettings(Protocol):
-    """What the loop and its callbacks ask of the train section of any run file."""
-
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def epochs(self) -> int: ...
-    @property
-    def optimizer(self) -> DenseOptimizerConfig: ...
-    @property
-    def schedule(self) -> ScheduleConfig: ...
-    @property
-    def best(self) -> BestConfig: ...
-    @property
-    def evaluate_every_steps(self) -> int | None: ...
-    @property
-    def evaluate_samples_max(self) -> int | None: ...
-    @property
-    def commit_every_steps(self) -> int | None: ...
-    @property
-    def commit_every_seconds(self) -> float | None: ...
-    @property
-    def log_every_steps(self) -> int: ...
-    @property
-    def num_threads(self) -> int | None: ...
-    @property
-    def tensorboard(self) -> bool: ...
-
-
 class AnyRun(Protocol):
     """What run files, run folders and the loop ask of a run, whatever it trains on."""
 
@@ -305,7 +286,7 @@ class AnyRun(Protocol):
     @property
     def tables(self) -> TablesConfig: ...
     @property
-    def train(self) -> TrainSettings: ...
+    def train(self) -> LoopConfig: ...
     @property
     def report(self) -> ReportConfig: ...
     @property
@@ -354,6 +335,15 @@ class RunConfig(Section):
         if value in ("", None):
             raise ValueError("give a path")
         return value
+
+    @model_validator(mode="after")
+    def servers_are_started(self) -> RunConfig:
+        if "://" in self.tables.store:
+            raise ValueError(
+                "tables.store: addresses are for runs over graphs; servers of this run are started by "
+                "distributed.servers, or given to its trainers (docs/servers.md)"
+            )
+        return self
 
     @property
     def source(self) -> Path:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from foresee.engine.cache import BatchesInFlight
 from foresee.engine.tables import ROWS_AT_ONCE
 from foresee.errors import StoreError
 from foresee.run import checkpoint
@@ -103,6 +104,8 @@ class DenseHalf:
     optimizer: torch.optim.Optimizer
     schedule: Schedule
     best: Best
+    in_flight: BatchesInFlight | None = None
+    """What steps to come have read, where they may miss updates."""
 
     @classmethod
     def of(cls, config: AnyRun, model: nn.Module, num_steps: int) -> DenseHalf:
@@ -122,7 +125,8 @@ class DenseHalf:
         checkpoint.load(folder, step, self.model, self.optimizer, others=others)
 
     def _others(self) -> dict[str, Stateful]:
-        return {"schedule": self.schedule, "best": self.best}
+        others: dict[str, Stateful] = {"schedule": self.schedule, "best": self.best}
+        return others if self.in_flight is None else {**others, "in_flight": self.in_flight}
 
 
 class BestFolder:

@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 
 from foresee.errors import ConfigError
 from foresee.run.config import AnyRun, RunConfig, Section
+from foresee.store.registry import kind_name
 
 Config = TypeVar("Config", bound=Section)
 
@@ -89,6 +90,10 @@ def dump_run(config: AnyRun, folder: Path) -> str:
     return yaml.safe_dump(content, sort_keys=False)
 
 
+STORE_KEY = "tables.store"
+"""Servers may listen elsewhere when a run goes on."""
+
+
 def changed_result_keys(old: AnyRun, new: AnyRun) -> Iterator[tuple[str, Any, Any]]:
     """(key, old value, new value) wherever two configurations compute different things."""
     for key in new.result_keys:
@@ -98,7 +103,7 @@ def changed_result_keys(old: AnyRun, new: AnyRun) -> Iterator[tuple[str, Any, An
             for name in {**values, **others}:
                 if values.get(name) != others.get(name):
                     yield f"{key}.{name}", values.get(name), others.get(name)
-        elif before != after:
+        elif before != after and not (key == STORE_KEY and kind_name(before) == kind_name(after)):
             yield key, before, after
 
 

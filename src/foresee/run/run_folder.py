@@ -213,6 +213,11 @@ def check_can_begin(config: AnyRun, *, replace: bool) -> None:
             )
         if kind.checked:
             os.close(lock_folder(tables))  # somebody may be training them at this moment
+    elif kind.open_newest is not None and kind.holds(tables):
+        raise ConfigError(
+            f"tables.store: {config.tables.store} holds the rows of a run already, and a new run needs new ones; go on "
+            "with --resume, or start servers with new folders"
+        )
 
 
 def _write_down(config: AnyRun, log_digest: str) -> None:
