@@ -14,6 +14,7 @@ any seed, and for each side its mean AUC and difference.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import statistics
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from rich.console import Console
 
 from accuracy import DATA, SUBJECTS
 from foresee.data import ClickLog, synthetic
@@ -98,7 +101,7 @@ def auc_of(name: str, log: ClickLog, folder: Path, side: Side, seed: int, *, epo
         "tables": {**run["tables"], "store": "memory", "seed": seed, "dtype": dtype, "rounding": rounding},
         "train": {**run["train"], "seed": seed, "epochs": epochs if name == "movielens" else 1, "num_threads": 1},
     })  # fmt: skip
-    outcome = train(config, replace=True)
+    outcome = train(config, replace=True, console=Console(file=io.StringIO()))
     auc = outcome.valid.auc
     if auc is None:
         sys.exit(f"{name}: the held-out split has labels of one kind only")
