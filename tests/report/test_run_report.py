@@ -129,8 +129,8 @@ def test_disks_are_shown_by_server_and_over_the_run(two: Path) -> None:
     sections = sections_by_heading(with_disks(two, 2))
     table, chart = sections["Disk"].content, sections["Disk over the run"].content
     assert isinstance(table, PageTable)
-    assert table.rows[0] == ("server 0 reads", "0.200", "10.0", "20.0", "20.0", "15.00", "2.00", "")
-    assert table.rows[3] == ("server 1 writes", "0.100", "1.0", "100.0", "5.0", "1.00", "0.10", "0.10")
+    assert table.rows[0] == ("server 0 reads", "0.2", "10", "20", "20", "15", "2", "")
+    assert table.rows[3] == ("server 1 writes", "0.1", "1", "100", "5", "1", "0.1", "0.1")
     assert isinstance(chart, go.Figure)
     shown = {(trace.yaxis, trace.name): trace.y[0] for trace in chart.data}
     assert [shown[axis, "read"] for axis in ("y", "y2", "y3", "y4", "y5", "y6")] == pytest.approx(

@@ -172,8 +172,9 @@ class Direction:
 
     @property
     def words(self) -> str:
+        rate = self.bytes_a_second / MEGABYTE
         return (
-            f"{self.bytes_a_second / MEGABYTE:,.0f} MB/s in requests of {self.request_bytes / KILOBYTE:,.1f} kB, "
+            f"{rate:,.{int(rate < 10)}f} MB/s in requests of {self.request_bytes / KILOBYTE:,.1f} kB, "
             f"{self.depth:.0f} at once"
         )
 

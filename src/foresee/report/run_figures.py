@@ -249,6 +249,7 @@ def disk_figure(points: Sequence[Point]) -> go.Figure:
     styled(figure, x="", y="", height_pixels=640)
     figure.update_layout(margin={"t": 34})
     figure.update_annotations(font_size=13)
+    figure.update_xaxes(matches="x")
     figure.update_yaxes(rangemode="tozero")
     return figure
 

@@ -257,7 +257,8 @@ def _disks(workers: Sequence[WorkerRecords]) -> list[Section]:
     if everything is None:
         return [Section(heading="Disk", sentence=NO_DISK if workers else NO_SERIES)]
     fetched = sum(one[0] for worker in workers for point in worker.points for one in point.store_bytes)
-    over = f" Read were {everything.read.num_bytes / fetched:.1f} times the bytes of the rows." if fetched else ""
+    over = f" Read were {everything.read.num_bytes / max(1, fetched):.1f} times the bytes of the rows."
+    over = over if everything.read.requests else " No row had to be read from it."
     cause = waiting_for(workers[0].steady, num_servers=workers[0].start["num_servers"])
     waits = f" Steps waited for {cause}." if cause is not None else ""
     notes = ["Rows that were never written need no read; the fold at the end of a run is not counted."]
@@ -291,14 +292,19 @@ def _disk_table(points: Sequence[Point], num_servers: int) -> PageTable:
             continue
         name = f"server {number} " if num_servers else ""
         for what, moved in (("reads", use.read), ("writes", use.written)):
-            rows.append((
-                f"{name}{what}", f"{moved.num_bytes / use.steps / 1e6:,.3f}",
-                f"{moved.requests / use.steps:,.1f}", f"{moved.request_bytes / 1e3:,.1f}", f"{moved.depth:,.1f}",
-                f"{1e3 * moved.seconds / use.steps:,.2f}", f"{1e3 * moved.processor_seconds / use.steps:,.2f}",
-                f"{1e3 * use.sync_seconds / use.steps:,.2f}" if what == "writes" else "",
-            ))  # fmt: skip
+            figures_a_step = (
+                moved.num_bytes / use.steps / 1e6, moved.requests / use.steps, moved.request_bytes / 1e3, moved.depth,
+                1e3 * moved.seconds / use.steps, 1e3 * moved.processor_seconds / use.steps,
+            )  # fmt: skip
+            syncs = _short(1e3 * use.sync_seconds / use.steps) if what == "writes" else ""
+            rows.append((f"{name}{what}", *map(_short, figures_a_step), syncs))
     columns = ("", "MB", "requests", "kB each", "at once", "ms", "ms of a processor", "ms of syncs")
     return PageTable(columns=columns, rows=rows)
+
+
+def _short(value: float) -> str:
+    """Three digits, and never a rounded one before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _hits(workers: Sequence[WorkerRecords]) -> list[Section]:
