@@ -18,8 +18,10 @@ from foresee.plan import make_planner
 from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Record
 from foresee.run.callbacks import StepResult, TakeTime
-from foresee.run.metrics import MetricsWindow
+from foresee.run.group import Alone
+from foresee.run.metrics import SampleWindow
 from foresee.run.progress import Meter
+from foresee.run.tasks import CLICKS
 from foresee.store.contract import Layout, Table
 
 
@@ -53,9 +55,10 @@ def _result() -> StepResult:
         steps_done=1,
         loss=0.5,
         num_samples=100,
-        logits=samples,
+        outputs=samples,
         labels=samples,
         commit=False,
+        show=False,
         last=False,
         finished=False,
     )
@@ -73,7 +76,7 @@ def _step(run: _Run, clock: _Clock, meter: Meter, *, waited: float, computed: fl
 def test_the_start_up_is_no_waiting_for_rows() -> None:
     """43.4 % in the only line of a short run, and 0.0 % below it: the line had counted planning and compiling."""
     run, clock = _Run(), _Clock()
-    meter = Meter(run, MetricsWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
+    meter = Meter(run, Alone(torch.nn.Identity()), CLICKS, SampleWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
     took = TakeTime(run, clock)  # type: ignore[arg-type]
     _step(run, clock, meter, waited=43.0, computed=7.0)
     took.after(_result())
@@ -89,7 +92,7 @@ def test_the_start_up_is_no_waiting_for_rows() -> None:
 
 def test_what_cannot_be_said_yet_is_left_out() -> None:
     run, clock = _Run(), _Clock()
-    meter = Meter(run, MetricsWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
+    meter = Meter(run, Alone(torch.nn.Identity()), CLICKS, SampleWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
     _step(run, clock, meter, waited=3.0, computed=1.0)
     reading = meter.read()
     assert (reading.wait_share, reading.samples_per_second, reading.hit_rate) == (None, None, 0.6)
@@ -101,7 +104,7 @@ def test_what_cannot_be_said_yet_is_left_out() -> None:
 
 def test_filling_a_cache_after_a_restart_is_no_miss() -> None:
     run, clock = _Run(), _Clock()
-    meter = Meter(run, MetricsWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
+    meter = Meter(run, Alone(torch.nn.Identity()), CLICKS, SampleWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
     run.rows_refilled = 25
     run.counters = Counters(num_fetched=25)
     _step(run, clock, meter, waited=0.0, computed=1.0)

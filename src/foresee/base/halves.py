@@ -25,6 +25,8 @@ from foresee.base.mixing import combine, key_of
 
 DTYPES = ("float32", "bfloat16", "float16")
 ROUNDINGS = ("stochastic", "nearest")
+SAFETENSORS_DTYPES = {"float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}
+"""What safetensors calls them, and bytes of a value."""
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 """How kernels know the dtypes: by their place in `DTYPES`."""
 STEP, FIRST, SECOND = 0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35

@@ -30,15 +30,20 @@ import pyarrow.parquet as pq
 
 from foresee.data.samples import Ids, Samples, concatenate
 from foresee.data.schema import (
+    CLICK_LABEL,
+    PROBABILITY_COLUMN,
+    WEIGHT_COLUMN,
     DenseFeature,
     Feature,
     LogDescription,
+    LogLabel,
     Part,
     RawType,
     Split,
     Table,
     Vocabulary,
     check_names,
+    label_columns,
 )
 from foresee.errors import DataError
 
@@ -144,9 +149,6 @@ ROW_GROUP_SAMPLES = 8192
 ROW_GROUPS_PER_PART = 32
 """A reader parses a part's whole footer to get at one row group: few row groups keep that cheap."""
 
-LABEL_COLUMN = "label"
-PROBABILITY_COLUMN = "true_probability"
-
 
 class LogWriter:
     """Writes the parts of all splits into one folder. Use as a context manager, then call `finish`."""
@@ -159,12 +161,17 @@ class LogWriter:
         *,
         row_group_samples: int = ROW_GROUP_SAMPLES,
         with_probability: bool = False,
+        labels: tuple[LogLabel, ...] = (CLICK_LABEL,),
+        with_weights: bool = False,
     ) -> None:
-        check_names(features, dense)
+        check_names(features, dense, labels)
+        self._labels, self._with_weights = labels, with_weights
         self._folder = folder
         self._features, self._dense = features, dense
         self._row_group_samples = row_group_samples
-        self._schema = parquet_schema(features, dense, with_probability=with_probability)
+        self._schema = parquet_schema(
+            features, dense, with_probability=with_probability, labels=labels, with_weights=with_weights
+        )
         self._splits: dict[str, _SplitWriter] = {}
         self._ids_max = [0 if feature.multi_valued else 1 for feature in features]
 
@@ -198,6 +205,8 @@ class LogWriter:
             row_group_samples=self._row_group_samples,
             best_auc=best_auc or {},
             source=source,
+            labels=self._labels,
+            sample_weights=self._with_weights,
         )
         write_text_durably(self._folder / DESCRIPTION_FILE, description.to_json())
         return description
@@ -279,14 +288,17 @@ class _SplitWriter:
 
 
 def parquet_schema(
-    features: tuple[Feature, ...], dense: tuple[DenseFeature, ...], *, with_probability: bool
-) -> pa.Schema:
-    """Columns of every part: the label, dense features, categorical features, and the planted truth if there is one."""
-    fields = [pa.field(LABEL_COLUMN, pa.float32(), nullable=False)]
+    features: tuple[Feature, ...], dense: tuple[DenseFeature, ...], *, with_probability: bool,
+    labels: tuple[LogLabel, ...] = (CLICK_LABEL,), with_weights: bool = False,
+) -> pa.Schema:  # fmt: skip
+    """Columns of every part: labels, dense features, categorical features, weights, the planted truth."""
+    fields = [pa.field(name, pa.float32(), nullable=False) for name in label_columns(labels)]
     fields += [pa.field(entry.name, pa.float32(), nullable=False) for entry in dense]
     for feature in features:
         kind = pa.list_(pa.field("id", pa.int32(), nullable=False)) if feature.multi_valued else pa.int32()
         fields.append(pa.field(feature.name, kind, nullable=False))
+    if with_weights:
+        fields.append(pa.field(WEIGHT_COLUMN, pa.float32(), nullable=False))
     if with_probability:
         fields.append(pa.field(PROBABILITY_COLUMN, pa.float32(), nullable=False))
     return pa.schema(fields)
@@ -300,8 +312,11 @@ def _encodings(schema: pa.Schema) -> dict[str, str]:
 
 def to_arrow(samples: Samples) -> list[pa.Array]:
     """Columns in the order of `parquet_schema`."""
-    columns = [pa.array(samples.labels), *(pa.array(column) for column in samples.dense)]
+    labels = samples.labels.reshape(samples.num_samples, -1)
+    columns = [pa.array(column) for column in (*labels.T, *samples.dense)]
     columns += [_ids_to_arrow(ids) for ids in samples.ids]
+    if samples.weights is not None:
+        columns.append(pa.array(samples.weights))
     if samples.true_probability is not None:
         columns.append(pa.array(samples.true_probability))
     return columns
@@ -317,7 +332,8 @@ def _ids_to_arrow(ids: Ids) -> pa.Array:
 def hash_contents(content: hashlib.blake2b, row_group: Samples) -> None:
     """Feed one row group into the hash of its split: all that batches are made of, byte for byte."""
     content.update(np.int64(row_group.num_samples).tobytes())
-    for column in (row_group.labels, *row_group.dense):
+    weights = () if row_group.weights is None else (row_group.weights,)
+    for column in (row_group.labels, *weights, *row_group.dense):
         content.update(np.ascontiguousarray(column, "<f4").data)
     for ids in row_group.ids:
         if ids.offsets is not None:

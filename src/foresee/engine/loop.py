@@ -175,7 +175,9 @@ class Run:
         track = self.timeline.track(TRAIN)
         for ready in pipeline.ready():
             arrive = partial(self._arrive, ready, cache, track)
-            step = Step(ready.work, self.device, arrive, self._finish, self._start, track, self.timeline)
+            step = Step(
+                ready.work, self.device, arrive, self._finish, self._start, track, self.timeline, self._squared_norm
+            )  # fmt: skip
             with self._never_committed_in_mid_step(step):
                 yield step
             if not step.updated:
@@ -231,6 +233,11 @@ class Run:
             self.steps_done = record.step + 1
             self._counters = self._counted.pop(record.step)
             pipeline.write_back(record.step, record.evict, cache.take(record.evict))
+
+    def _squared_norm(self, work: PlannedStep, gradient: torch.Tensor) -> float:
+        """Of the gradients of the step's rows."""
+        _, cache = self._of_this_loop(work)
+        return self._exchange.squared_norm(work, gradient, cache)
 
     def _send_rows(self, work: PlannedStep) -> None:
         """Rows leave for the peers that need them in the next step."""

@@ -14,14 +14,13 @@ from pydantic import Field, field_validator, model_validator
 from foresee.graph.evaluation import EvaluationOptions
 from foresee.graph.negatives import NegativeOptions
 from foresee.run.config import (
-    BestConfig,
     DenseOptimizerConfig,
     LoopConfig,
     ReportConfig,
     RowOptimizerConfig,
-    Section,
     TablesConfig,
 )
+from foresee.run.task_config import BestConfig, Section
 
 
 class GraphModelConfig(Section):

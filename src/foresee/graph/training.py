@@ -40,24 +40,24 @@ from foresee.run.callbacks import Callback, Evaluation
 from foresee.run.dense_half import DenseHalf
 from foresee.run.evaluation import judging
 from foresee.run.group import Alone
-from foresee.run.loop import Task
+from foresee.run.loop import Objective
 from foresee.run.memory import check_memory, in_words, memory_needed
 from foresee.run.progress import Display
 from foresee.run.training import Outcome, Parts, carry_out
 from foresee.store.contract import Store
 from foresee.store.registry import store_kind
 
-LINKS = Task(loss=lambda costs, step: costs.sum(), num_samples=lambda step: step.item.num_edges,
-             has_labels=False, summed=True)  # fmt: skip
+LINKS = Objective(loss=lambda costs, step: costs.sum(), num_samples=lambda step: step.item.num_edges,
+                  summed=True)  # fmt: skip
 """What each edge costs, summed: so an edge moves its rows as far whatever the size of the batch."""
 
 
-NODES = Task(loss=lambda logits, step: cross_entropy(logits, torch.from_numpy(step.item.labels)),
-             num_samples=lambda step: len(step.item.labels), has_labels=False)  # fmt: skip
+NODES = Objective(loss=lambda logits, step: cross_entropy(logits, torch.from_numpy(step.item.labels)),
+                  num_samples=lambda step: len(step.item.labels))  # fmt: skip
 """The classes of nodes."""
 
 
-def task_of(config: GraphConfig) -> Task:
+def objective_of(config: GraphConfig) -> Objective:
     """What the loop learns."""
     return LINKS if config.model.task == "links" else NODES
 
@@ -113,7 +113,7 @@ def parts_of(config: GraphConfig) -> Parts:
     )  # fmt: skip
     check_memory(memory)
     return Parts(
-        digest=graph.digest, half=half, group=Alone(model, forward), task=task_of(config),
+        digest=graph.digest, half=half, group=Alone(model, forward), objective=objective_of(config),
         open_tables=lambda: build.node_tables(config, graph),
         make_run=lambda tables, num_threads: make_run(stream, tables, header, num_threads, half.in_flight),
         evaluation=lambda run: evaluation_of(config, graph, model, run),

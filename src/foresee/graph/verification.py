@@ -23,7 +23,7 @@ from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import ROWS_AT_ONCE, Tables
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
-from foresee.graph.training import forward, task_of
+from foresee.graph.training import forward, objective_of
 from foresee.plan.record import Counters, Header
 from foresee.run.callbacks import MoveRate
 from foresee.run.dense_half import DenseHalf
@@ -101,7 +101,7 @@ def learned(
     model = build.build_model(config, graph)
     half = DenseHalf.of(config, model, stream.num_steps)
     run = Run(stream, tables, header, Pooling.of([False]), num_threads=num_threads)
-    train_steps(run, half.optimizer, Alone(model, forward), [MoveRate(half.schedule)], task=task_of(config))
+    train_steps(run, half.optimizer, Alone(model, forward), [MoveRate(half.schedule)], objective=objective_of(config))
     return model.state_dict(), run.counters
 
 

@@ -33,7 +33,7 @@ from foresee.report.run_breakdown import (
     breakdown,
     disk_use,
 )
-from foresee.report.run_records import Line, Point, WorkerRecords
+from foresee.report.run_records import Line, Point, WorkerRecords, figure_words
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -111,15 +111,16 @@ def loss_figure(points: Sequence[Point], train: Sequence[Line], valid: Sequence[
     return styled(figure, x="step", y="loss (nats)", height_pixels=320)
 
 
-def auc_figure(train: Sequence[Line], valid: Sequence[Line], best_auc: float | None) -> go.Figure:
+def task_figure(name: str, train: Sequence[Line], valid: Sequence[Line], best: float | None) -> go.Figure:
+    """How good a task is over the run, by one of its figures; `best` is the best that can be reached."""
     figure = go.Figure()
-    latest = [(line["step"], line.get("auc")) for line in train]
+    latest = [(line["step"], line.get(name)) for line in train]
     curve(figure, "training, before learning from the sample", latest, BLUE, len(train) < MARKED_POINTS_MAX)
-    curve(figure, "valid split", [(line["step"], line.get("auc")) for line in valid], ORANGE, True)
-    if best_auc is not None:
+    curve(figure, "valid split", [(line["step"], line.get(name)) for line in valid], ORANGE, True)
+    if best is not None:
         last = max((line["step"] for line in [*train, *valid]), default=0)
-        curve(figure, f"best reachable: {best_auc:.4f}", [(0, best_auc), (last, best_auc)], GREY, False, "dot")
-    return styled(figure, x="step", y="AUC", height_pixels=320)
+        curve(figure, f"best reachable: {best:.4f}", [(0, best), (last, best)], GREY, False, "dot")
+    return styled(figure, x="step", y=figure_words(name), height_pixels=320)
 
 
 def breakdown_figure(of_workers: dict[str, Breakdown]) -> go.Figure:

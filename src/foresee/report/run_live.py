@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foresee.report.run_breakdown import COLOURS, LINK_COLOURS, breakdown, disk_use, links_of, num_disks, waiting_for
-from foresee.report.run_records import Point, RunRecords, WorkerRecords, hit_rate
+from foresee.report.run_records import Point, RunRecords, WorkerRecords, figure_words, hit_rate
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 SPARKLINE_COLUMNS = 40
@@ -48,8 +48,9 @@ def live_line(records: RunRecords) -> str:
     losses = [point.loss for point in points if point.loss is not None]
     if losses:
         said.append(f"loss {sum(losses) / len(losses):.4f}")
-    if (auc := _last(records, "valid", "auc")) is not None:
-        said.append(f"valid AUC {auc:.4f}")
+    for name in records.task_figures:
+        if (value := _last(records, "valid", name)) is not None:
+            said.append(f"valid {figure_words(name)} {value:.4f}")
     if points:
         parts = breakdown(points)
         waits = parts.waited / max(1e-9, parts.step_seconds)
@@ -117,16 +118,24 @@ def _rows(records: RunRecords) -> list[tuple[str, RenderableType]]:
 def _learning(records: RunRecords, workers: Sequence[WorkerRecords]) -> list[tuple[str, RenderableType]]:
     losses = [point.loss for point in workers[0].points if point.loss is not None] if workers else []
     losses = losses or [line["loss"] for line in records.of_kind("train") if line.get("loss") is not None]
-    aucs = [line["auc"] for line in records.of_kind("train") if line.get("auc") is not None]
-    valid = [line for line in records.of_kind("valid") if line.get("auc") is not None]
     rows: list[tuple[str, RenderableType]] = []
     if losses:
         rows.append(("loss", Text(f"{losses[-1]:<9.4f}{sparkline(losses)}")))
-    if aucs:
-        rows.append(("AUC", Text(f"{aucs[-1]:<9.4f}{sparkline(aucs)}")))
+    for name in records.task_figures:
+        rows += _judged(records, name)
+    return rows
+
+
+def _judged(records: RunRecords, name: str) -> list[tuple[str, RenderableType]]:
+    values = [line[name] for line in records.of_kind("train") if line.get(name) is not None]
+    valid = [line for line in records.of_kind("valid") if line.get(name) is not None]
+    rows: list[tuple[str, RenderableType]] = []
+    if values:
+        rows.append((figure_words(name), Text(f"{values[-1]:<9.4f}{sparkline(values)}")))
     if valid:
-        trend = sparkline([line["auc"] for line in valid])
-        rows.append(("valid AUC", Text(f"{valid[-1]['auc']:<9.4f}{trend}  at step {valid[-1]['step']:,}")))
+        trend = sparkline([line[name] for line in valid])
+        told = f"{valid[-1][name]:<9.4f}{trend}  at step {valid[-1]['step']:,}"
+        rows.append((f"valid {figure_words(name)}", Text(told)))
     return rows
 
 

@@ -22,7 +22,7 @@ from foresee.report.run_breakdown import (
     waiting_for,
 )
 from foresee.report.run_figures import Skew, colours_of
-from foresee.report.run_records import Point, RunRecords, WorkerRecords, hit_rate
+from foresee.report.run_records import Point, RunRecords, WorkerRecords, figure_words, hit_rate
 from foresee.report.run_timeline import WORKERS_MAX, timeline_figure, windows
 
 if TYPE_CHECKING:
@@ -86,10 +86,13 @@ def time_sections(records: RunRecords) -> list[Section]:
 def _summary(records: RunRecords, workers: Sequence[WorkerRecords]) -> Section:
     rows: list[tuple[str, str, str]] = []
     valid, train = records.of_kind("valid"), records.of_kind("train")
-    if valid and valid[-1].get("auc") is not None:
-        rows.append(("AUC on the valid split", f"{valid[-1]['auc']:.4f}", f"after {valid[-1]['step']:,} steps"))
+    judged = [name for name in records.task_figures if valid and valid[-1].get(name) is not None]
+    for name in judged:
+        words = f"{figure_words(name)} on the valid split"
+        rows.append((words, f"{valid[-1][name]:.4f}", f"after {valid[-1]['step']:,} steps"))
+    if judged and valid[-1].get("log_loss") is not None:
         rows.append(("log loss on the valid split", f"{valid[-1]['log_loss']:.4f}", ""))
-    elif train:
+    elif train and not judged:
         rows.append(("training loss", f"{train[-1]['loss']:.4f}", f"after {train[-1]['step']:,} steps"))
     if workers:
         rows += _speed_rows(workers)
@@ -132,11 +135,19 @@ def _learning(records: RunRecords, workers: Sequence[WorkerRecords], best_auc: f
             legend=colours_of(loss),
         )
     ]
-    if any(line.get("auc") is not None for line in [*train, *valid]):
-        auc = figures.auc_figure(train, valid, best_auc)
-        sentence = "How often a click is ranked above a non-click; 0.5 is guessing."
-        found.append(Section(heading="AUC", sentence=sentence, content=auc, legend=colours_of(auc)))
+    for name in records.task_figures:
+        chart = figures.task_figure(name, train, valid, best_auc if name == "auc" else None)
+        sentence = MEANINGS[name.rpartition(".")[2]]
+        heading = figure_words(name)
+        found.append(Section(heading=heading, sentence=sentence, content=chart, legend=colours_of(chart)))
     return found
+
+
+MEANINGS = {
+    "auc": "How often a click is ranked above a non-click; 0.5 is guessing.",
+    "rmse": "Root mean squared error, in units of the label; lower is better.",
+    "accuracy": "Share of samples whose likeliest class was the right one.",
+}
 
 
 def _time(workers: Sequence[WorkerRecords]) -> list[Section]:

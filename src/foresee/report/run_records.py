@@ -19,6 +19,7 @@ from foresee.base.disk_counts import DiskFigures
 from foresee.errors import InputError
 
 Line = dict[str, Any]
+TASK_FIGURES = ("auc", "rmse", "accuracy")
 SPAN_MARK = '{"kind": "span"'
 
 
@@ -116,6 +117,13 @@ class RunRecords:
     workers: tuple[WorkerRecords, ...] = field(repr=False)
     """Empty if the run was not recorded."""
 
+    @property
+    def task_figures(self) -> list[str]:
+        """The figures that say how good the run's tasks are: auc, or task.auc, task.rmse, task.accuracy of several."""
+        lines = [line for line in self.metrics if line.get("kind") in ("train", "valid")]
+        names = dict.fromkeys(name for line in lines for name in line if name.rpartition(".")[2] in TASK_FIGURES)
+        return [name for name in names if any(line.get(name) is not None for line in lines)]
+
     def of_kind(self, kind: str) -> list[Line]:
         """The metrics of one kind: train, valid or commit."""
         return [line for line in self.metrics if line.get("kind") == kind]
@@ -137,6 +145,13 @@ class RunRecords:
     def steps_done(self) -> int:
         points = [worker.points[-1].step for worker in self.workers if worker.points]
         return max([*points, *(line["step"] for line in self.metrics)], default=0)
+
+
+def figure_words(name: str) -> str:
+    """A figure for a person: `auc` is AUC, `click.auc` is click: AUC."""
+    task, _, figure = name.rpartition(".")
+    words = figure.upper() if figure in ("auc", "rmse") else figure
+    return f"{task}: {words}" if task else words
 
 
 def read_run(folder: Path, *, spans: bool = True) -> RunRecords:

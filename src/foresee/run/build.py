@@ -32,6 +32,7 @@ from foresee.run.by_name import build, look_in, row_width
 from foresee.run.config import AnyRun, RowOptimizerConfig, RowScheduleConfig, RunConfig
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import LocalShards, shard_folders
+from foresee.run.tasks import tasks_of
 from foresee.store.contract import Layout, TwoPhaseStore
 from foresee.store.registry import store_kind
 
@@ -201,7 +202,8 @@ def build_model(config: RunConfig, log: ClickLog) -> nn.Module:
     device = training_device(config)
     torch.manual_seed(config.train.seed)
     _look_beside_run_file(config)
-    return build(config.model.name, log, config.model.dim, **config.model.options).to(device)
+    num_outputs = tasks_of(config.tasks, log).num_outputs
+    return build(config.model.name, log, config.model.dim, num_outputs, **config.model.options).to(device)
 
 
 def _width(config: RunConfig) -> int:

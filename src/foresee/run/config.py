@@ -9,13 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-
-class Section(BaseModel):
-    """Unknown keys are refused, nothing is converted behind a person's back, and nothing changes afterwards."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+from foresee.run.task_config import BestConfig, MetricConfig, RankingConfig, Section, TaskConfig
 
 
 class ModelConfig(Section):
@@ -147,43 +143,6 @@ class ScheduleConfig(Section):
     """Its options by torch's names, such as `T_max: 10000`."""
 
 
-class RankingConfig(Section):
-    """Figures within groups of samples, such as those shown to one user."""
-
-    group: str | None = None
-    """A feature whose value makes a group, such as `user`: evaluations then have GAUC, NDCG@k and recall@k."""
-    at: list[int] = Field(default=[10], min_length=1)
-    """The k of NDCG@k and recall@k; several if you like."""
-
-    @field_validator("at")
-    @classmethod
-    def ranks(cls, value: list[int]) -> list[int]:
-        if any(rank < 1 for rank in value):
-            raise ValueError(f"found {value}; give whole numbers from 1 up")
-        return sorted(set(value))
-
-
-FIGURES = ("auc", "log_loss", "normalised_entropy")
-SMALLER_IS_BETTER = ("log_loss", "normalised_entropy")
-
-
-class BestConfig(Section):
-    """The best evaluation: its rows and weights are kept beside the last ones, and training may stop after it."""
-
-    metric: str | None = None
-    """auc, log_loss, normalised_entropy, gauc, ndcg@K or recall@K of the valid split. Left out: none is kept."""
-    mode: Literal["max", "min"] | None = None
-    """Whether more or less is better. Left out: as the metric has it."""
-    patience: int | None = Field(default=None, ge=1)
-    """Stop after so many evaluations in a row that are not better. Left out: train all epochs."""
-    min_delta: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """By how much an evaluation has to be better to count."""
-
-    @property
-    def larger_is_better(self) -> bool:
-        return self.mode == "max" if self.mode is not None else self.metric not in SMALLER_IS_BETTER
-
-
 class LoopConfig(Section):
     """Training itself, of any kind of run."""
 
@@ -229,19 +188,26 @@ class TrainConfig(LoopConfig):
 
     shuffle_samples: int = Field(default=131_072, ge=1)
     """Samples that are decoded and mixed together. More mixes better and takes more memory."""
+    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Gradients of weights and rows are scaled to this norm, all together, where it is larger. Left out: never."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """bf16: matrix products of the model in bfloat16 (torch.autocast); weights, rows and updates stay float32."""
     ranking: RankingConfig = RankingConfig()
     """Figures within groups."""
+    metrics: list[MetricConfig] = Field(default=[])
+    """More figures of evaluations, by metrics of torchmetrics or of your own."""
     device: str = "cpu"
     """Where the model computes: cpu, cuda, cuda:1, mps. Several workers: cpu, or cuda for a GPU each."""
 
     @model_validator(mode="after")
     def known_figure(self) -> TrainConfig:
-        best = self.best
-        ranked = ["gauc", *(f"{name}@{k}" for name in ("ndcg", "recall") for k in self.ranking.at)]
-        known = [*FIGURES, *(ranked if self.ranking.group is not None else ())]
-        if best.metric is not None and best.metric not in known:
-            more = "" if self.ranking.group is not None else "; with ranking.group also gauc, ndcg@K and recall@K"
-            raise ValueError(f"best.metric: there is no {best.metric!r}; choose one of {', '.join(known)}{more}")
+        """Which figures there are follows from the labels of the log; those within groups are known here."""
+        metric, ranked = str(self.best.metric), self.ranking.figures
+        figure = metric.rpartition(".")[2]
+        if figure.partition("@")[0] in ("gauc", "ndcg", "recall") and figure not in ranked:
+            more = "" if ranked else "; with ranking.group also gauc, ndcg@K and recall@K"
+            known = ", ".join(["auc", "log_loss", "normalised_entropy", *ranked])
+            raise ValueError(f"best.metric: there is no {metric!r}; choose one of {known}{more}")
         return self
 
 
@@ -304,9 +270,10 @@ class RunConfig(Section):
         "model.options.", "tables.optimizer.", "train.optimizer.options.", "train.schedule.options.",
     )  # fmt: skip
     result_keys: ClassVar[tuple[str, ...]] = (
-        "model.name", "model.dim", "model.options", "tables.store", "tables.optimizer", "tables.seed",
+        "model.name", "model.dim", "model.options", "tasks", "tables.store", "tables.optimizer", "tables.seed",
         "tables.init_scale", "tables.dtype", "tables.rounding", "train.batch_size", "train.seed",
-        "train.shuffle_samples", "train.optimizer", "train.schedule", "train.num_threads", "train.device",
+        "train.shuffle_samples", "train.optimizer", "train.schedule", "train.clip_norm", "train.precision",
+        "train.num_threads", "train.device",
         "distributed.placement", "distributed.placement_features",
     )  # fmt: skip
     """The others say where things are, how often something is shown or kept, how far to train, or how rows are cached:
@@ -318,6 +285,8 @@ class RunConfig(Section):
     """Folder of this run: tables, checkpoints, metrics."""
     model: ModelConfig = ModelConfig()
     """The dense part of the model."""
+    tasks: list[TaskConfig] = Field(default=[])
+    """What is learned. Left out: every label of the log, each with the loss that suits it."""
     tables: TablesConfig = TablesConfig()
     """The embedding tables."""
     cache: CacheConfig

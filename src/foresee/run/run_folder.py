@@ -30,8 +30,9 @@ from foresee.base.files import Files, file_sentence
 from foresee.engine.recording.series import TIMELINE_FOLDER
 from foresee.errors import ConfigError, InputError, StoreError
 from foresee.plan.record import Header
-from foresee.run.config import AnyRun, RunConfig, Section
+from foresee.run.config import AnyRun, RunConfig
 from foresee.run.run_file import changed_result_keys, dump_run, load, load_run
+from foresee.run.task_config import Section
 from foresee.store.disk.folder import lock_folder
 from foresee.store.registry import store_kind
 
