@@ -7,6 +7,7 @@ The long versions are `schedules.py` and `disk.py`; here each stops at the first
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import time
@@ -137,7 +138,11 @@ def flipped_bits() -> str | None:
 def _flip_bits(path: Path, layout: Layout, after: dict[int, Rows]) -> str | None:
     content, rng = path.read_bytes(), np.random.default_rng(0)
     used = np.flatnonzero(np.frombuffer(content, np.uint8))  # where it is not empty
-    for at in rng.permutation(used)[:60].tolist():
+    places = rng.permutation(used)[:60]
+    if path.name == "log.bin":  # ids are few of its bytes
+        inside = used % json.loads((path.parent / "layout.json").read_bytes())["chunk_bytes"]
+        places = np.append(places, used[(inside >= 64) & (inside < 128) & (inside % 8 == 0)])
+    for at in places.tolist():
         damaged = Path(str(path.parent) + ".damaged")
         shutil.copytree(path.parent, damaged)
         flipped = bytearray(content)
