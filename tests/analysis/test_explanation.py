@@ -407,9 +407,8 @@ def test_rows_lie_where_the_store_lays_them(
             for stay in life.stays:
                 if stay.not_before != number or stay.lay is None:
                     continue
-                place = int(
-                    store._log.index.look_up(np.array([life.row]), store._base.written, Rows.empty(1, layout))[0]
-                )
+                found = store._log.index.look_up(np.array([life.row]), store._base.written, Rows.empty(1, layout))
+                place = int(found.places(1)[0])
                 kinds.add(stay.lay.place)
                 assert (stay.lay.place == "log") == (place >= 0)
                 assert place < 0 or stay.lay.chunk == place // store._log.file.shape.chunk_rows

@@ -29,14 +29,13 @@ from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Int64
 from foresee.base.disk_counts import Moved
+from foresee.base.joined_pieces import ascending_order, join_pieces
 from foresee.errors import ConfigError
 
 WAYS = ("io_uring", "threads", "mapped")
 WAY_VARIABLE = "FORESEE_DISK"
 IN_FLIGHT = 128
 PIECE_BYTES_MAX = 1 << 17
-GAP_BYTES = 4096
-"""Pieces that are no further apart are read together: a request costs as much as some kilobytes."""
 BUFFER_BYTES = 1 << 23
 NUM_THREADS = 16
 PIECES_PER_THREAD = 4
@@ -135,39 +134,6 @@ def _one_by_one(
         else:
             moved = _pread(np.int32(descriptor), addresses[k], lengths[k], offsets[k])
         results[k] = moved if moved >= 0 else -np.int64(_int_at(_errno_place()))
-
-
-@numba.njit(nogil=True, cache=True)
-def join_pieces(
-    starts: Int64, piece_bytes: int, align: int, begin: int, capacity: int, joined_max: int, offsets: Int64,
-    lengths: Int64, places: Int64, words: Int64,
-) -> tuple[int, int]:  # fmt: skip
-    """Requests for pieces begin.. of ascending starts, as many as the buffer takes; their number, the next piece.
-
-    `places` is where each request goes in the buffer, `words` the word of it at which each piece begins.
-    """
-    number, used, k = 0, 0, begin
-    low, high = 0, -1
-    while k < len(starts):
-        first = starts[k] // align * align
-        last = (starts[k] + piece_bytes + align - 1) // align * align
-        if number and first <= high + GAP_BYTES and last - low <= joined_max:
-            more = max(last - high, 0)
-            if used + more > capacity:
-                break
-            used += more
-            high += more
-        else:
-            if used + last - first > capacity:
-                break
-            offsets[number], places[number] = first, used
-            low, high = first, last
-            used += last - first
-            number += 1
-        lengths[number - 1] = high - low
-        words[k] = (places[number - 1] + starts[k] - low) // 4
-        k += 1
-    return number, k
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +291,7 @@ class Transfers:
 
     def read(self, descriptor: int, starts: Int64, piece_bytes: int, take: Take) -> None:
         """Hands every piece that begins at one of `starts` (multiples of 4) to `take`; bytes after the end are zero."""
-        order = np.argsort(starts, kind="stable")
-        ascending = starts[order]
+        order, ascending = ascending_order(starts)
         align, number = self.way.align, len(starts)
         longest = max(PIECE_BYTES_MAX, piece_bytes + 2 * align)
         if longest > len(self.buffer):

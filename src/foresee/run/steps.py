@@ -25,7 +25,9 @@ from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
 from foresee.engine.recording.timeline import NOT_RECORDED, Recording
 from foresee.engine.tables import BATCHES, LOG, NAME, Tables, Trained, newest, parse
+from foresee.engine.uses_ahead import USES_AHEAD_STEPS
 from foresee.errors import DataError, UsageError
+from foresee.store.contract import takes_next_use
 
 MARKS = 8
 """So many of the first batches tell a source without a name."""
@@ -179,6 +181,8 @@ def steps(
     )  # fmt: skip
     if isinstance(log, Batches):
         header = log.bounded(header)
+    elif takes_next_use(tables.store):  # a log can be read twice
+        header = replace(header, options=replace(header.options, uses_ahead_steps=USES_AHEAD_STEPS))
     timeline = NOT_RECORDED if record is None else Recording(Path(record))
     return Run(
         source, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline,

@@ -20,8 +20,9 @@ import numpy as np
 from foresee.analysis.explanation.following import Played
 from foresee.analysis.explanation.row_life import Lay
 from foresee.base.arrays import Float32, Int32, Int64
-from foresee.base.direct import BUFFER_BYTES, PIECE_BYTES_MAX, Transfers, Way, join_pieces
+from foresee.base.direct import BUFFER_BYTES, PIECE_BYTES_MAX, Transfers, Way
 from foresee.base.files import Files
+from foresee.base.joined_pieces import join_pieces
 from foresee.plan.record import Record
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk.chunks import ChunkFile, Shape, chunk_bytes_for
@@ -151,7 +152,8 @@ class PaperLog:
         rows = record.fetch.row[record.fetch.row % self._num_shards == self._shard]
         local = rows // self._num_shards
         nothing = np.zeros((self._layout.num_rows + 7) // 8, np.uint8)
-        places = self._log.index.look_up(local, nothing, Rows.empty(len(local), self._layout))
+        found = self._log.index.look_up(local, nothing, Rows.empty(len(local), self._layout))
+        places = found.places(len(local))
         mine = int(places[rows == self._row][0])
         in_log = np.flatnonzero(places >= 0)
         lay = Lay(num_rows=len(rows), num_in_memory=int(np.count_nonzero(places == IN_RECENT)), num_in_log=len(in_log))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import tokenize
 import zlib
 from collections.abc import Callable
@@ -51,6 +52,9 @@ BLOCK_BYTES = 4096
 UNREADABLE_HEADER = (ValueError, TypeError, SyntaxError, EOFError, MemoryError, RecursionError, tokenize.TokenError)
 """What numpy raises on bytes that are no header of an array; it reads them as a literal and never runs them."""
 _INITIALISE_BYTES = 1 << 23
+BLOCK_CRCS = 1024
+"""Checksums that are read together: 4 KiB."""
+ASKED_FOR, READ = 1, 2
 NO_ROWS: Int64 = read_only(np.empty(0, np.int64))
 
 
@@ -135,6 +139,59 @@ def row_checksums(rows: Int64, words: Float32, out: Float32) -> None:
         crcs[k, 0] = np.uint32(crc_of_words(rows[k], ints, k * row_words, (k + 1) * row_words))
 
 
+@numba.njit(nogil=True, cache=True)
+def _missing_blocks(rows: Int64, known: Bits, out: Int64) -> int:
+    """Blocks of checksums that some of these rows need, each once."""
+    count = 0
+    for row in rows:
+        block = row // BLOCK_CRCS
+        if known[block] == 0:
+            known[block] = ASKED_FOR
+            out[count] = block
+            count += 1
+    for k in range(count):
+        known[out[k]] = 0
+    return count
+
+
+class KnownChecksums:
+    """Checksums that were read before, by blocks: a row that is read for the first time needs one read and not two.
+
+    4 bytes for each row of the tables, as far as blocks were read. Whoever writes rows of the base forgets them; a
+    reading that has begun before is not kept.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        num_blocks = -(-num_rows // BLOCK_CRCS)
+        self._crcs = np.zeros(num_blocks * BLOCK_CRCS, np.uint32)
+        self._known: Bits = np.zeros(num_blocks, np.uint8)
+        self._changes, self._lock = 0, threading.Lock()
+
+    def of(self, rows: Int64, descriptor: int, offset: int, reads: Transfers) -> NDArray[np.uint32]:
+        """The checksums of these rows, from a file in which they begin at this offset."""
+        changes, blocks = self._changes, np.empty(len(rows), np.int64)
+        blocks = blocks[: _missing_blocks(rows, self._known, blocks)]
+        if len(blocks):
+            table = self._crcs.reshape(-1, BLOCK_CRCS)
+
+            def take(words: Float32, at: Int64, which: Int64) -> None:
+                found = words.view(np.uint32)
+                for begin, block in zip(at.tolist(), blocks[which].tolist(), strict=True):
+                    table[block] = found[begin : begin + BLOCK_CRCS]
+
+            reads.read(descriptor, offset + 4 * BLOCK_CRCS * blocks, 4 * BLOCK_CRCS, take)
+            with self._lock:
+                if changes == self._changes:
+                    self._known[blocks] = READ
+        return self._crcs[rows]
+
+    def forget(self) -> None:
+        """The file has changed."""
+        with self._lock:
+            self._changes += 1
+            self._known[:] = 0
+
+
 class Base:
     """The rows of a table folder that are not in its log."""
 
@@ -161,6 +218,7 @@ class Base:
         """[rows, words of a row], for reading only and unchecked."""
         self._bits: Bits = np.frombuffer(self._bits_map, np.uint8, offset=bits_offset)
         self._parallel = ParallelCopy()
+        self._known_crcs = KnownChecksums(layout.num_rows if way.direct else 0)
 
     def _open(self, name: str, dtype: np.dtype[Any], length: int, flags: int) -> tuple[int, int]:
         descriptor, offset = open_array(self._path.with_name(name), dtype, length, flags)
@@ -208,13 +266,7 @@ class Base:
             return np.zeros(len(rows), np.uint32)
         if not self._way.direct:
             return np.frombuffer(self._crc_map, np.uint32, offset=self._crc_offset)[rows]
-        crcs = np.empty(len(rows), np.uint32)
-
-        def take(words: Float32, at: Int64, which: Int64) -> None:
-            crcs[which] = words.view(np.uint32)[at]
-
-        reads.read(self._direct[1], self._crc_offset + 4 * rows, 4, take)
-        return crcs
+        return self._known_crcs.of(rows, self._direct[1], self._crc_offset, reads)
 
     @property
     def written(self) -> Bits:
@@ -256,6 +308,7 @@ class Base:
         crcs = np.empty((len(rows), 1), np.float32)
         row_checksums(rows, words, crcs)
         self._files.write_rows(self._crc_descriptor, self._crc_offset, rows, crcs)
+        self._known_crcs.forget()
 
     def mark_written(self, rows: Int64) -> None:
         set_bits(self._bits, rows)

@@ -67,10 +67,15 @@ class Shape:
     def record_bytes(self) -> int:
         return 4 * (self.row_words + 1)
 
+    def written_bytes(self, num_rows: int) -> int:
+        """What a chunk with so many rows takes of its place, in whole blocks."""
+        return _rounded(self.header_bytes + num_rows * self.record_bytes)
+
     def starts(self, positions: Int64) -> Int64:
         """Where rows at these positions begin in the file."""
-        chunk, inside = np.divmod(positions, self.chunk_rows)
-        return np.asarray(chunk * self.chunk_bytes + self.header_bytes + inside * self.record_bytes)
+        starts = np.empty(len(positions), np.int64)
+        _starts(positions, self.chunk_rows, self.chunk_bytes, self.header_bytes, self.record_bytes, starts)
+        return starts
 
 
 def chunk_bytes_for(layout: Layout) -> int:
@@ -81,6 +86,15 @@ def chunk_bytes_for(layout: Layout) -> int:
 
 def _rounded(num_bytes: int) -> int:
     return -(-num_bytes // _BLOCK) * _BLOCK
+
+
+@numba.njit(nogil=True, cache=True)
+def _starts(
+    positions: Int64, chunk_rows: int, chunk_bytes: int, header_bytes: int, record_bytes: int, out: Int64
+) -> None:
+    for k in range(len(positions)):
+        chunk = positions[k] // chunk_rows
+        out[k] = chunk * chunk_bytes + header_bytes + (positions[k] - chunk * chunk_rows) * record_bytes
 
 
 @numba.njit(nogil=True, cache=True)
@@ -110,6 +124,18 @@ def _encode(
         ints[at + row_words] = np.int32(np.uint32(crc_of_words(recent_rows[slot], ints, at, at + row_words)))
         at += row_words + 1
     out[4] = _header_crc(ints, len(slots), versions_at)
+
+
+@numba.njit(nogil=True, cache=True)
+def _encode_all(
+    order: Int64, recent_rows: Int64, recent_words: Float32, sequence: int, chunk_rows: int, header_bytes: int,
+    chunk_bytes: int, out: Int64,
+) -> None:  # fmt: skip
+    """One chunk after the other."""
+    for k in range(-(-len(order) // chunk_rows)):
+        slots = order[k * chunk_rows : (k + 1) * chunk_rows]
+        content = out[k * (chunk_bytes // 8) : (k + 1) * (chunk_bytes // 8)]
+        _encode(slots, recent_rows, recent_words, sequence, chunk_rows, header_bytes, content)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -161,13 +187,12 @@ class ChunkFile:
         at_once = len(buffer) // shape.chunk_bytes
         for first in range(0, len(chunks), at_once):
             some = chunks[first : first + at_once]
-            lengths = np.empty(len(some), np.int64)
-            for k in range(len(some)):
-                begin = (first + k) * shape.chunk_rows
-                slots = order[begin : begin + shape.chunk_rows]
-                out = buffer[k * shape.chunk_bytes : (k + 1) * shape.chunk_bytes].view(np.int64)
-                _encode(slots, *recent, sequence, shape.chunk_rows, shape.header_bytes, out)
-                lengths[k] = _rounded(shape.header_bytes + len(slots) * shape.record_bytes)
+            slots = order[first * shape.chunk_rows : (first + at_once) * shape.chunk_rows]
+            _encode_all(
+                slots, *recent, sequence, shape.chunk_rows, shape.header_bytes, shape.chunk_bytes, buffer.view(np.int64)
+            )
+            lengths = np.full(len(some), shape.written_bytes(shape.chunk_rows))
+            lengths[-1] = shape.written_bytes(len(slots) - (len(some) - 1) * shape.chunk_rows)
             places = buffer.ctypes.data + shape.chunk_bytes * np.arange(len(some), dtype=np.int64)
             self._files.write_pieces(self._writes, self.descriptor, some * shape.chunk_bytes, lengths, places)
 

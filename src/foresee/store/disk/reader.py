@@ -178,7 +178,7 @@ class DiskReader:
         rows, log = np.array([row], np.int64), self._log
         place = BASE if _bits_of(self._base.written, rows)[0] else INITIAL
         if log is not None:
-            place = int(log.index.look_up(rows, self._base.written, Rows.empty(1, self.layout))[0])
+            place = int(log.index.look_up(rows, self._base.written, Rows.empty(1, self.layout)).places(1)[0])
         if log is None or place < 0:
             initial = "it was not written: its initial value comes from its id"
             return f"it lies in {ROWS_FILE}" if place == BASE else initial

@@ -40,6 +40,7 @@ from foresee.store.kernels import fill_initial_rows, initial_of
 HISTORY_FILE = "sources.json"
 COMMIT_BYTES = 1 << 14
 """What a commit takes beside its rows and 24 bytes a chunk."""
+NO_FLOORS = np.zeros(0, np.int32)
 NOTHING_COMMITTED = "start anew: nothing was committed yet"
 
 
@@ -194,14 +195,16 @@ class DiskStore:
     def _floors(self, rows: Int64, versions: Int32) -> Int32:
         """The versions of rows in the base that may be newer than those to be written. A write-back of this training
         run has a version above every one that was folded, so hardly a row is looked at."""
+        newest = self._journal.manifest.base_version_max
+        if not len(rows) or int(versions.min()) >= newest:
+            return NO_FLOORS
         floors = np.zeros(len(rows), np.int32)
-        older = np.flatnonzero(versions < self._journal.manifest.base_version_max)
-        if len(older):
-            older = older[self._log.index.unknown(rows[older])]
-            stored = Rows.empty(len(older), self.layout)
-            with self._reader:
-                self._read(rows[older], stored)
-            floors[older] = stored.versions
+        older = np.flatnonzero(versions < newest)
+        older = older[self._log.index.unknown(rows[older])]
+        stored = Rows.empty(len(older), self.layout)
+        with self._reader:
+            self._read(rows[older], stored)
+        floors[older] = stored.versions
         return floors
 
     def commit(self, step: int) -> None:
