@@ -58,6 +58,8 @@ newcomer: $(VENV)/.installed
 		torchrec==1.8.0 deepctr-torch==0.3.0 fuxictr==2.3.9 torch_geometric==2.8.1 dgl==1.1.3
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		networkx requests xxhash aiohttp fsspec pyparsing
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		pytorch-lightning accelerate datasets
 	touch $@
 
 bench-env: .venv-bench/.installed

@@ -48,6 +48,10 @@ def train(
         int | None,
         typer.Option("--servers", min=1, metavar="NUM", help="Keep the rows on so many embedding servers."),
     ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="PLAN", help="Train by a plan that `foresee plan --out PLAN` kept."),
+    ] = None,
     watch: Annotated[
         bool,
         typer.Option("--watch", help="Show time by activity, cache and links while training, in a terminal."),
@@ -87,6 +91,7 @@ def train(
     """
     sizes = {"workers": workers, "servers": servers}
     given = [f"distributed.{name}={number}" for name, number in sizes.items() if number is not None]
+    given += [] if plan is None else [f"cache.plan_file={plan.absolute()}"]
     config = load_run(run_file, [*(overrides or ()), *given])
     if resume and replace:
         raise typer.BadParameter("--resume goes on and --replace starts anew; give one of them")

@@ -31,7 +31,8 @@ class Step:
         labels: [samples], on the run's device; [samples, labels] of a log with several.
         sample_weights: [samples], on the run's device; None if all count the same.
         batch_size: Samples of the step, those of all workers together.
-        item: What a person's own source of batches gave for this step; None for a log.
+        samples: Which samples of the batch these are: all of them, or this worker's.
+        item: What a person's own source of batches gave for this step, the whole batch; None for a log.
         vectors: Which lookups each vector of the embeddings is made of.
         weights: [lookups] of batches whose ids have weights; else None.
         updated: Whether `update()` was called.
@@ -54,7 +55,7 @@ class Step:
         self.labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
         weights = batch.sample_weights
         self.sample_weights = None if weights is None else torch.from_numpy(weights).to(device, non_blocking=True)
-        self.batch_size = work.batch_size
+        self.batch_size, self.samples = work.batch_size, work.record.samples
         self.item: Any = getattr(batch, "item", None)
         self.vectors, self.weights = work.vectors, getattr(batch, "weights", None)
         self.updated = False

@@ -25,6 +25,7 @@ from foresee.plan.record import Counters
 from foresee.run import checkpoint, run_folder
 from foresee.run.build import (
     build_model,
+    check_alone,
     check_batch_fits,
     make_run,
     open_log,
@@ -114,6 +115,8 @@ def train(
     half = DenseHalf.of(config, model, stream.num_steps)
     tasks, given = checked_tasks(config, log, metrics)
     first_batch, kept = stream.batch(0), saved_plan(config, stream)
+    if kept is not None:
+        check_alone(kept)
     header = kept.header if kept else plan_header(config, log, stream)
     check_batch_fits(header, first_batch, stream)
     memory = memory_needed(

@@ -149,8 +149,6 @@ def check_place(config: RunConfig, place: WorkerContext) -> None:
             f"{place.num_workers} workers were started, but distributed.workers is {config.distributed.workers}; "
             f"give --set distributed.workers={place.num_workers}, or start as many"
         )
-    if config.cache.plan_file is not None:
-        raise ConfigError("cache.plan_file: a run with servers is planned by its planner; leave the key out")
 
 
 def _folder(config: RunConfig, log: ClickLog, use: FolderUse) -> AbstractContextManager[RunFolder]:

@@ -24,7 +24,7 @@ from foresee.analysis.explanation.row_life import RowFollower, RowLife
 from foresee.analysis.explanation.step_account import StepAccount, StepFollower
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
-from foresee.engine.plan_file import PlanFile
+from foresee.engine.plan_folder import SavedPlan
 from foresee.engine.planned_step import Advance
 from foresee.errors import DataError, PlanError, StoreError
 from foresee.plan import find
@@ -123,7 +123,7 @@ class RunPlan:
     header: Header
     stream: LogStream
     names: RowNames
-    saved: PlanFile | None
+    saved: SavedPlan | None
     store: StoreSettings | None = None
     """None: it is not on disk."""
 

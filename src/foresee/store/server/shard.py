@@ -70,6 +70,11 @@ class Shard:
         return self._layout
 
     @property
+    def store(self) -> PartStore:
+        """What is inside."""
+        return self._store
+
+    @property
     def num_rows(self) -> int:
         return num_local_rows(self._layout, self.share.shard, self.share.num_shards)
 
