@@ -13,6 +13,7 @@ import pytest
 from graph_runs import config_of, content_of, kept_bytes, small_graph, train
 
 from command_line import foresee
+from foresee.analysis.fsck import check
 from foresee.errors import ConfigError, ForeseeError, StoreError
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
@@ -67,6 +68,7 @@ def test_a_run_on_servers_is_one_on_disk(
             assert trained.evaluate("valid") == whole.valid
     out = tmp_path / "out"
     assert foresee("graph", "export", on_servers.run, "--out", out, monkeypatch=monkeypatch) == 0
+    assert any("the rows are on grpc://" in finding.text for finding in check(on_servers.run).findings)
     with pytest.raises(ConfigError, match=r"holds the rows of a run already.*go on with --resume"):
         train(config_of(graph, tmp_path / "other", tables={"store": servers}))
     with pytest.raises(ConfigError, match=r"holds the rows of a run already"):

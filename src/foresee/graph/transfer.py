@@ -15,11 +15,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
+from foresee.data.writer import hidden_folder
 from foresee.engine.planned_step import planned_records
 from foresee.errors import PlanError
 from foresee.plan.record import Header
@@ -103,7 +103,7 @@ def _probe(kind: StoreKind, layout: Layout, place: Path) -> Costs:
             begin = int(rng.integers(num_rows - number))
             lone = np.sort(rng.choice(num_rows, number, replace=False))
             seconds.append((_seconds(store, lone), _seconds(store, ids[begin : begin + number])))
-    alone, in_run = (median(times) / number for times in zip(*seconds[1:], strict=True))
+    alone, in_run = (min(times) / number for times in zip(*seconds[1:], strict=True))  # others may be at work, too
     return Costs(alone=alone, in_run=in_run)
 
 
@@ -120,16 +120,16 @@ def _scratch(kind: StoreKind, layout: Layout, place: Path) -> Iterator[Store]:
         if kind.open_newest is not None:
             store: Store = open_trainer(stack.enter_context(local_servers(layout, 1)), layout)
         else:
-            store = kind.open(Path(stack.enter_context(_folder(place))) / "tables", layout)
+            store = kind.open(stack.enter_context(_folder(place)) / "tables", layout)
         stack.callback(store.close)
         yield store
 
 
 @contextmanager
-def _folder(place: Path) -> Iterator[str]:
+def _folder(place: Path) -> Iterator[Path]:
     """A temporary folder there, or where the system has them."""
     with ExitStack() as stack:
         found = None
         with suppress(OSError):
-            found = stack.enter_context(tempfile.TemporaryDirectory(prefix=".foresee-probe-", dir=place))
-        yield found or stack.enter_context(tempfile.TemporaryDirectory(prefix="foresee-probe-"))
+            found = stack.enter_context(hidden_folder(place / "foresee", "probe"))
+        yield found or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foresee-probe-")))

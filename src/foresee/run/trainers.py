@@ -35,8 +35,9 @@ from foresee.engine.exchange.peers import Exchange, LocalExchange, PeerExchange
 from foresee.engine.header import make_header
 from foresee.engine.loop import Run
 from foresee.engine.optimizers import Optimizer
+from foresee.engine.sources import Trained, written_down
 from foresee.engine.step import Step
-from foresee.engine.tables import HasTables, KeepsHistory, Tables, Trained, layout_for, written_down
+from foresee.engine.tables import HasTables, KeepsHistory, Tables, layout_for
 from foresee.errors import UsageError
 from foresee.plan.record import Header
 from foresee.planner_service.client import Beginning, PlannerClient
@@ -67,7 +68,8 @@ class Trainers:
             FORESEE_TOKEN.
 
     Raises:
-        UsageError: This process was not started by torchrun, or trainers on several machines have no servers.
+        UsageError: This process was not started by torchrun, trainers on several machines have no servers, or tables
+            have several widths.
     """
 
     def __init__(
@@ -84,6 +86,11 @@ class Trainers:
         tls_root_certificate: bytes | None = None,
     ) -> None:
         self._layout, self._optimizer = layout_for(log, dim, optimizer, seed, init_scale), optimizer
+        if self._layout.widths:
+            raise UsageError(
+                "trainers of one's own loop take tables of one width; give dim a number, or train from a run file, "
+                "which takes a width for each table"
+            )
         self._joined = join(own_machine=not servers or planner is None)
         self.rank, self.num_trainers = dist.get_rank(), dist.get_world_size()
         self._token, self._certificate = read_token(None), tls_root_certificate

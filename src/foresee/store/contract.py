@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,6 +28,7 @@ from foresee.base.arrays import Float32, Int32, Int64
 from foresee.base.disk_counts import DiskFigures
 from foresee.base.files import Files
 from foresee.base.halves import DTYPES, ROUNDINGS, unpacked, words_of_width
+from foresee.base.mixing import key_of
 from foresee.errors import ConfigError, StoreError, UsageError
 from foresee.store.commits import Instruction, Message, OpenAt, Part, Prepare, Settle, decide
 
@@ -58,6 +59,22 @@ class Layout:
     """What the values are: one of `base.halves.DTYPES`. The state is float32 in any case."""
     rounding: str = "stochastic"
     """How values of two bytes are rounded: one of `base.halves.ROUNDINGS`."""
+    widths: tuple[tuple[int, int], ...] = ()
+    """(width, state_width) of each table, where they differ: then `width` and `state_width` are 0, and the rows lie in
+    `groups`. No store holds them as one."""
+
+    @property
+    def groups(self) -> tuple[Layout, ...]:
+        """The layout of each row group: the tables of one width, numbered from 0, in the order of their first table."""
+        if not self.widths:
+            return (self,)
+        return tuple(self._group(width, state_width) for width, state_width in dict.fromkeys(self.widths))
+
+    def _group(self, width: int, state_width: int) -> Layout:
+        tables = tuple(it for it, widths in zip(self.tables, self.widths, strict=True) if widths[0] == width)
+        # Row 0 of one group must not begin as row 0 of another does.
+        seed = key_of(self.seed, width)
+        return replace(self, tables=tables, width=width, state_width=state_width, widths=(), seed=seed)
 
     @property
     def value_words(self) -> int:
@@ -70,12 +87,19 @@ class Layout:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row in a store or on a wire: values, state, version."""
+        """Bytes of one row in a store or on a wire: values, state, version. Of several widths: the mean of all rows."""
+        if self.widths:
+            return round(self.num_bytes / max(1, self.num_rows))
         return 4 * (self.value_words + self.state_width + 1)
 
     def unpack(self, values: Float32) -> Float32:
         """[rows, width]: values as `Rows` has them, as float32."""
         return unpacked(values, self.width, self.dtype)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows."""
+        return sum(group.num_rows * group.row_bytes for group in self.groups)
 
     def offset_of(self, name: str) -> int:
         """First global row id of a table."""
@@ -282,9 +306,11 @@ HALF_KEYS = ("dtype", "rounding")
 
 
 def layout_to_dict(layout: Layout) -> dict[str, Any]:
-    """The same keys as `layout.json` of a table folder. Tables of float32 have no key for it, as ever."""
+    """The same keys as `layout.json` of a table folder; `widths` only where tables have several, `dtype` where it is
+    not float32."""
     content = asdict(layout)
-    return content if layout.dtype != "float32" else {k: v for k, v in content.items() if k not in HALF_KEYS}
+    left_out = (() if layout.widths else ("widths",)) + (() if layout.dtype != "float32" else HALF_KEYS)
+    return {name: value for name, value in content.items() if name not in left_out}
 
 
 def layout_from_dict(content: Any) -> Layout:
@@ -306,8 +332,9 @@ def layout_from_dict(content: Any) -> Layout:
         init_scale=json_fields.number(content, "init_scale", -1e30, 1e30),
         dtype=one_of(content, "dtype", DTYPES),
         rounding=one_of(content, "rounding", ROUNDINGS),
+        widths=_widths(content, len(entries)),
     )
-    if layout.num_rows * layout.row_bytes > json_fields.LARGE_MAX:
+    if layout.num_bytes > json_fields.LARGE_MAX:
         raise ValueError(f"its {layout.num_rows:,} rows of {layout.row_bytes:,} bytes are more than any disk holds")
     return layout
 
@@ -318,6 +345,21 @@ def one_of(content: dict[str, Any], name: str, known: tuple[str, ...]) -> str:
     if value not in known:
         raise ValueError(f"{name} is {repr(value)[:40]}, not one of {', '.join(known)}")
     return str(value)
+
+
+def _widths(content: dict[str, Any], num_tables: int) -> tuple[tuple[int, int], ...]:
+    """Of each table; equal widths have equal states."""
+    given = content.get("widths", [])
+    if not isinstance(given, list | tuple) or (given and len(given) != num_tables):
+        raise ValueError("widths are not one for each table")
+    for pair in given:
+        sound = isinstance(pair, list | tuple) and len(pair) == 2
+        if not sound or not all(type(it) is int and 0 <= it <= WIDTH_MAX for it in pair) or not pair[0]:
+            raise ValueError("widths are not pairs of whole numbers")
+    widths = tuple((int(width), int(state)) for width, state in given)
+    if len(set(widths)) != len({width for width, _ in widths}):
+        raise ValueError("tables of one width have states of several")
+    return widths
 
 
 def write_layout(path: Path, layout: Layout) -> None:
@@ -345,7 +387,7 @@ def read_layout(path: Path) -> Layout:
             f"{path} is not a layout: {error}; it needs tables (name, num_rows), width, state_width, optimizer, "
             "seed and init_scale"
         ) from error
-    if layout.num_rows < 1 or layout.width < 1 or layout.state_width < 0:
+    if layout.num_rows < 1 or (layout.width < 1 and not layout.widths) or layout.state_width < 0:
         raise ConfigError(
             f"{path} describes {layout.num_rows} rows of width {layout.width} and state {layout.state_width}; "
             "tables need rows, and rows at least one value"

@@ -12,7 +12,6 @@ made these files, so each is checked against its own length and shapes before a 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -23,12 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from foresee.base import json_fields
-from foresee.base.arrays import Float32, Int32, Int64
-from foresee.base.halves import DTYPES, ROUNDINGS, SAFETENSORS_DTYPES
+from foresee.base.arrays import Float32, Int32
+from foresee.base.halves import DTYPES, ROUNDINGS
 from foresee.data.samples import Ids, Samples, assemble, cut, fill_empty, offsets_of
 from foresee.data.schema import (
     DenseFeature,
@@ -41,16 +39,17 @@ from foresee.data.schema import (
 from foresee.data.vocabulary import GivenIds, HashVocabulary, IdMap, transform
 from foresee.engine.cache import look_up
 from foresee.engine.planned_step import Pooling
-from foresee.errors import ConfigError, DataError, UsageError
+from foresee.engine.tables import dims_of
+from foresee.errors import ConfigError, DataError
 from foresee.models import MODELS, LogShape
-from foresee.run.by_name import build
+from foresee.run.by_name import build, model_dim
 from foresee.run.checkpoint import load_model
 from foresee.run.evaluation import EVALUATION_BATCH_SIZE, judging
 from foresee.run.serving.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION, READABLE_VERSIONS
+from foresee.run.serving.exported_tables import ExportedTable, exported_rows, exported_table
 from foresee.run.serving.raw_reading import RawTable, check_ids, raw_table, read_numbers, read_values
 from foresee.run.tasks import CLICKS, LOSSES, Task, Tasks
-from foresee.store.contract import SEED_MAX, WIDTH_MAX, Layout, Rows, Table, one_of
-from foresee.store.kernels import initial_values
+from foresee.store.contract import SEED_MAX, WIDTH_MAX, one_of
 
 Encode = Callable[[pa.Array], Int32]
 
@@ -61,7 +60,8 @@ class ExportDescription:
 
     content: dict[str, Any]
     model: str
-    dim: int
+    dim: int | dict[str, int]
+    """One number, or by table."""
     options: dict[str, Any]
     features: tuple[Feature, ...]
     dense: tuple[DenseFeature, ...]
@@ -112,16 +112,19 @@ class Exported:
         self.description = description.content
         self.features, self.dense, self.tasks = description.features, description.dense, description.tasks
         shape = LogShape(num_dense=len(self.dense), num_features=len(self.features))
-        self.model: nn.Module = build(
-            description.model, shape, description.dim, description.tasks.num_outputs, **description.options
-        )
+        dim, num_outputs = model_dim(_feature_dims(description)), description.tasks.num_outputs
+        self.model: nn.Module = build(description.model, shape, dim, num_outputs, **description.options)
         load_model(folder, self.model)
-        self._rows = ExportedRows(folder, description.tables, description.initial)
+        self._rows = exported_rows(folder, description.tables, description.initial)
         sizes = {table.name: table.num_rows for table in description.tables}
         self._offsets = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
         self._vocabularies = description.vocabularies
         self._encode = {name: _encoder(folder, it, sizes[name]) for name, it in self._vocabularies.items()}
-        self._pooling = Pooling.of(feature.pooling == "mean" for feature in self.features)
+        places = {name: place for place, name in enumerate(sizes)}
+        self._pooling = Pooling.of(
+            (feature.pooling == "mean" for feature in self.features),
+            tables=(places[feature.table] for feature in self.features),
+        )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -225,7 +228,7 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
     description = ExportDescription(
         content=content,
         model=json_fields.text_of(model, "name"),
-        dim=json_fields.whole(model, "dim", 1, WIDTH_MAX),
+        dim=_dim(model),
         options=json_fields.object_of(model, "options"),
         features=tuple(feature_from(entry) for entry in json_fields.objects(content, "features")),
         dense=tuple(dense_from(entry) for entry in json_fields.objects(content, "dense")),
@@ -240,13 +243,27 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
         tasks=_tasks(content),
     )
     tables = {table.name for table in description.tables}
-    if not tables or len({table.width for table in description.tables}) > 1:
-        raise ValueError("its tables are none, or of several widths")
+    if not tables:
+        raise ValueError("its tables are none")
     if undescribed := {feature.table for feature in description.features} - (tables & description.vocabularies.keys()):
         raise ValueError(f"table {json_fields.shown(min(undescribed))} of a feature is not described")
     if description.vocabularies.keys() - tables:
         raise ValueError("it has a vocabulary of no table")
     return description
+
+
+def _dim(model: dict[str, Any]) -> int | dict[str, int]:
+    by_table = model.get("dim")
+    if isinstance(by_table, dict):
+        return {name: json_fields.whole(by_table, name, 1, WIDTH_MAX) for name in by_table}
+    return json_fields.whole(model, "dim", 1, WIDTH_MAX)
+
+
+def _feature_dims(description: ExportDescription) -> list[int]:
+    """The width of the embeddings of each feature."""
+    names = [table.name for table in description.tables]
+    dims = dict(zip(names, dims_of(names, description.dim), strict=True))
+    return [dims[feature.table] for feature in description.features]
 
 
 def _tasks(content: dict[str, Any]) -> Tasks:
@@ -280,121 +297,3 @@ def _encoder(folder: Path, vocabulary: Vocabulary, num_rows: int) -> Encode:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{folder / vocabulary.file}: this is no vocabulary ({reason}); export again") from None
     return id_map.ids
-
-
-HEADER_BYTES_MAX = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedTable:
-    """One table file."""
-
-    name: str
-    file: str
-    num_rows: int
-    num_written: int
-    """Rows in the file: all, or those ever written."""
-    width: int
-
-
-def exported_table(content: dict[str, Any]) -> ExportedTable:
-    """A table out of JSON; ValueError for anything else."""
-    return ExportedTable(
-        name=json_fields.text_of(content, "name"),
-        file=json_fields.file_name(content, "file"),
-        num_rows=(num_rows := json_fields.whole(content, "num_rows", 0, json_fields.LARGE_MAX)),
-        num_written=json_fields.whole({"num_written": num_rows, **content}, "num_written", 0, num_rows),
-        width=json_fields.whole(content, "width", 1, WIDTH_MAX),
-    )
-
-
-class ExportedRows:
-    """The exported tables as a store that can only be read."""
-
-    def __init__(self, folder: Path, tables: tuple[ExportedTable, ...], initial: dict[str, Any]) -> None:
-        self._files = [map_table(folder / table.file, table, initial["dtype"]) for table in tables]
-        self._starts = np.array(list(accumulate((table.num_rows for table in tables), initial=0)))
-        self.layout = Layout(
-            tables=tuple(Table(table.name, table.num_rows) for table in tables),
-            width=tables[0].width,
-            state_width=0,
-            optimizer="sgd",
-            **initial,
-        )
-        self.committed_step = 0
-
-    def read(self, rows: Int64, out: Rows) -> None:
-        """Rows by global id, which ascend."""
-        bounds, values = np.searchsorted(rows, self._starts), self._columns(out)
-        for file, start, begin, end in zip(self._files, self._starts[:-1], bounds[:-1], bounds[1:], strict=True):
-            wanted = rows[begin:end]
-            if file.rows is None:
-                values[begin:end] = file.values[wanted - start]
-                continue
-            places = np.searchsorted(file.rows, wanted - start)
-            there = places < len(file.rows)
-            there[there] = file.rows[places[there]] == (wanted - start)[there]
-            values[begin:end][there] = file.values[places[there]]
-            out.values[begin:end][~there] = initial_values(self.layout, wanted[~there])
-
-    def _columns(self, out: Rows) -> NDArray[Any]:
-        """[rows, width]: the values of rows as the files have them; what fills up odd widths is zero."""
-        columns = out.values if self.layout.dtype == "float32" else out.values.view(np.uint16)
-        columns[:, self.layout.width :] = 0
-        return columns[:, : self.layout.width]
-
-    def write(self, rows: Int64, source: Rows) -> None:
-        raise UsageError("exported tables can only be read; train the run they came from instead")
-
-    def commit(self, step: int) -> None:
-        raise UsageError("exported tables can only be read; train the run they came from instead")
-
-    def close(self) -> None:
-        self._files = []
-
-
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """A table file, mapped."""
-
-    values: NDArray[Any]  # [rows in the file, width]: float32, or the bits of halves
-    rows: Int64 | None
-    """Which rows those are, ascending; None: all."""
-
-
-def map_table(path: Path, table: ExportedTable, dtype: str = "float32") -> TableFile:
-    """The contents of a table file, if they are of this shape and all there."""
-    whole, shape = table.num_written == table.num_rows, (table.num_written, table.width)
-    rows_bytes = 0 if whole else 8 * table.num_written
-    (name, item_bytes), kind = SAFETENSORS_DTYPES[dtype], np.dtype("<f4" if dtype == "float32" else "<u2")
-    try:
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > HEADER_BYTES_MAX:
-                raise ValueError(f"a header of {length:,} bytes")
-            tensors = json_fields.parse_object(file.read(length))
-            num_bytes = os.fstat(file.fileno()).st_size
-        _check_tensor(tensors, "values", name, list(shape), rows_bytes)
-        if not whole:
-            _check_tensor(tensors, "rows", "I64", [table.num_written], 0)
-        if num_bytes != (expected := 8 + length + rows_bytes + item_bytes * shape[0] * shape[1]):
-            raise ValueError(f"it has {num_bytes:,} bytes where {expected:,} are expected")
-        values: NDArray[Any] = np.empty(shape, kind)
-        rows: Int64 = np.empty(0, np.int64)
-        if shape[0]:
-            values = np.memmap(path, kind, "r", 8 + length + rows_bytes, shape)
-            rows = rows if whole else np.memmap(path, "<i8", "r", 8 + length, (shape[0],))
-        if len(rows) and (rows[0] < 0 or rows[-1] >= table.num_rows or not (np.diff(rows) > 0).all()):
-            raise ValueError("its row ids do not ascend")
-    except (OSError, ValueError, MemoryError) as error:
-        raise DataError(f"{path}: this is not an exported table, or it is damaged ({error}); export again") from None
-    return TableFile(values, None if whole else rows)
-
-
-def _check_tensor(tensors: dict[str, Any], name: str, dtype: str, shape: list[int], begin: int) -> None:
-    entry = json_fields.object_of(tensors, name)
-    found, offsets = (entry.get("dtype"), entry.get("shape")), entry.get("data_offsets")
-    if found != (dtype, shape):
-        raise ValueError(f"`{name}` is not {dtype} of shape {shape}")
-    if not isinstance(offsets, list) or offsets[:1] != [begin]:
-        raise ValueError(f"`{name}` does not begin at {begin:,}")
