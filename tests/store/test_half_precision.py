@@ -228,10 +228,9 @@ def test_plain_torch_operations_give_the_same_bytes(
 ) -> None:
     made = []
 
-    def torch_cache(run: Run, threads: object) -> TorchCache:
+    def torch_cache(run: Run, layout: Layout, capacity_rows: int, threads: object) -> TorchCache:
         made.append(run)
-        layout, optimizer = run.tables.layout, run.tables.optimizer
-        return TorchCache(layout, optimizer, capacity_rows=run.header.capacity_rows, device=torch.device("cpu"))
+        return TorchCache(layout, run.tables.optimizer, capacity_rows=capacity_rows, device=torch.device("cpu"))
 
     monkeypatch.setattr(Run, "_cache", torch_cache)
     kind = KINDS[which]
