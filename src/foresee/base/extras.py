@@ -12,7 +12,12 @@ from typing import Any
 
 from foresee.errors import ConfigError
 
-EXTRAS = {"plotly": ("report", "HTML pages"), "scipy": ("cluster", "the cluster policies allox and shockwave_highs")}
+EXTRAS = {
+    "plotly": ("report", "HTML pages"),
+    "scipy": ("cluster", "the cluster policies allox and shockwave_highs"),
+    "ray": ("ray", "runs on a Ray cluster"),
+    "cryptography": ("ray", "runs on several machines"),
+}
 """For each package the extra that brings it, and what needs it."""
 
 

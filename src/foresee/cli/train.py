@@ -48,6 +48,14 @@ def train(
         int | None,
         typer.Option("--servers", min=1, metavar="NUM", help="Keep the rows on so many embedding servers."),
     ] = None,
+    on: Annotated[
+        str,
+        typer.Option("--on", metavar="ENGINE", help="Where several processes run: local (this machine) or ray."),
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="ADDRESS", help="Of the Ray cluster; left out: a cluster of this machine."),
+    ] = None,
     watch: Annotated[
         bool,
         typer.Option("--watch", help="Show time by activity, cache and links while training, in a terminal."),
@@ -68,10 +76,11 @@ def train(
       foresee train run.yaml --set cache.share=0.05 --set train.epochs=2
       foresee train run.yaml --resume
       foresee train run.yaml --workers 2 --servers 2
+      foresee train run.yaml --workers 4 --servers 2 --on ray --address auto
       foresee train run.yaml --watch
 
-    [bold]Several processes[/] are started, watched and taken down together on this
-    machine; docs/cluster.md starts the same parts on many. Parts that are killed
+    [bold]Several processes[/] are started, watched and taken down together, on this
+    machine or on a Ray cluster (docs/machines.md). Parts that are killed
     are started again and go on from the last commit; docs/recovery.md.
 
     [bold]A run file[/] has at least this; docs/run-file.md explains every key:
@@ -93,14 +102,16 @@ def train(
     logs.configure(log_level, "launcher" if config.num_servers else "trainer")
     console = Console()
     display = WatchDisplay(console, config.run) if watch and console.is_terminal else None
+    if on != "local" and not config.num_servers:
+        config = load_run(run_file, [*(overrides or ()), *given, "distributed.servers=1"])
     if config.num_servers:
-        from foresee.launch.processes import starting
+        from foresee.launch.engines import opened
 
         # The parts' imports begin now, beside our own.
-        with starting(config.distributed.workers, [config.tables.optimizer.name]) as start:
+        with opened(config, on, address) as engine:
             from foresee.launch.launcher import launch
 
-            code = launch(config, start, resume=resume, replace=replace, stop_after=stop_after, display=display)
+            code = launch(config, engine, resume=resume, replace=replace, stop_after=stop_after, display=display)
         raise typer.Exit(code)
     from foresee.run.training import train as run_training
 
