@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -96,6 +97,8 @@ def train(
     """
     sizes = {"workers": workers, "servers": servers}
     given = [f"distributed.{name}={number}" for name, number in sizes.items() if number is not None]
+    if on != "local":
+        run_file = run_file.absolute()  # parts run wherever the engine puts them
     config = load_run(run_file, [*(overrides or ()), *given])
     if resume and replace:
         raise typer.BadParameter("--resume goes on and --replace starts anew; give one of them")
@@ -119,6 +122,14 @@ def train(
     raise typer.Exit(outcome.exit_code)
 
 
+class Resume(StrEnum):
+    """Whether a worker goes on."""
+
+    NEVER = "never"
+    ALWAYS = "always"
+    AUTO = "auto"
+
+
 def worker(
     run_file: RunFile,
     server: Annotated[
@@ -127,7 +138,14 @@ def worker(
     ],
     planner: Annotated[str, typer.Option("--planner", metavar="ADDRESS", help="Of `foresee plan-server`.")],
     overrides: Set = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the servers' last commit.")] = False,
+    resume: Annotated[
+        Resume,
+        typer.Option(
+            "--resume",
+            help="always: go on from the servers' last commit. auto: go on if the run folder holds a run, else begin; "
+            "the one command that an engine can repeat.",
+        ),
+    ] = Resume.NEVER,
     replace: Annotated[bool, typer.Option("--replace", help="Start anew, over the run in the folder.")] = False,
     stop_after: Annotated[int | None, typer.Option("--stop-after", min=1, metavar="STEPS")] = None,
     token_file: Annotated[
@@ -151,6 +169,7 @@ def worker(
 
       torchrun --nproc-per-node 2 -m foresee worker run.yaml --set distributed.workers=2
         --server grpc://127.0.0.1:4444 --server grpc://127.0.0.1:4445 --planner grpc://127.0.0.1:4446
+        --resume auto
     """
     import os
     import sys
@@ -163,6 +182,7 @@ def worker(
     from foresee.run.ending import ending_at_once
     from foresee.run.progress import Display, make_display
     from foresee.run.run_file import load_run
+    from foresee.run.run_folder import holds_run
     from foresee.run.worker import FolderUse, WorkerContext, run_worker
 
     with ending_at_once():
@@ -182,7 +202,8 @@ def worker(
             tls_root_certificate=None if tls_root_certificate is None else tls_root_certificate.read_bytes(),
         )
         logs.configure(log_level, "worker", place.rank)
-        use: FolderUse = "ready" if launched else "resume" if resume else "replace" if replace else "begin"
+        goes_on = resume is Resume.ALWAYS or (resume is Resume.AUTO and holds_run(config.run))
+        use: FolderUse = "ready" if launched else "resume" if goes_on else "replace" if replace else "begin"
         display: Display = SilentDisplay()
         if place.rank == 0:
             display = RelayedDisplay(sys.stdout) if launched else make_display(Console())

@@ -141,7 +141,7 @@ class RayEngine:
         try:
             if self._given is None:
                 cores = sum(bundle.get("CPU", 0) for bundle in self._bundles())
-                more = {"num_cpus": int(cores) + 1, "_node_ip_address": LOOPBACK, "include_dashboard": False}
+                more = {"num_cpus": int(cores) + 1, "include_dashboard": False}
                 ray.init(**quiet, **more)
             else:
                 ray.init(address=self._given, **quiet)
@@ -193,6 +193,7 @@ class RayEngine:
     def _start_at(self, part: RayProcess, where: str, address: str) -> None:
         with self._lock:
             if where not in self._nodes:
+                address = LOOPBACK if self.one_machine else address
                 self._nodes[where] = _Node(address, self._new_host(where, address))
             if part.code is None:
                 part.node, command = where, part.command
