@@ -41,16 +41,24 @@ class Authority:
         signed = _builder(self._name, self._name, self._key).add_extension(usage, critical=True)
         self.certificate = _pem(signed.sign(self._key, _hashes.SHA256()))
 
-    def sign(self, address: str) -> Signed:
-        """For a machine with this IP address."""
+    def sign(self, *hosts: str) -> Signed:
+        """For machines with these names or IP addresses."""
         key = _curves.generate_private_key(_curves.SECP256R1())
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, address)])
-        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "foresee part")])
+        names = x509.SubjectAlternativeName([_name(host) for host in hosts])
         signed = _builder(name, self._name, key).add_extension(names, critical=False)
         private = key.private_bytes(
             _serialization.Encoding.PEM, _serialization.PrivateFormat.PKCS8, _serialization.NoEncryption()
         )
         return Signed(_pem(signed.sign(self._key, _hashes.SHA256())), private.decode())
+
+
+def _name(host: str) -> object:
+    try:
+        name: object = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        name = x509.DNSName(host)
+    return name
 
 
 def _builder(subject: object, issuer: object, key: object) -> OptionalModule:

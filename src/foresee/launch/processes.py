@@ -125,6 +125,7 @@ class Processes:
         """`folder` is for what the parts print."""
         self._folder, self.engine = folder, engine
         self.parts: list[Part] = []
+        self._written_down: dict[str, int] = {}
 
     def __enter__(self) -> Processes:
         return self
@@ -140,8 +141,8 @@ class Processes:
         output = self._folder / f"{command.name.replace(' ', '-')}.log"
         part = Part(command, self.engine.start(command, output), output)
         self.parts = [*(it for it in self.parts if it.name != part.name), part]
-        self._write_down()
-        _logger.info("started %s as process %d; its output goes to %s", part.name, part.process.pid, output)
+        self.write_down()
+        _logger.info("started %s; its output goes to %s", part.name, output)
         return part
 
     def kill(self, parts: Sequence[Part]) -> None:
@@ -151,10 +152,13 @@ class Processes:
         wait(parts, None)
         self.parts = [part for part in self.parts if part not in parts]
 
-    def _write_down(self) -> None:
-        """For a person who wants to look at one of them."""
-        content = json.dumps({part.name: part.process.pid for part in self.parts}, indent=2) + "\n"
-        replace_text(self._folder / "parts.json", content)
+    def write_down(self) -> None:
+        """For a person who wants to look at one of them. On a cluster a part has its process some time after it was
+        started, so this is called now and then."""
+        found = {part.name: part.process.pid for part in self.parts}
+        if found != self._written_down:
+            replace_text(self._folder / "parts.json", json.dumps(found, indent=2) + "\n")
+            self._written_down = found
 
     def end(self, parts: Sequence[Part], seconds: float) -> None:
         """Asks these to end; kills those that do not, and waits for all."""

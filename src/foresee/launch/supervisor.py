@@ -232,6 +232,7 @@ class Supervisor:
         deadline = None if seconds is None else time.monotonic() + seconds
         while not done():
             self._show()
+            self._processes.write_down()
             if self._stop.asked or any(part.code in STOPPED_CODES for part in self._workers):
                 raise Stopped
             if (part := culprit(self._processes.parts)) is not None:
