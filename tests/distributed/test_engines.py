@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -16,6 +17,17 @@ from warm_commands import wait_until
 from foresee.testing import EngineSuite
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+LONG = os.environ.get("FORESEE_ENGINES") == "long"
+"""Each test takes seconds: `make chaos-machines` runs all of them, `make test` those that say most."""
+SHORT = ("test_a_run_that_loses_every_kind_of_part_ends_with_the_same_bytes", "test_a_mistake_is_a_sentence")
+
+
+@pytest.fixture(autouse=True)
+def sampled(request: pytest.FixtureRequest) -> None:
+    if not LONG and request.function.__name__ not in SHORT:
+        pytest.skip("one of the longer tests of an engine: FORESEE_ENGINES=long, or make chaos-machines")
 
 
 class TestLocalEngine(EngineSuite):
