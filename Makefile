@@ -53,7 +53,7 @@ newcomer: $(VENV)/.installed
 # that torch stays as it is; what they import is named. FuxiCTR 2.3.10 would need ray, which one machine has no use for.
 .venv-bench/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,cluster]' libcachesim
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,cluster]' libcachesim lmdb
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		fbgemm-gpu-cpu==1.8.0 torchmetrics==1.0.3 tensordict pyre-extensions tqdm iopath psutil
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
@@ -62,6 +62,8 @@ newcomer: $(VENV)/.installed
 		torchrec==1.8.0 deepctr-torch==0.3.0 fuxictr==2.3.9 torch_geometric==2.8.1 dgl==1.1.3
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		networkx requests xxhash aiohttp fsspec pyparsing
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		pytorch-lightning accelerate datasets
 	touch $@
 
 bench-env: .venv-bench/.installed

@@ -1,21 +1,25 @@
 """Where the time of a training step goes: without a cache, with ours, and with all rows in one tensor in RAM.
 
-The DLRM, log and tables of `benchmarks/step.py`, rows on disk, and the system forgets the table files after every step,
-as it has to when they are far larger than memory: every row that is fetched is read from the disk, and directly, as the
-store does with such tables (FORESEE_DISK). Sides are timed in turn, several times; parts of a step are means over the
-timed steps, then medians over turns.
+The DLRM, log and tables of `benchmarks/step.py`, rows on disk, all of them written before, and the system forgets the
+table files after every step, as it has to when they are far larger than memory: every row that is fetched is read from
+the disk. Sides are timed in turn, several times; parts of a step are means over the timed steps, then medians over
+turns. Planning goes on beside training and counts. On all sides threads of torch sleep while they wait
+(OMP_WAIT_POLICY=PASSIVE), as `foresee train` makes them on few cores.
 
     rows       until the step's embeddings are there: waiting for fetches, filling slots, gathering
     forward    the model and the loss
     backward   the gradients, and the step of the dense optimiser
     update     the rows' optimiser, and handing over what is written back
 
-    none       every distinct row fetched for every step and written back after it
-    ours       planner lookahead, a cache of 10 % of the rows that the log touches
-    ideal      no store, no plan, no other thread: everything known beforehand
+    none          every distinct row fetched for every step and written back after it, out of and into mapped files:
+                  what training without a plan does, and what there was before rows were read past the page cache
+    none_direct   the same by the direct reader of `ours`, which still prefetches what its plan says: what is left of
+                  the gain is the cache's
+    ours          planner lookahead, a cache of 10 % of the rows that the log touches, rows read directly
+    ideal         no store, no plan, no other thread: everything known beforehand
 
-Printed last, as JSON: seconds of every part of every side, `none_over_ours` and `ours_over_ideal` (whole steps), and
-`rows_share_*`, the part of a step spent on rows.
+Printed last, as JSON: seconds of every part of every side, `none_over_ours`, `none_direct_over_ours` and
+`ours_over_ideal` (whole steps), and `rows_share_*`, the part of a step spent on rows.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import json
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -52,9 +57,11 @@ from step import (
     Trainee,
     make_bench,
     settle,
-    written,
 )
 
+SIDES = ("none", "none_direct", "ours", "ideal")
+NO_CACHE_FROM_STEP = 2
+"""Without a cache there is nothing to fill before the files are forgotten."""
 PARTS = ("rows", "forward", "backward", "update")
 Parts = dict[str, float]
 """Seconds of each part of a step."""
@@ -93,29 +100,36 @@ def learn(trainee: Trainee, laps: Laps, dense: Tensor, embeddings: Tensor, label
 
 
 def cold_parts(
-    bench: Bench, folder: Path, stream: MemoryStream, planner: str, *, cache_rows: int, window_steps: int | None = None
-) -> tuple[Parts, float]:
-    """Parts of a step with a copy of a table folder that the system forgets again and again, and the hit rate."""
+    bench: Bench, folder: Path, stream: MemoryStream, planner: str, *, cache_rows: int | None = None,
+    window_steps: int | None = None, way: str = "io_uring",
+) -> tuple[Parts, float]:  # fmt: skip
+    """Parts of a step with a copy of a table folder that the system forgets again and again, and the hit rate.
+
+    way: how the folder is read and written, see `foresee.base.direct`.
+    """
     work = folder.with_name("work")
+    os.environ["FORESEE_DISK"] = way
     shutil.copytree(folder, work)
     for file in work.iterdir():
         settle(file)
     store = DiskStore.open(work)
     tables = Tables(store, OPTIMIZER)
     header = make_header(
-        stream, planner=planner, cache_rows=cache_rows, first_step=store.committed_step, window_steps=window_steps
-    )
+        stream, planner=planner, cache_rows=cache_rows or bench.cache_rows, first_step=store.committed_step,
+        window_steps=window_steps,
+    )  # fmt: skip
     run = Run(stream, tables, header, bench.pooling, num_threads=THREADS)
     try:
-        return _timed(run, bench, store), run.counters.hit_rate
+        cold_from = NO_CACHE_FROM_STEP if planner == "none" else COLD_FROM_STEP
+        return _timed(run, bench, store, cold_from), run.counters.hit_rate
     finally:
         tables.close()
         shutil.rmtree(work)
 
 
-def _timed(run: Run, bench: Bench, store: DiskStore) -> Parts:
+def _timed(run: Run, bench: Bench, store: DiskStore, cold_from: int) -> Parts:
     """Timed once the cache is full and the files have been forgotten for two steps."""
-    trainee, laps, last = Trainee(bench), Laps(), COLD_FROM_STEP + 2 + bench.timed_steps
+    trainee, laps, last = Trainee(bench), Laps(), cold_from + 2 + bench.timed_steps
     steps = iter(run)
     laps.begin()
     for number in range(last):
@@ -124,9 +138,9 @@ def _timed(run: Run, bench: Bench, store: DiskStore) -> Parts:
         learn(trainee, laps, step.dense, step.embeddings, step.labels)
         step.update()
         laps.span("update")
-        if number >= COLD_FROM_STEP:
+        if number >= cold_from:
             store.forget_pages()
-        if number == COLD_FROM_STEP + 1:
+        if number == cold_from + 1:
             laps.forget()
         laps.begin()
     parts = laps.means(bench.timed_steps)
@@ -176,28 +190,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", help="more turns of more steps")
     arguments = bench_arguments(full=parser.parse_args().full)
+    if "OMP_WAIT_POLICY" not in os.environ:  # OpenMP looks at it when it is loaded
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"})
     torch.set_num_threads(THREADS)
-    os.environ.setdefault("FORESEE_DISK", "io_uring")
     bench = make_bench(arguments)
     stream, ideal = MemoryStream(bench.batches, num_rows=bench.num_rows), Ideal(bench)
     turns: list[dict[str, Parts]] = []
     with tempfile.TemporaryDirectory(dir=os.environ.get("FORESEE_BENCH_DIR", ".")) as folder:
         tables = Path(folder) / "tables"
-        written(DiskStore.create(tables, layout_for(bench, DIM, OPTIMIZER, 0, 0.05)), bench).close()
+        store = DiskStore.create(tables, layout_for(bench, DIM, OPTIMIZER, 0, 0.05))
+        store.initialise_all()
+        store.close()
         ideal_parts(ideal)  # compiles, and is not counted
         hit_rate = 0.0
         for _ in range(arguments.turns):
             turn = {"ideal": ideal_parts(ideal)}
-            turn["ours"], hit_rate = cold_parts(bench, tables, stream, "lookahead", cache_rows=bench.cache_rows)
-            turn["none"], _ = cold_parts(bench, tables, stream, "none", cache_rows=bench.cache_rows)
+            turn["ours"], hit_rate = cold_parts(bench, tables, stream, "lookahead")
+            turn["none_direct"], _ = cold_parts(bench, tables, stream, "none")
+            turn["none"], _ = cold_parts(bench, tables, stream, "none", way="mapped")
             turns.append(turn)
     report(turns, bench, hit_rate)
 
 
 def report(turns: list[dict[str, Parts]], bench: Bench, hit_rate: float) -> None:
-    sides = {side: median_parts([turn[side] for turn in turns]) for side in ("none", "ours", "ideal")}
+    sides = {side: median_parts([turn[side] for turn in turns]) for side in SIDES}
     for side, parts in sides.items():
-        print(f"{side:>6}: " + "  ".join(f"{part} {1e3 * seconds:7.1f} ms" for part, seconds in parts.items()))
+        print(f"{side:>11}: " + "  ".join(f"{part} {1e3 * seconds:7.1f} ms" for part, seconds in parts.items()))
 
     def ratio(one: str, other: str) -> float:
         return round(statistics.median(sum(turn[one].values()) / sum(turn[other].values()) for turn in turns), 3)
@@ -205,7 +223,8 @@ def report(turns: list[dict[str, Parts]], bench: Bench, hit_rate: float) -> None
     figures: dict[str, object] = {
         side: {part: round(seconds, 6) for part, seconds in parts.items()} for side, parts in sides.items()
     }
-    figures |= {"none_over_ours": ratio("none", "ours"), "ours_over_ideal": ratio("ours", "ideal")}
+    figures |= {"none_over_ours": ratio("none", "ours"), "none_direct_over_ours": ratio("none_direct", "ours")}
+    figures |= {"ours_over_ideal": ratio("ours", "ideal")}
     figures |= {f"rows_share_{side}": round(parts["rows"] / sum(parts.values()), 4) for side, parts in sides.items()}
     figures |= {"hit_rate": round(hit_rate, 4), "cache_rows": bench.cache_rows, "batch_size": BATCH_SIZE}
     print(json.dumps(figures | {"turns": len(turns), "samples_per_second_ideal": _speed(sides["ideal"])}))

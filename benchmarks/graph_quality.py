@@ -32,7 +32,7 @@ from foresee.graph.config import GraphConfig
 from foresee.graph.formats import open_source
 from foresee.graph.options import GraphOptions
 from foresee.graph.prepare import prepare_graph
-from foresee.graph.training import evaluate, forward, task_of
+from foresee.graph.training import evaluate, forward, objective_of
 from foresee.run.callbacks import MoveRate
 from foresee.run.dense_half import DenseHalf
 from foresee.run.group import Alone
@@ -96,7 +96,8 @@ def trained(
     header = build.plan_header(config, folder, stream, chosen)
     with torch_threads(1), build.new_tables(config, folder, Path("nowhere")) as tables:
         run = Run(stream, tables, header, Pooling.of([False]))
-        train_steps(run, half.optimizer, Alone(dense, forward), [MoveRate(half.schedule)], task=task_of(config))
+        moves = [MoveRate(half.schedule)]
+        train_steps(run, half.optimizer, Alone(dense, forward), moves, objective=objective_of(config))
         found: Any = evaluate(config, folder, dense, tables.store, split)
     reads = 0.0 if chosen.setting is None else reads_of_epoch(chosen, folder, seed)
     seconds = time.perf_counter() - begun

@@ -6,51 +6,62 @@ same batches in turns; the one whose turn it is not is stopped, its background t
 
     ours        tables on disk, a cache of --cache-rows, and a memory limit (--limit-mb)
     in_memory   tables in memory, a cache that holds every row the log touches, and no limit
+    mapped      with --written: rows in a mapped file, plain PyTorch, the same limit (`sides/peer_rows.py`)
+    lmdb        with --written: rows in LMDB, plain PyTorch, the same limit; needs .venv-bench (make bench-env)
 
-The limit is a cgroup v2 (memory.max) where this process may make one. Elsewhere it is RLIMIT_DATA, which bounds what
-the process itself allocates, and a warden bounds what the system keeps for it: every few milliseconds the resident
+The limit is a cgroup v2 (memory.max) or v1 where this process may make one. Elsewhere it is RLIMIT_DATA, which bounds
+what the process itself allocates, and a warden bounds what the system keeps for it: every few milliseconds the resident
 memory and the page cache of the table files are added up, and before the sum reaches the limit the system is told to
 forget the table files. Which of the two held, and the peak it saw, is printed; a peak above the limit fails the run.
 
 At the end both sides hash every row the log touches, values, state and versions: the digests must be equal. Rows nobody
 has written take no disk and need no read; --written, and so --full, writes every row beforehand: then every fetch reads
-the disk.
+the disk, and peers train too. Peers do fewer steps a turn, as theirs are long. Without --full there are 12.2 million
+rows of width 128 then, 6.3 GB, the limit is 620 MB, and LMDB has the rows of the log alone, which is to its advantage.
 
     tables_over_limit    bytes of all rows / limit          ours_over_in_memory    seconds of a step, median of turns
+    ours_over_best_peer  samples a second of ours over those of the faster peer (--written)
+
+All sides let threads of torch sleep while they wait (OMP_WAIT_POLICY), as `foresee train` does on few cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import hashlib
 import json
 import os
-import resource
 import statistics
+import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sides.memory_limit import Limit, Warden, memory_limit
+from sides.peer_rows import PEERS, Lmdb, MappedFile, rowwise_adagrad
 from sides.process import Process, serve
 
 MEGABYTE = 1_000_000
-BATCH_SIZE, DIM, THREADS = 2048, 64, 2
+BATCH_SIZE, THREADS = 2048, 2
 SHUFFLE_SAMPLES = 16_384
-FORGET_AT = 0.9
-"""Share of the limit at which the warden lets the system forget table pages."""
-WATCH_SECONDS = 0.02
-CACHESTAT = 451
-"""Number of the system call that says how much of a file is in the page cache."""
 HASHED_ROWS = 1 << 16
-FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "NUMPY_MADVISE_HUGEPAGE": "0"}
+WRITTEN = {"table_scale": 0.36, "dim": 128, "limit_mb": 620, "turns": 3, "steps": 10, "cache_rows": 30_000}
+"""Of --written without --full: as little as shows it. Rows are wider, so that fewer fill ten times the limit."""
+PEER_STEPS = 2
+LEARNING_RATE, EPSILON = 0.05, 1e-8
+BENCH_PYTHON = Path(__file__).resolve().parent.parent / ".venv-bench" / "bin" / "python"
+FRUGAL = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "2",
+    "NUMPY_MADVISE_HUGEPAGE": "0",
+}
 """For both sides. Allocators of Arrow and malloc reserve a gigabyte of addresses and more, which would count. In huge
 pages a table in memory takes two megabytes for every row that is touched, and half a minute to get them."""
 
@@ -59,39 +70,73 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="more steps, and every row written beforehand")
     parser.add_argument("--written", action="store_true", help="write every row beforehand: all fetches read the disk")
-    parser.add_argument("--limit-mb", type=int, default=1200)
-    parser.add_argument("--cache-rows", type=int, default=30_000)
-    parser.add_argument("--table-scale", type=float, default=1.5, help="times Criteo's table sizes")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=14, help="steps of a turn")
+    parser.add_argument("--limit-mb", type=int, help="megabytes [default: 1200; --written: 620]")
+    parser.add_argument("--cache-rows", type=int)
+    parser.add_argument("--table-scale", type=float, help="times Criteo's table sizes [default: 1.5; --written: 0.36]")
+    parser.add_argument("--dim", type=int, help="width of a row [default: 64; --written: 128]")
+    parser.add_argument("--turns", type=int)
+    parser.add_argument("--steps", type=int, help="steps of a turn")
+    parser.add_argument("--no-peers", action="store_true", help="with --written: ours and in_memory alone")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--enforced-by", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.side == "load":
+        Lmdb.load(arguments.folder, arguments.folder / "tables", np.load(arguments.folder / "loaded.npy"))
+        return
+    if arguments.side in PEERS:
+        PeerSide(arguments).serve()
+        return
     if arguments.side:
         Side(arguments).serve()
         return
-    if arguments.full:
-        arguments.turns, arguments.steps, arguments.written = 8, 40, True
+    complete(arguments)
     with tempfile.TemporaryDirectory(dir=os.environ.get("FORESEE_BENCH_DIR", ".")) as folder:
         arguments.folder = Path(folder)
         compare(arguments)
 
 
+def complete(arguments: argparse.Namespace) -> None:
+    """What was not given."""
+    chosen = {"table_scale": 1.5, "dim": 64, "limit_mb": 1200, "turns": 5, "steps": 14, "cache_rows": 30_000}
+    if arguments.full:
+        arguments.written = True
+        chosen |= {"turns": 8, "steps": 40}
+    elif arguments.written:
+        chosen = WRITTEN
+    for name, value in chosen.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+
+
+def peers_of(arguments: argparse.Namespace) -> list[str]:
+    """Those that can be measured here."""
+    if not arguments.written or arguments.no_peers:
+        return []
+    if BENCH_PYTHON.exists():
+        return ["mapped", "lmdb"]
+    print("lmdb: .venv-bench is not there; make bench-env makes it", file=sys.stderr)
+    return ["mapped"]
+
+
 def compare(arguments: argparse.Namespace) -> None:
     """Makes the log, lets the sides train in turns, and prints what came of it."""
     row_bytes, num_rows = make_log(arguments)
-    limit = arguments.limit_mb * MEGABYTE
-    with memory_limit(limit) as limited, side(arguments, "ours", limited) as ours:
-        with side(arguments, "in_memory", None) as in_memory:
-            turns = []
-            for _ in range(arguments.turns + 1):
-                turns.append({"ours": ours.ask("train"), "in_memory": in_memory.ask("train")})
-            ends = {"ours": ours.ask("end"), "in_memory": in_memory.ask("end")}
+    limit, peers = arguments.limit_mb * MEGABYTE, peers_of(arguments)
+    with ExitStack() as stack:
+        limited = stack.enter_context(memory_limit(limit))
+        sides = {"ours": stack.enter_context(side(arguments, "ours", limited))}
+        sides["in_memory"] = stack.enter_context(side(arguments, "in_memory", None))
+        for peer in peers:
+            sides[peer] = stack.enter_context(side(arguments, peer, stack.enter_context(memory_limit(limit))))
+        turns = [{name: each.ask("train") for name, each in sides.items()} for _ in range(arguments.turns + 1)]
+        ends = {name: each.ask("end") for name, each in sides.items()}
         peak = max(ends["ours"]["peak_bytes"], limited.peak_bytes())
-    for name, end in ends.items():
-        milliseconds = 1e3 * statistics.median(turn[name]["seconds"] for turn in turns[1:])
-        print(f"{name:>10}: {milliseconds:6.1f} ms a step, {end['committing_seconds']:.1f} s to commit at the end")
+    seconds = {name: statistics.median(turn[name]["seconds"] for turn in turns[1:]) for name in turns[0]}
+    for name, each in seconds.items():
+        committing = ends[name].get("committing_seconds")
+        more = "" if committing is None else f", {committing:.1f} s to commit at the end"
+        print(f"{name:>10}: {1e3 * each:6.1f} ms a step{more}")
     print(f"limit by {limited.name}: {limit / 1e6:.0f} MB; peak of ours {peak / 1e6:.0f} MB, table files in the page "
           f"cache included, which were forgotten {ends['ours']['forgotten']} times; peak of in_memory "
           f"{ends['in_memory']['peak_bytes'] / 1e6:.0f} MB; "
@@ -114,13 +159,18 @@ def compare(arguments: argparse.Namespace) -> None:
         "limit_by": limited.name,
         "same_bytes": True,
     }
+    if peers:
+        best = [min(turn[peer]["seconds"] for peer in peers) / turn["ours"]["seconds"] for turn in turns[1:]]
+        figures["ours_over_best_peer"] = round(statistics.median(best), 2)
+        figures |= {f"{name}_samples_per_second": round(BATCH_SIZE / seconds[name], 1) for name in seconds}
     print(json.dumps(figures))
 
 
 def side(arguments: argparse.Namespace, name: str, limit: Limit | None) -> Process:
     """The process of one side."""
-    command = [sys.executable, __file__, "--folder", str(arguments.folder)]
-    for option in ("limit_mb", "cache_rows", "steps"):
+    python = str(BENCH_PYTHON) if name == "lmdb" else sys.executable
+    command = [python, __file__, "--folder", str(arguments.folder)]
+    for option in ("limit_mb", "cache_rows", "steps", "dim"):
         command += [f"--{option.replace('_', '-')}", str(getattr(arguments, option))]
     command += ["--enforced-by", limit.name if limit else "nobody", "--side", name]
     return Process(command, environment=FRUGAL, before=limit.enter if limit else None)
@@ -138,19 +188,31 @@ def make_log(arguments: argparse.Namespace) -> tuple[int, int]:
     stream = log.batches(batch_size=BATCH_SIZE, shuffle_samples=SHUFFLE_SAMPLES)
     touched = np.unique(np.concatenate([np.unique(batch.rows) for batch in stream.batches()]))
     np.save(arguments.folder / "touched.npy", touched)
-    layout = layout_for(log, DIM, optimizer(), 0, 0.05)
+    layout = layout_for(log, arguments.dim, optimizer(), 0, 0.05)
     if arguments.written:
         store = DiskStore.create(arguments.folder / "tables", layout)
         store.initialise_all()
         store.forget_pages()
         store.close()
+        load_peers(arguments, touched if not arguments.full else np.arange(layout.num_rows))
     return layout.row_bytes, layout.num_rows
+
+
+def load_peers(arguments: argparse.Namespace, rows: NDArray[np.int64]) -> None:
+    """Gives peers what the tables have: the mapped file all of it, LMDB some rows."""
+    peers = peers_of(arguments)
+    if "mapped" in peers:
+        MappedFile.load(arguments.folder, arguments.folder / "tables")
+    if "lmdb" in peers:
+        np.save(arguments.folder / "loaded.npy", rows)
+        command = [str(BENCH_PYTHON), __file__, "--folder", str(arguments.folder), "--side", "load"]
+        subprocess.run(command, check=True)
 
 
 def optimizer() -> Any:
     from foresee import RowwiseAdagrad
 
-    return RowwiseAdagrad(lr=0.05)
+    return RowwiseAdagrad(lr=LEARNING_RATE, eps=EPSILON)
 
 
 class Side:
@@ -172,18 +234,18 @@ class Side:
         log = ClickLog.open(arguments.folder / "log")
         stream = log.batches(batch_size=BATCH_SIZE, shuffle_samples=SHUFFLE_SAMPLES)
         if self.ours and arguments.enforced_by == "rlimit":
-            check_refused(log, arguments.limit_mb * MEGABYTE)
+            check_refused(log, arguments.dim, arguments.limit_mb * MEGABYTE)
         tables_folder = arguments.folder / "tables"
         self.tables = (
-            Tables.on_disk(tables_folder, log, dim=DIM, optimizer=optimizer())
+            Tables.on_disk(tables_folder, log, dim=arguments.dim, optimizer=optimizer())
             if self.ours
-            else Tables.in_memory(log, dim=DIM, optimizer=optimizer())
+            else Tables.in_memory(log, dim=arguments.dim, optimizer=optimizer())
         )
         cache_rows = arguments.cache_rows if self.ours else len(self.touched)
         header = make_header(stream, planner="lookahead", cache_rows=cache_rows)
         self.run = Run(stream, self.tables, header, Pooling.of(log.mean_features), num_threads=THREADS)
         self.steps = iter(self.run)
-        self.model = models.DLRM(log, DIM)
+        self.model = models.DLRM(log, arguments.dim)
         self.adam = torch.optim.Adam(self.model.parameters(), fused=True)
         self.loss = nn.BCEWithLogitsLoss()
         limit = arguments.limit_mb * MEGABYTE if self.ours and arguments.enforced_by == "rlimit" else None
@@ -232,145 +294,66 @@ class Side:
         return digest.hexdigest()
 
 
-def check_refused(log: Any, limit: int) -> None:
+class PeerSide:
+    """A peer's process: the same training loop as people write it."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        import torch
+        from torch import nn
+
+        from foresee import ClickLog, models
+
+        torch.set_num_threads(THREADS)
+        torch.manual_seed(0)
+        log = ClickLog.open(arguments.folder / "log")
+        self.rows = PEERS[arguments.side](arguments.folder, log.num_rows, arguments.dim + 1)
+        self.dim = arguments.dim
+        self.batches = log.batches(batch_size=BATCH_SIZE, shuffle_samples=SHUFFLE_SAMPLES).batches()
+        self.model = models.DLRM(log, arguments.dim)
+        self.adam = torch.optim.Adam(self.model.parameters(), fused=True)
+        self.loss = nn.BCEWithLogitsLoss()
+
+    def serve(self) -> None:
+        serve({"train": self.train, "end": self.end})
+
+    def train(self) -> dict[str, float]:
+        begun = time.perf_counter()
+        for _ in range(PEER_STEPS):
+            self.step()
+        return {"seconds": (time.perf_counter() - begun) / PEER_STEPS}
+
+    def step(self) -> None:
+        import torch
+
+        batch = next(self.batches)
+        ids, inverse = np.unique(batch.rows, return_inverse=True)
+        rows = self.rows.read(ids)
+        values = rows[:, : self.dim].detach().clone().requires_grad_()
+        embeddings = values[torch.from_numpy(inverse)].view(batch.num_samples, -1, self.dim)
+        logits = self.model(torch.from_numpy(batch.dense), embeddings)
+        self.loss(logits, torch.from_numpy(batch.labels)).backward()
+        self.adam.step()
+        self.adam.zero_grad()
+        assert values.grad is not None
+        rowwise_adagrad(rows, values.grad, LEARNING_RATE, EPSILON)
+        self.rows.write(ids, rows)
+
+    def end(self) -> dict[str, Any]:
+        self.rows.close()
+        return {}
+
+
+def check_refused(log: Any, dim: int, limit: int) -> None:
     """Under the limit, larger tables in memory must be refused: otherwise it is no limit."""
     from foresee import Tables
     from foresee.engine.tables import layout_for
     from foresee.errors import StoreError
 
-    if log.num_rows * layout_for(log, DIM, optimizer(), 0, 0.05).row_bytes <= limit:
+    if log.num_rows * layout_for(log, dim, optimizer(), 0, 0.05).row_bytes <= limit:
         return
     with suppress(StoreError):
-        Tables.in_memory(log, dim=DIM, optimizer=optimizer())
+        Tables.in_memory(log, dim=dim, optimizer=optimizer())
         sys.exit("the limit does not hold: tables larger than it were given memory")
-
-
-class Warden:
-    """Watches what memory this process costs, its table files in the page cache included, and keeps it below a limit.
-
-    The sum counts table pages that are mapped twice, once in the resident memory and once in the page cache: what it
-    says is never too little.
-    """
-
-    def __init__(self, files: list[Path], store: Any, limit_bytes: int | None) -> None:
-        self.peak_bytes, self.forgotten = 0, 0
-        self._store, self._limit_bytes = store, limit_bytes
-        self._descriptors = [os.open(file, os.O_RDONLY) for file in files]
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="warden")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._store.close()
-
-    def look(self) -> None:
-        now = resident_bytes() + sum(cached_bytes(descriptor) for descriptor in self._descriptors)
-        self.peak_bytes = max(self.peak_bytes, now)
-        if self._limit_bytes is not None and now > FORGET_AT * self._limit_bytes:
-            self._store.forget_pages()
-            self.forgotten += 1
-
-    def _watch(self) -> None:
-        while not self._done.wait(WATCH_SECONDS):
-            self.look()
-
-
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
-
-
-def cached_bytes(descriptor: int) -> int:
-    """Bytes of a file in the page cache; where the system cannot say, all that the file takes on the disk."""
-    whole, found = (ctypes.c_uint64 * 2)(0, 0), (ctypes.c_uint64 * 5)()
-    if ctypes.CDLL(None).syscall(CACHESTAT, descriptor, whole, found, 0) == 0:
-        return int(found[0]) * resource.getpagesize()
-    return os.fstat(descriptor).st_blocks * 512
-
-
-class Limit:
-    """RLIMIT_DATA: what a process may allocate. The warden does the rest."""
-
-    name = "rlimit"
-
-    def __init__(self, num_bytes: int) -> None:
-        self.num_bytes = num_bytes
-
-    def enter(self) -> None:
-        """Called in the child before it becomes the side."""
-        resource.setrlimit(resource.RLIMIT_DATA, (self.num_bytes, self.num_bytes))
-
-    def peak_bytes(self) -> int:
-        """As far as the system counts it."""
-        return 0
-
-    def leave(self) -> None:
-        """Called when all processes under the limit have ended."""
-
-
-class Cgroup(Limit):
-    """A cgroup v2: the kernel counts all memory of the process, page cache included, and takes back what it can."""
-
-    name = "cgroup"
-
-    def __init__(self, num_bytes: int, path: Path) -> None:
-        super().__init__(num_bytes)
-        self.path = path
-        (path / "memory.max").write_text(str(num_bytes))
-        if (path / "memory.swap.max").exists():
-            (path / "memory.swap.max").write_text("0")
-
-    def enter(self) -> None:
-        (self.path / "cgroup.procs").write_text(str(os.getpid()))
-
-    def peak_bytes(self) -> int:
-        return int((self.path / "memory.peak").read_text())
-
-    def leave(self) -> None:
-        self.path.rmdir()
-
-
-@contextmanager
-def memory_limit(num_bytes: int) -> Iterator[Limit]:
-    """A cgroup v2 below our own if one may be made there, else a resource limit."""
-    limit = make_cgroup(own_cgroup(), num_bytes) or Limit(num_bytes)
-    try:
-        yield limit
-    finally:
-        limit.leave()
-
-
-def make_cgroup(parent: Path | None, num_bytes: int) -> Cgroup | None:
-    """None where there is no cgroup v2, it does not count memory, or this process may not make one."""
-    if parent is None:
-        return None
-    try:
-        if "memory" not in (parent / "cgroup.subtree_control").read_text().split():
-            return None
-        path = parent / f"foresee-{os.getpid()}"
-        path.mkdir()
-    except OSError:
-        return None
-    try:
-        return Cgroup(num_bytes, path)
-    except OSError:
-        path.rmdir()
-        return None
-
-
-def own_cgroup() -> Path | None:
-    """The folder of this process's cgroup v2."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    roots = [Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"]
-    ours = [line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")]
-    return roots[0] / ours[0].lstrip("/") if roots and ours else None
 
 
 if __name__ == "__main__":

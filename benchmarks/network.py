@@ -11,6 +11,9 @@ one thread each. The ideal is timed again after the other sides.
     nocache    planner none: every distinct row is read and written in every step, over the same TLS
     torchrec   row-wise sharding over the two trainers' hosts (gloo, no TLS), if .venv-bench is there
 
+With --disk-cold the servers keep their rows on disk, every row written before, and read them past the page cache
+(FORESEE_DISK=io_uring), so that none is ever found in memory; without it, in memory.
+
 Printed last: ours_over_ideal, nocache_over_ours, torchrec_over_ours, nocache_embedding_share (1 - ideal / nocache).
 """
 
@@ -31,6 +34,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from foresee.store.contract import layout_from_dict
+from foresee.store.disk import DiskStore
+from foresee.store.server.shard import Share, disk_shard
 from shaped.hosts import ADDRESSES, FAST_MBIT, make_secrets, missing, shape, shaped_hosts, start
 from shaped.log import CRITEO, DIM, NUM_TRAINERS, Log, Trainee, make_log, own_share, table_sizes
 from shaped.sides import NO_CACHE, OURS, SERVER_PORT, Taken, ideal_side, join, leave, planned_side
@@ -98,10 +104,12 @@ def slow_enough(log: Log, ideal_at_rate: Callable[[float], Taken]) -> float:
     return round(rate_mbit, 1)
 
 
-def start_servers(prefix: str, folder: Path, sizes: tuple[int, ...]) -> None:
+def start_servers(prefix: str, folder: Path, sizes: tuple[int, ...], *, disk_cold: bool) -> None:
     tables = [{"name": f"C{i}", "num_rows": size} for i, size in enumerate(sizes)]
     rows = {"width": DIM, "state_width": DIM, "optimizer": "adagrad", "seed": 0, "init_scale": 0.05}
     (folder / "layout.json").write_text(json.dumps({"tables": tables, **rows}))
+    if disk_cold:
+        os.environ["FORESEE_DISK"] = "io_uring"
     for shard in range(2):
         words = [
             sys.executable, "-m", "foresee", "serve", "--layout", str(folder / "layout.json"), "--shard", str(shard),
@@ -109,12 +117,24 @@ def start_servers(prefix: str, folder: Path, sizes: tuple[int, ...]) -> None:
             "--port-file", str(folder / f"port{shard}"), "--parent", str(os.getpid()),
             "--tls-certificate", str(folder / "server.pem"), "--tls-key", str(folder / "server.key"),
         ]  # fmt: skip
+        if disk_cold:
+            write_all_rows(folder / f"shard{shard}", {"tables": tables, **rows}, Share(shard, 2))
+            words += ["--folder", str(folder / f"shard{shard}")]
         start(f"{prefix}-server{shard}", words, folder / f"server{shard}.log")
     deadline = time.monotonic() + START_SECONDS
     while not all((folder / f"port{shard}").exists() for shard in range(2)):
         if time.monotonic() > deadline:
             sys.exit("a server did not start:\n" + (folder / "server0.log").read_text())
         time.sleep(0.05)
+
+
+def write_all_rows(folder: Path, layout: dict[str, Any], share: Share) -> None:
+    """Makes the folder of a shard in which nobody's row is still to be made."""
+    disk_shard(folder, layout_from_dict(layout), share).close()
+    store = DiskStore.open(folder)
+    store.initialise_all()
+    print(f"shard {share.shard}: {store.bytes_when_full / 1e6:.0f} MB, {store.way}")
+    store.close()
 
 
 def run_trainers(role: str, python: str, prefix: str, folder: Path) -> list[Any]:
@@ -136,7 +156,7 @@ def run_trainers(role: str, python: str, prefix: str, folder: Path) -> list[Any]
     return result
 
 
-def report(turns: list[dict[str, Any]], torchrec: float | None) -> None:
+def report(turns: list[dict[str, Any]], torchrec: float | None, *, disk_cold: bool) -> None:
     """A line for each side; ratios are medians over turns. TorchRec ran once, after them."""
     ideal_seconds = statistics.median(turn["ideal"][0] for turn in turns)
     for name in ("ideal", "ours", "nocache"):
@@ -160,6 +180,7 @@ def report(turns: list[dict[str, Any]], torchrec: float | None) -> None:
         "nocache_embedding_share": round(1 - 1 / ratio("nocache", "ideal"), 3),
         "rate_mbit": turns[0]["rate_mbit"],
         "turns": len(turns),
+        "disk_cold": disk_cold,
     }
     print(json.dumps(figures))
 
@@ -167,6 +188,7 @@ def report(turns: list[dict[str, Any]], torchrec: float | None) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="more turns of more steps")
+    parser.add_argument("--disk-cold", action="store_true", help="servers on cold disks, every row written before")
     parser.add_argument("--log", choices=("criteo", "synthetic"), default="criteo" if CRITEO.exists() else "synthetic")
     parser.add_argument("--rate", type=float, help="Mbit/s of every link, instead of the one that is found")
     parser.add_argument("--batch-size", type=int, default=1024, help="samples of each trainer")
@@ -205,7 +227,7 @@ def main() -> None:
     torchrec = None
     with shaped_hosts() as (prefix, folder):
         make_secrets(folder)
-        start_servers(prefix, folder, table_sizes(arguments.log))
+        start_servers(prefix, folder, table_sizes(arguments.log), disk_cold=arguments.disk_cold)
         turns = run_trainers("trainer", sys.executable, prefix, folder)
         if arguments.without_torchrec:
             print("TorchRec is left out, as asked.")
@@ -213,7 +235,7 @@ def main() -> None:
             torchrec = run_trainers("torchrec", str(BENCH_PYTHON), prefix, folder)[0]
         else:
             print("TorchRec is left out: there is no .venv-bench with it.")
-    report(turns, torchrec)
+    report(turns, torchrec, disk_cold=arguments.disk_cold)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ LAYERS = {
     "run": Layer(may=RUN, reason="a run does not know who started it or looks at it"),
     "launch": Layer(may=RUN | {"launch"}, reason="the launcher starts processes and analyses nothing"),
     "analysis": Layer(may=RUN | {"graph.config"}, reason="analysis looks at plans and runs and starts nothing"),
-    "graph": Layer(may=RUN | {"graph", "cli.options"}, reason="graphs are trained by what a run is made of"),
+    "graph": Layer(may=RUN | {"graph", "cli.options", "report"}, reason="graphs are trained by what a run is made of"),
     "report": Layer(may=BOTTOM, reason="a report reads run records only", never=NO_TORCH),
     "cluster": Layer(may=BOTTOM, reason="the cluster stands beside the rest", never=NO_TORCH),
 }
@@ -200,7 +200,7 @@ def test_every_layer_is_there() -> None:
     assert sys.version_info >= (3, 11)
 
 
-FILES_MAX = 296
+FILES_MAX = 312
 """Without graphs, which are a house of their own and keep to the limits of a room."""
 FILES_OF_A_FOLDER_MAX = 40
 FILES_OF_A_ROOM_MAX = 60

@@ -14,7 +14,7 @@ import foresee.testing
 PUBLIC = {
     "SGD", "Adagrad", "Batches", "ClickLog", "EmbeddingBagConfig", "EmbeddingBags", "ForeseeError", "LazyAdam",
     "Optimizer", "Planner", "RowwiseAdagrad", "Schedule", "Run", "Source", "Step", "Store", "StoreKind", "Tables",
-    "checkpoint", "fetches_by_cache", "load_exported", "lookahead", "models", "register_optimizer",
+    "Trainers", "checkpoint", "fetches_by_cache", "load_exported", "lookahead", "models", "register_optimizer",
     "register_store", "steps",
 }  # fmt: skip
 

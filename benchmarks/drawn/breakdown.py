@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from drawn.section import Command, Outputs, Section, figure_of, markdown_table
 
-SIDES = {"none": "no cache", "ours": "Foresee", "ideal": "all rows in RAM"}
+SIDES = {"none": "no cache, mapped", "none_direct": "no cache, direct", "ours": "Foresee", "ideal": "all rows in RAM"}
 PARTS = {
     "rows": "rows: waiting, filling, gathering", "forward": "forward", "backward": "backward + dense optimiser",
     "update": "row update, write-back",
@@ -17,8 +17,9 @@ def draw(outputs: Outputs) -> go.Figure:
     found = outputs["breakdown"]
     figure = figure_of(x="milliseconds of a step", y="")
     for part, label in PARTS.items():
-        milliseconds = [1e3 * found[side][part] for side in reversed(SIDES)]
-        figure.add_bar(y=[SIDES[side] for side in reversed(SIDES)], x=milliseconds, name=label, orientation="h")
+        sides = [side for side in reversed(SIDES) if side in found]
+        milliseconds = [1e3 * found[side][part] for side in sides]
+        figure.add_bar(y=[SIDES[side] for side in sides], x=milliseconds, name=label, orientation="h")
     figure.update_layout(barmode="stack")
     return figure
 
@@ -29,6 +30,7 @@ def words(outputs: Outputs) -> str:
         (label, *(f"{1e3 * found[side][part]:.1f}" for part in PARTS), f"{1e3 * sum(found[side].values()):.1f}",
          f"{found[f'rows_share_{side}']:.0%}")
         for side, label in SIDES.items()
+        if side in found
     ]  # fmt: skip
     head = ("ms a step", *PARTS, "all", "share of rows")
     return (

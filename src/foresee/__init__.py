@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from foresee.run import checkpoint
     from foresee.run.serving.exported import load_exported
     from foresee.run.steps import lookahead, steps
+    from foresee.run.trainers import Trainers
     from foresee.store.contract import Store
     from foresee.store.registry import StoreKind, register_store
 
@@ -68,6 +69,7 @@ __all__ = [
     "Store",
     "StoreKind",
     "Tables",
+    "Trainers",
     "checkpoint",
     "fetches_by_cache",
     "load_exported",
@@ -96,6 +98,7 @@ _HOMES = {
     "Store": "foresee.store.contract",
     "StoreKind": "foresee.store.registry",
     "Tables": "foresee.engine.tables",
+    "Trainers": "foresee.run.trainers",
     "fetches_by_cache": "foresee.analysis.planning",
     "load_exported": "foresee.run.serving.exported",
     "lookahead": "foresee.run.steps",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from foresee.analysis.explanation import RowLife, RowNames, RunPlan, explain_row, explain_step, step_words
-from foresee.analysis.explanation.explain import explain_rows
+from foresee.analysis.explanation.explain import explain_rows, place_now
 from foresee.analysis.explanation.following import Played
 from foresee.analysis.explanation.row_words import AWAY, KEPT, USED, headline, paragraphs, strip
 from foresee.analysis.explanation.step_account import measured_step
@@ -20,9 +22,11 @@ from foresee.engine.planned_step import planned_records
 from foresee.errors import DataError, PlanError
 from foresee.plan.count import count
 from foresee.plan.record import UNKNOWN_VERSION, Counters, Kind
-from foresee.run.build import open_log, plan_header, train_stream
+from foresee.run.build import open_log, plan_header, table_layout, train_stream
 from foresee.run.config import RunConfig
 from foresee.run.run_file import make_run
+from foresee.store.contract import Rows
+from foresee.store.disk import DiskStore
 
 RUNS = {
     "lookahead": {"rows": 130},
@@ -372,3 +376,62 @@ def test_a_recorded_step_in_words(log_folder: Path) -> None:
         text = " ".join(step_words.paragraphs(account, plan.names)[0])
         assert "in the recorded run it took" in text
         assert sentence in text
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_lie_where_the_store_lays_them(
+    log_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """The same writes and commits in a real folder: the same place at the moment of every fetch."""
+    monkeypatch.setattr("foresee.store.disk.log.RECENT_BYTES", 0)
+    monkeypatch.setattr("foresee.store.disk.log.RECENT_ROWS_MIN", 24)
+    content = {
+        "log": log_folder, "run": log_folder.parent / "run", "cache": {"rows": 130 if workers == 1 else 80},
+        "train": {"batch_size": 32, "epochs": 3, "commit_every_steps": 20}, "distributed": {"workers": workers},
+    }  # fmt: skip
+    config = make_run(content, where="test")
+    plan, layout = RunPlan.of(config), table_layout(config, open_log(config))
+    life = explain_row(plan, "item:84")
+    steps, kinds = list(plan.steps(None)), set[str]()
+    with closing(DiskStore.create(tmp_path / "tables", layout)) as store:
+        for number, played in enumerate(steps):
+            writes = [(record.evict.row, record.evict.known_next_use) for record in played.records]
+            if (number + 1) % 20 == 0:
+                writes += [(rows, None) for rows in played.kept]
+            for rows, next_use in writes:
+                source = Rows.empty(len(rows), layout)
+                source.versions.fill(number + 1)
+                store.write(rows, source, next_use)
+            if (number + 1) % 20 == 0:
+                store.commit(number + 1)
+            for stay in life.stays:
+                if stay.not_before != number or stay.lay is None:
+                    continue
+                found = store._log.index.look_up(np.array([life.row]), store._base.written, Rows.empty(1, layout))
+                place = int(found.places(1)[0])
+                kinds.add(stay.lay.place)
+                assert (stay.lay.place == "log") == (place >= 0)
+                assert place < 0 or stay.lay.chunk == place // store._log.file.shape.chunk_rows
+                assert stay.lay.num_together <= stay.lay.num_in_log <= stay.lay.num_rows
+    told = " ".join(sentence for group in paragraphs(life) for sentence in group)
+    assert "log" in kinds
+    assert ("it was in memory then, among the rows written last" in told) == ("memory" in kinds) == (workers == 1)
+    assert "of the log and came with" in told
+    assert "rows lie by their next use, and step" in told
+
+
+def test_where_a_row_lies_now(log_folder: Path, tmp_path: Path) -> None:
+    content = {"log": log_folder, "run": tmp_path / "run", "cache": {"rows": 130}, "train": {"batch_size": 32}}
+    config = make_run(content, where="test")
+    assert place_now(config, 5) is None, "nothing was trained"
+    with closing(DiskStore.create(config.tables_folder, table_layout(config, open_log(config)))) as store:
+        source = Rows.empty(3, store.layout)
+        source.versions.fill(1)
+        store.write(np.arange(3), source)
+        store.commit(7)
+        shutil.copytree(config.tables_folder, tmp_path / "kept")
+    assert place_now(config, 1) == "after the commit of step 7 it lies in rows.npy"
+    assert place_now(config, 5) == "after the commit of step 7 it was not written: its initial value comes from its id"
+    shutil.rmtree(config.tables_folder)
+    shutil.copytree(tmp_path / "kept", config.tables_folder)
+    assert place_now(config, 1) == "after the commit of step 7 it lies in chunk 0 of log.bin, beside 2 other rows"

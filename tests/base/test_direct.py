@@ -73,8 +73,8 @@ def test_what_is_not_in_the_file_is_zero(transfers: Transfers, file: Path) -> No
 
 def test_neighbours_are_read_together(transfers: Transfers, file: Path) -> None:
     read(transfers, file, 4 * np.arange(0, 60_000, 30), 7)
-    assert transfers.requests == 2, "two pieces of 128 KiB at most"
-    assert transfers.moved_bytes < 4 * 60_000 + 4096
+    assert transfers.moved.requests == 2, "two pieces of 128 KiB at most"
+    assert transfers.moved.bytes < 4 * 60_000 + 4096
 
 
 def test_what_is_written_is_read(transfers: Transfers, tmp_path: Path) -> None:

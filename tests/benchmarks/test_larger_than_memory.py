@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 import larger_than_memory
-from larger_than_memory import Cgroup, Limit, Warden, cached_bytes, make_cgroup, resident_bytes
+from sides.memory_limit import (
+    Cgroup,
+    Limit,
+    OlderCgroup,
+    Warden,
+    cached_bytes,
+    make_cgroup,
+    make_older_cgroup,
+    resident_bytes,
+)
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MEGABYTE = 1_000_000
@@ -68,7 +77,7 @@ def test_a_process_under_the_limit_cannot_allocate_more() -> None:
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] != 900 * MEGABYTE, "only the child is limited"
 
 
-def test_a_cgroup_is_used_only_where_one_can_be_made(tmp_path: Path) -> None:
+def test_a_cgroup_is_used_only_where_one_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of a cgroup v2, as plain ones: which of them are read and written."""
     assert make_cgroup(None, MEGABYTE) is None
     assert make_cgroup(tmp_path, MEGABYTE) is None, "no cgroup at all"
@@ -80,6 +89,21 @@ def test_a_cgroup_is_used_only_where_one_can_be_made(tmp_path: Path) -> None:
     assert (made.path / "memory.max").read_text() == str(MEGABYTE)
     (made.path / "memory.peak").write_text("12345\n")
     assert made.peak_bytes() == 12345
+    monkeypatch.setattr("sides.memory_limit.end_early", lambda num_bytes: None)
+    made.enter()
+    assert (made.path / "cgroup.procs").read_text() == str(os.getpid())
+
+
+def test_a_cgroup_of_the_older_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_older_cgroup(None, MEGABYTE) is None
+    assert make_older_cgroup(tmp_path, MEGABYTE) is None, "memory is not counted there"
+    (tmp_path / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    made = make_older_cgroup(tmp_path, MEGABYTE)
+    assert isinstance(made, OlderCgroup)
+    assert (made.path / "memory.limit_in_bytes").read_text() == str(MEGABYTE)
+    (made.path / "memory.max_usage_in_bytes").write_text("12345\n")
+    assert made.peak_bytes() == 12345
+    monkeypatch.setattr("sides.memory_limit.end_early", lambda num_bytes: None)
     made.enter()
     assert (made.path / "cgroup.procs").read_text() == str(os.getpid())
 
@@ -88,7 +112,8 @@ def test_a_cgroup_is_used_only_where_one_can_be_made(tmp_path: Path) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("written", [(), ("--written",)], ids=["never-written", "all-written"])
 def test_a_small_run_of_the_benchmark(written: tuple[str, ...], tmp_path: Path) -> None:
-    options = ["--turns", "1", "--steps", "2", "--table-scale", "0.05", "--cache-rows", "20000", *written]
+    options = ["--turns", "1", "--steps", "2", "--table-scale", "0.05", "--cache-rows", "20000", "--limit-mb", "1200"]
+    options += [*written, "--no-peers"] if written else []
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "larger_than_memory.py"), *options],
         capture_output=True, text=True, timeout=380, check=False,

@@ -7,7 +7,9 @@ The long versions are `schedules.py` and `disk.py`; here each stops at the first
 from __future__ import annotations
 
 import gc
+import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -106,6 +108,69 @@ def kept_chunks() -> str | None:
                 return f"step {step_to_open}: {error}"
             finally:
                 store.close()
+    return None
+
+
+def flipped_bits() -> str | None:
+    """One bit of one file of a table folder is another: an error, or the right rows."""
+    layout = Layout(tables=(Table("a", 60),), width=4, state_width=1, optimizer="x")
+    after = {step: random_rows(np.random.default_rng(step), 30, layout, step) for step in (1, 2, 3)}
+    with TemporaryDirectory() as place, small_chunks():
+        folder, copy = Path(place) / "tables", Path(place) / "copy"
+        for fold in (False, True):
+            shutil.rmtree(folder, ignore_errors=True)
+            store = DiskStore.create(folder, layout)
+            for step, source in after.items():
+                store.write(np.arange(30), source, (np.arange(30) % 5).astype(np.int32))
+                store.commit(step)
+                if fold:
+                    store.fold()
+            shutil.copytree(folder, copy)
+            store.close()
+            for path in sorted(copy.iterdir()):
+                found = _flip_bits(path, layout, after)
+                if found is not None:
+                    return f"{path.name}, {'folded' if fold else 'in the log'}: {found}"
+            shutil.rmtree(copy)
+    return None
+
+
+def _flip_bits(path: Path, layout: Layout, after: dict[int, Rows]) -> str | None:
+    content, rng = path.read_bytes(), np.random.default_rng(0)
+    used = np.flatnonzero(np.frombuffer(content, np.uint8))  # where it is not empty
+    places = rng.permutation(used)[:60]
+    if path.name == "log.bin":  # ids are few of its bytes
+        inside = used % json.loads((path.parent / "layout.json").read_bytes())["chunk_bytes"]
+        places = np.append(places, used[(inside >= 64) & (inside < 128) & (inside % 8 == 0)])
+    for at in places.tolist():
+        damaged = Path(str(path.parent) + ".damaged")
+        shutil.copytree(path.parent, damaged)
+        flipped = bytearray(content)
+        flipped[at] ^= 1 << int(rng.integers(8))
+        (damaged / path.name).write_bytes(flipped)
+        try:
+            found = _read_both(damaged, layout, after)
+        except ForeseeError:
+            found = None
+        shutil.rmtree(damaged)
+        if found is not None:
+            return f"byte {at}: {found}"
+    return None
+
+
+def _read_both(folder: Path, layout: Layout, after: dict[int, Rows]) -> str | None:
+    store = DiskStore.open(folder)
+    try:
+        for step in (3, 2):
+            store.open_at(step)
+            for row in range(36):  # each alone: one that is refused hides what another would be
+                right = after[step].values[row].tobytes() if row < 30 else None
+                with suppress(ForeseeError):
+                    found = read_rows(store, np.array([row]))
+                    if found.values.tobytes() != right and (row < 30 or found.versions[0]):
+                        return f"step {step} has another row {row}"
+    finally:
+        store.close()
     return None
 
 

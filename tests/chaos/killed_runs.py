@@ -23,13 +23,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
 
 import warm_commands
-from run_results import rows_in_folders
+from run_results import rows_in_folders, rows_of
 from warm_commands import Command, Commands, is_alive
 
 from foresee.base import failpoints
 from foresee.data import ClickLog, tiny
+from foresee.graph import build
+from foresee.graph.options import GraphOptions
+from foresee.graph.synthetic import Synthetic, synthetic_graph
+from foresee.graph.trained import run_config
 
-__all__ = ["Commands", "Disturbed", "Setting", "is_alive", "leavings", "make_log", "wait_until"]
+__all__ = ["Commands", "Disturbed", "GraphSetting", "Setting", "is_alive", "leavings", "make_log", "wait_until"]
 
 WAIT_SECONDS = warm_commands.WAIT_SECONDS = 300.0
 """A bound for what fails; nothing waits for it."""
@@ -52,6 +56,14 @@ class Setting:
     def num_steps(self) -> int:
         return self.epochs * 25
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        return ("train",)
+
+    def leavings(self, run: Path) -> dict[str, bytes]:
+        """Every byte that a run promises."""
+        return leavings(run, self.num_steps)
+
     def write(self, folder: Path, log: ClickLog) -> Path:
         file = folder / f"{self.name}.yaml"
         file.write_text(
@@ -66,17 +78,55 @@ class Setting:
         return file
 
 
+@dataclass(frozen=True, kw_only=True)
+class GraphSetting(Setting):
+    """A run over a graph: one process, rows of nodes on disk, of which a buffer holds a part."""
+
+    unit: str = "partitions"
+    staleness_bound: int = 1
+    edges_of_a_step: int = 32
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return "graph", "train"
+
+    def leavings(self, run: Path) -> dict[str, bytes]:
+        """Every byte that a run promises; how many steps it has follows from the order of its edges."""
+        config = run_config(run)
+        graph = build.open_graph(config)
+        stream = build.train_stream(config, graph, build.choose_order(config, graph))
+        with build.node_tables(config, graph) as tables:
+            return {**rows_of(tables.store), **_dense(run, stream.num_steps)}
+
+    def write(self, folder: Path, log: ClickLog) -> Path:
+        graph = log.path.parent / "graph"
+        if not graph.exists():
+            source = Synthetic(num_nodes=100, num_edges=900, num_relations=3, communities=4)
+            synthetic_graph(source, graph, GraphOptions(partitions=8, valid_share=0.1))
+        file = folder / f"{self.name}.yaml"
+        file.write_text(
+            f"graph: {graph}\nrun: {self.name}\nmodel: {{dim: 4}}\nnegatives: {{num_chunks: 2, num_nodes: 8}}\n"
+            f"order: {{name: ring, buffer: 4}}\ncache: {{unit: {self.unit}}}\n"
+            f"train: {{batch_size: {self.edges_of_a_step}, num_threads: 1, log_every_steps: 1, epochs: {self.epochs}, "
+            f"commit_every_steps: {self.commit_every_steps}, staleness_bound: {self.staleness_bound}}}\n"
+        )
+        return file
+
+
 def make_log(folder: Path) -> ClickLog:
     return tiny(folder / "log", seed=5, num_samples=NUM_SAMPLES)
 
 
 def leavings(run: Path, num_steps: int) -> dict[str, bytes]:
     """Every byte that a run promises."""
+    return {**rows_in_folders(run), **_dense(run, num_steps)}
+
+
+def _dense(run: Path, num_steps: int) -> dict[str, bytes]:
     kept = run / "checkpoints" / f"step-{num_steps:09d}"
-    dense = {name: (kept / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
     mark = json.loads((run / "_SUCCESS").read_text())
     assert mark["step"] == num_steps, mark
-    return {**rows_in_folders(run), **dense}
+    return {name: (kept / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
 
 
 def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
@@ -131,7 +181,8 @@ class Disturbed:
         """The first time as a new run, then as one that goes on."""
         resume = ["--resume"] if (self.run / "config.yaml").exists() else []
         environment = {failpoints.FAULTS_VARIABLE: str(self.faults)}
-        self.command = self.commands.start("train", self.run_file, *resume, *self.options, environment=environment)
+        what = self.setting.command
+        self.command = self.commands.start(*what, self.run_file, *resume, *self.options, environment=environment)
         self._lives += 1
 
     def end(self) -> int:
@@ -198,7 +249,7 @@ class Disturbed:
 
     def different_bytes(self, expected: dict[str, bytes]) -> int:
         """How many bytes of what the run left are not those of the undisturbed one."""
-        found = leavings(self.run, self.setting.num_steps)
+        found = self.setting.leavings(self.run)
         assert found.keys() == expected.keys()
         return sum(_num_different(found[name], expected[name]) for name in expected)
 

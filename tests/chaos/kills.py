@@ -1,10 +1,10 @@
 """Real processes of real runs, killed at named points and at random moments; every run ends with the same bytes.
 
-`run(kills=, seed=, progress=)` disturbs runs of three kinds until so many processes were killed with SIGKILL: launched
+`run(kills=, seed=, progress=)` disturbs runs of four kinds until so many processes were killed with SIGKILL: launched
 runs whose trainers, servers and planner are killed one after the other and started again by the launcher; runs of one
-process, killed and resumed; launchers killed with everything they started. Beside that parts are stopped for a while
-(SIGSTOP), asked to end (SIGTERM), and the disk is full. Every fault is seen to have happened before it counts, and
-every run that is done is compared, byte for byte, with one that nobody disturbed.
+process, over a log and over graphs, killed and resumed; launchers killed with everything they started. Beside that
+parts are stopped for a while (SIGSTOP), asked to end (SIGTERM), and the disk is full. Every fault is seen to have
+happened before it counts, and every run that is done is compared, byte for byte, with one that nobody disturbed.
 
     python tests/chaos/kills.py --kills 60 --seed 1
 """
@@ -27,7 +27,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from full_disks import fill_disks
-from killed_runs import Commands, Disturbed, Setting, is_alive, leavings, make_log, wait_until
+from killed_runs import Commands, Disturbed, GraphSetting, Setting, is_alive, make_log, wait_until
 
 from foresee.base import failpoints
 from foresee.data import ClickLog
@@ -37,8 +37,12 @@ LAUNCHED = Setting(name="launched", epochs=6, workers=2, servers=2)
 PLACED = Setting(name="placed", epochs=6, workers=2, servers=2, placement="location_aware")
 LAUNCHED_SETTINGS = (LAUNCHED, PLACED)
 ABANDONED = Setting(name="abandoned", epochs=4, workers=2, servers=2)
+GRAPHS = (
+    GraphSetting(name="partitions", epochs=1, commit_every_steps=9),
+    GraphSetting(name="rows-in-flight", epochs=1, commit_every_steps=9, unit="rows", staleness_bound=3),
+)
 
-OFTEN = {failpoints.STEP_DONE, failpoints.ROWS_APPLIED, failpoints.RECORDS_SENT}
+OFTEN = {failpoints.STEP_DONE, failpoints.ROWS_APPLIED, failpoints.RECORDS_SENT, *failpoints.SWAP_POINTS}
 """Points that are reached with every step; the others once for each commit."""
 AT_START = {failpoints.RESTORED, failpoints.RUN_OPENED}
 """Points that are reached while a run recovers: the fault needs another one before it."""
@@ -68,7 +72,7 @@ def run(*, kills: int, seed: int, progress: Progress) -> dict[str, int]:
 
 
 def run_with(commands: Commands, folder: Path, *, kills: int, seed: int, progress: Progress) -> dict[str, int]:
-    """The three kinds of runs beside each other, then full disks."""
+    """The four kinds of runs beside each other, then full disks."""
     counts: Counter[str] = Counter(kills=0, different_bytes=0, runs=0)
     log, lock, errors = make_log(folder), threading.Lock(), list[BaseException]()
 
@@ -98,9 +102,9 @@ def run_with(commands: Commands, folder: Path, *, kills: int, seed: int, progres
 def _undisturbed(commands: Commands, folder: Path, log: ClickLog, setting: Setting) -> dict[str, bytes]:
     place = folder / f"undisturbed-{setting.name}"
     place.mkdir()
-    code, text = commands.run("train", setting.write(place, log))
+    code, text = commands.run(*setting.command, setting.write(place, log))
     assert code == 0, text
-    return leavings(place / setting.name, setting.num_steps)
+    return setting.leavings(place / setting.name)
 
 
 def _next_run(
@@ -128,14 +132,30 @@ def _single_runs(
     progress: Progress,
 ) -> None:  # fmt: skip
     """One process trains, is killed, and goes on, until it is done."""
-    expected = _undisturbed(commands, folder, log, SINGLE)
-    disturbed = _next_run(commands, folder, log, SINGLE, rng, counts)
+    _lives_of(SINGLE, commands, folder, log, rng, counts, kills, progress)
+
+
+def _graph_runs(
+    commands: Commands, folder: Path, log: ClickLog, rng: random.Random, counts: Counter[str], kills: float,
+    progress: Progress,
+) -> None:  # fmt: skip
+    """The same over graphs: killed in the middle of an epoch, of a swap, of a commit."""
+    for number, setting in enumerate(GRAPHS, start=1):
+        _lives_of(setting, commands, folder, log, rng, counts, kills * number / len(GRAPHS), progress)
+
+
+def _lives_of(
+    setting: Setting, commands: Commands, folder: Path, log: ClickLog, rng: random.Random, counts: Counter[str],
+    kills: float, progress: Progress,
+) -> None:  # fmt: skip
+    expected = _undisturbed(commands, folder, log, setting)
+    disturbed = _next_run(commands, folder, log, setting, rng, counts)
     deck = Deck(rng, ["train"])
     while counts["kills"] < kills:
         _one_life(disturbed, deck)
         if disturbed.end() == 0:
             _finish(disturbed, expected, progress)
-            disturbed = _next_run(commands, folder, log, SINGLE, rng, counts)
+            disturbed = _next_run(commands, folder, log, setting, rng, counts)
     disturbed.start()
     assert disturbed.end() == 0, disturbed.told()
     _finish(disturbed, expected, progress)
@@ -212,7 +232,7 @@ def _fault_at_point(disturbed: Disturbed, part: str, point: str) -> None:
 
 def _points_of(part: str) -> tuple[str, ...]:
     if part == "train":
-        return (*failpoints.STORE_POINTS, *failpoints.TRAINER_POINTS[:-1])
+        return (*failpoints.STORE_POINTS, *failpoints.TRAINER_POINTS[:-1], *failpoints.SWAP_POINTS)
     if part == "worker 0":
         return failpoints.TRAINER_POINTS
     if part.startswith("worker"):
@@ -259,7 +279,9 @@ def _abandon(disturbed: Disturbed) -> bool:
     return True
 
 
-SHARES: dict[Callable[..., None], float] = {_launched_runs: 0.6, _single_runs: 0.32, _abandoned_runs: 0.08}
+SHARES: dict[Callable[..., None], float] = {
+    _launched_runs: 0.5, _single_runs: 0.26, _graph_runs: 0.16, _abandoned_runs: 0.08,
+}  # fmt: skip
 """Of all kills."""
 
 

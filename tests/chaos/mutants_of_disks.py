@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -14,13 +15,14 @@ from mutants import Mutant, Patch
 
 from foresee.base.files import Files
 from foresee.run import checkpoint
-from foresee.store.disk import index, log
+from foresee.store.disk import base, chunks, index, log, manifest, undo
 from foresee.store.disk.base import Base
 from foresee.store.disk.chunks import ChunkFile
 from foresee.store.disk.journal import CommitJournal
 from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import MANIFEST_FILE, Undo, to_json
 from foresee.store.disk.undo import UNDO_FILE
+from foresee.store.kernels import take_rows
 from foresee.testing.fake_disk import CrashDisk
 
 _sync, _recover, _fold, _assign = CrashDisk.sync, CommitJournal.recover, CommitJournal._fold, index._assign
@@ -85,6 +87,21 @@ def _recover_without_folding(self: CommitJournal) -> None:
     _recover(self)
 
 
+def _recover_and_begin_again(self: CommitJournal) -> None:
+    """The way back is written again, from a base that has begun to change."""
+    again = self.manifest.folding
+    if again:
+        self.manifest = replace(self.manifest, undo=None, folding=False, written_crc32=None)
+    _recover(self)
+    if again:
+        self.fold()
+
+
+def _nothing_wrong(words: Any, at: Any, picks: Any, rows: Any, crcs: Any, *rest: Any) -> Any:
+    """As if no row had a checksum."""
+    return take_rows(words, at, picks, rows, np.zeros(len(rows), np.uint32), *rest)
+
+
 def _reclaim_what_commits_need(self: RowLog) -> None:
     """A chunk whose rows were written anew is free at once."""
     self._free = np.flatnonzero(self.index.live[: len(self._chunks)] == 0)
@@ -114,6 +131,10 @@ def _disk(name: str, rule: str, patch: Any) -> Mutant:
 
 def _chunks(name: str, rule: str, patch: Any) -> Mutant:
     return Mutant(name=name, rule=rule, judge=judges.kept_chunks, patch=patch)
+
+
+def _bits(name: str, rule: str, patch: Any) -> Mutant:
+    return Mutant(name=name, rule=rule, judge=judges.flipped_bits, patch=patch)
 
 
 def _patched(target: Any, name: str, new: Any) -> Patch:
@@ -188,5 +209,33 @@ DISK_MUTANTS = [
     _disk(
         "fold forgotten at start", "Opening finishes the fold that was interrupted.",
         _patched(CommitJournal, "recover", _recover_without_folding),
+    ),
+    _disk(
+        "way back written twice", "The way back is never written from a base that has begun to change.",
+        _patched(CommitJournal, "recover", _recover_and_begin_again),
+    ),
+    _bits(
+        "rows of the log unchecked", "A row of the log is looked at when it is read.",
+        _patched(chunks, "take_rows", _nothing_wrong),
+    ),
+    _bits(
+        "rows of the base unchecked", "So is one of the base.",
+        _patched(base, "take_rows", _nothing_wrong),
+    ),
+    _bits(
+        "headers unchecked", "Ids of a chunk are looked at before they are believed.",
+        _patched(chunks, "_is_header", lambda *header: True),
+    ),
+    _bits(
+        "bits unchecked", "Which rows are in the base is looked at before it is believed.",
+        _patched(Base, "check_bits", lambda *bits, **more: None),
+    ),
+    _bits(
+        "layout unchecked", "layout.json is looked at before it is believed.",
+        _patched(manifest, "_check_sum", lambda path, content: None),
+    ),
+    _bits(
+        "way back unchecked", "The way back is looked at before it is taken.",
+        _patched(undo, "zlib", SimpleNamespace(crc32=lambda *content: 0)),
     ),
 ]  # fmt: skip

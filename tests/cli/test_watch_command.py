@@ -28,8 +28,8 @@ RUN_FILE = (
     "cache: {rows: 150}\ntrain: {batch_size: 32, num_threads: 1}\n"
 )
 READING = Reading(
-    step=3, num_steps=25, samples=96, seconds=1.0, loss=0.5, auc=0.7, samples_per_second=100.0, hit_rate=0.9,
-    wait_share=0.01,
+    step=3, num_steps=25, samples=96, seconds=1.0, loss=0.5, figures={"auc": 0.7}, samples_per_second=100.0,
+    hit_rate=0.9, wait_share=0.01,
 )  # fmt: skip
 PATIENCE_SECONDS = 100
 

@@ -6,6 +6,7 @@ KeyedJaggedTensors (of the same names and methods as TorchRec's), dicts, pairs o
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -492,6 +493,19 @@ def test_a_cache_too_small_says_how_large() -> None:
 BENCH_PYTHON = Path(__file__).parents[2] / ".venv-bench" / "bin" / "python"
 
 
+def _checks() -> set[str]:
+    script = Path(__file__).with_name("real_torchrec.py").read_text("utf-8")
+    return set(re.findall(r"^def (check_\w+)", script, re.MULTILINE))
+
+
+def test_every_yes_of_the_page_is_a_check_and_every_check_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "torchrec.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("|") and "| yes" in line]
+    named = [re.findall(r"`(check_\w+)`", row) for row in rows]
+    assert all(named), "a yes without a check"
+    assert {name for names in named for name in names} == _checks() - {"check_variable_stride_is_refused"}
+
+
 def test_torchrecs_own_classes_are_taken() -> None:
     """In the environment that has TorchRec: its collection and ours give the same vectors for the same weights."""
     if not BENCH_PYTHON.exists():
@@ -500,6 +514,6 @@ def test_torchrecs_own_classes_are_taken() -> None:
         [str(BENCH_PYTHON), str(Path(__file__).with_name("real_torchrec.py"))],
         capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "the same vectors and the same rows"
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip() == f"the same vectors and the same rows in {len(_checks())} checks"
     assert sys.executable != str(BENCH_PYTHON)

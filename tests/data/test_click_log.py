@@ -164,7 +164,7 @@ def test_no_log_there(tmp_path: Path) -> None:
     [
         ("{", "this is not JSON"),
         ("[]", 'expected "format"'),
-        ('{"format": "foresee-click-log", "version": 99}', "format version 99 is not 1"),
+        ('{"format": "foresee-click-log", "version": 99}', "format version 99 is not 2"),
         ('{"format": "foresee-click-log", "version": 1}', "a field is missing or wrong"),
     ],
 )

@@ -50,7 +50,7 @@ POD_OPTIONS = ("--image", "foresee:1", "--data-claim", "logs", "--log-folder", "
 def check(manifests: list[dict[str, Any]]) -> None:
     """Raises for anything that Kubernetes or JobSet would not take, unknown fields included."""
     validate = pytest.importorskip("kubernetes_validate", reason="it is for tests: pip install '.[dev]'")
-    models = pytest.importorskip("kubeflow_trainer_api", reason="it is for tests: pip install '.[dev]'").models
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="it is for tests: pip install '.[dev]'")
     for manifest in manifests:
         if manifest["kind"] == "JobSet":
             taken = models.JobsetV1alpha2JobSet.from_dict(copy.deepcopy(manifest)).to_dict()

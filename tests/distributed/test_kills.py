@@ -29,7 +29,8 @@ def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "num_kills"), [(kills._single_runs, 10), (kills._launched_runs, 10), (kills._abandoned_runs, 2)]
+    ("kind", "num_kills"),
+    [(kills._single_runs, 9), (kills._graph_runs, 4), (kills._launched_runs, 9), (kills._abandoned_runs, 2)],
 )
 def test_killed_runs_end_with_the_same_bytes(
     commands: Commands, small_log: ClickLog, tmp_path: Path, kind: Callable[..., None], num_kills: int

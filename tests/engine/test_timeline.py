@@ -100,6 +100,25 @@ def test_the_points_add_up_to_the_counters_of_the_run(log: ClickLog, tmp_path: P
     assert max(point["occupied"] for point in points) <= start["capacity_rows"]
 
 
+def test_the_disk_is_counted(log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row that was written is read again in a second epoch, past the page cache; each read is in some point."""
+    monkeypatch.setenv("FORESEE_DISK", "threads")
+    monkeypatch.setattr("foresee.store.disk.log.RECENT_BYTES", 0)
+    config = small_run(log, tmp_path / "run", train={"commit_every_steps": 5, "epochs": 2})
+    train_quietly(config)
+    start, points = of_kind(tmp_path / "run", "start")[0], of_kind(tmp_path / "run", "series")
+    disks = [point["disks"][0] for point in points]
+    assert {disk["way"] for disk in disks} <= {"threads", "mapped"}, "a file system may refuse direct reads"
+    total = {name: sum(disk[name] for disk in disks) for name in disks[0] if name != "way"}
+    assert total["read_requests"] > 0 < total["written_requests"]
+    assert total["read_bytes"] >= start["row_bytes"] * total["read_requests"]
+    assert total["written_bytes"] > total["written_requests"] * start["row_bytes"], "chunks, not rows"
+    assert total["syncs"] >= 8, "the commits"
+    for name in ("read", "written"):
+        assert total[f"{name}_processor_seconds"] > 0
+        assert 0 < total[f"{name}_seconds"] <= total[f"{name}_in_flight_seconds"] + 1e-4
+
+
 def test_a_thread_does_no_more_than_the_time_allows(log: ClickLog, tmp_path: Path) -> None:
     """Its laps end before the point that counts them, so at any point their sum is at most the time since the start."""
     train_quietly(small_run(log, tmp_path / "run"))

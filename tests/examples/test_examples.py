@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -62,6 +63,25 @@ def test_torchrecs_script_before_and_after() -> None:
     assert before.startswith("60 steps, first loss 0.69")
     numbers = [[float(it) for it in re.findall(r"\d+\.\d+", told)] for told in (before, after)]
     assert numbers[0] == pytest.approx(numbers[1], abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("script", "package"), [("with_lightning", "pytorch_lightning"), ("with_accelerate", "accelerate")]
+)
+def test_loops_of_others_train_too(script: str, package: str) -> None:
+    told = run(f"{script}.py", "--samples", "20000", python=python_with(package))
+    assert "35 steps, loss 0." in told
+    assert float(re.findall(r"AUC on the valid split (\d\.\d+)", told)[0]) > 0.6
+
+
+def python_with(package: str) -> str:
+    """This one, or that of the benchmarks; else skips."""
+    if importlib.util.find_spec(package) is not None:
+        return sys.executable
+    found = BENCH_PYTHON.exists() and list(BENCH_PYTHON.parents[1].glob(f"lib/python*/site-packages/{package}"))
+    if not found:
+        pytest.skip(f"{package} is not installed: `make bench-env` makes the environment that has it.")
+    return str(BENCH_PYTHON)
 
 
 @pytest.mark.parametrize("script", [path.relative_to(EXAMPLES) for path in sorted(EXAMPLES.rglob("*.py"))], ids=str)

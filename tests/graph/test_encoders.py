@@ -106,10 +106,9 @@ def test_dropout_is_for_training_and_widths_are_checked() -> None:
 SAGE = {"dim": 6, "encoder": "graph_sage", "fanouts": [3, 2]}
 
 
-@pytest.mark.parametrize("store", ["memory", "disk"])
+@pytest.mark.parametrize("store", ["memory", "disk", "grpc://127.0.0.1:1,grpc://127.0.0.1:2"])
 @pytest.mark.parametrize("unit", ["rows", "partitions"])
-@pytest.mark.parametrize("buffer", [2, 4])
-@pytest.mark.parametrize("neighbours", ["graph", "buffer"])
+@pytest.mark.parametrize(("buffer", "neighbours"), [(2, "graph"), (4, "buffer"), (8, "graph")])
 def test_links_with_an_encoder_out_of_core_are_memory_to_the_byte(
     graph: Path, tmp_path: Path, store: str, unit: str, buffer: int, neighbours: str
 ) -> None:

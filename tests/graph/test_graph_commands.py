@@ -153,3 +153,40 @@ def test_the_demo_ends_with_equal_figures(tmp_path: Path) -> None:
     assert said.count("  equal") == 2
     assert "NOT EQUAL" not in said
     assert "is there already" in ask("demo", "--folder", str(tmp_path / "demo"), *words)
+
+
+def test_an_index_finds_what_the_exact_way_does(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss", reason="faiss is not installed: pip install 'foresee[faiss]'")
+    from foresee.graph import answers
+
+    monkeypatch.setattr(answers, "INDEX_NODES_MIN", 50)
+    name = GraphFolder.open(place / "graph").node_names()[7].as_py()
+    exact = json.loads(ask("neighbours", str(place / "run"), str(name), "--top", "5", "--json"))
+    for _ in range(2):  # made, then opened
+        near = json.loads(ask("neighbours", str(place / "run"), str(name), "--top", "5", "--json", "--index"))
+        assert near[0]["node"] == exact[0]["node"]
+        assert len({it["node"] for it in near} & {it["node"] for it in exact}) >= 4
+    assert len(list((place / "run").glob("neighbours-cosine-*.faiss"))) == 1
+    with pytest.raises(ForeseeError, match=r"--index: it is of similar nodes"):
+        ask("neighbours", str(place / "run"), str(name), "--index", "--tails")
+
+
+def test_a_page_of_a_run(place: Path, tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="plotly is not installed: pip install 'foresee[report]'")
+    assert "open it in a browser" in ask("report", str(place / "run"), "--out", str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    headings = ("Summary", "Loss", "MRR", "Buckets filling in order", "The buffer", "Swaps over time",
+                "Bytes read and written")  # fmt: skip
+    assert [heading for heading in headings if f"<h2>{heading}</h2>" not in page] == []
+    assert "swaps" in page
+
+
+def test_reads_of_the_page_are_those_of_the_order(place: Path) -> None:
+    pytest.importorskip("plotly", reason="plotly is not installed: pip install 'foresee[report]'")
+    from foresee.graph.report import open_run
+
+    run = open_run(place / "run")
+    first, second = run.epochs
+    assert sum(count for _, count in first.reads()) == first.traversal.reads()
+    assert sum(count for _, count in second.reads()) == second.traversal.reads(first.traversal.states[-1])
+    assert next(step for step, _ in second.reads()) == first.first_steps[-1]

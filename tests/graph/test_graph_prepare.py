@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import io
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -319,3 +321,18 @@ def test_real_graphs(tmp_path: Path, name: str, sizes: tuple[Any, ...]) -> None:
     graph = prepared(tmp_path, DATA / name, valid_share=0.1, test_share=0.1).graph
     found = (graph.num_nodes, graph.num_relations, graph.num_edges, graph.num_features, graph.num_classes)
     assert found == sizes
+
+
+def test_what_a_killed_process_left_goes_at_the_next_start(tmp_path: Path) -> None:
+    left, used = tmp_path / ".graph.partial-killed", tmp_path / ".graph.partial-living"
+    for folder in (left, used):
+        folder.mkdir()
+        (folder / "spool").write_bytes(b"half")
+    file = write_triples(tmp_path / "edges.tsv", TRIPLES)
+    lock = os.open(used, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        prepared(tmp_path, file)
+    finally:
+        os.close(lock)
+    assert sorted(path.name for path in tmp_path.glob(".graph*")) == [used.name]

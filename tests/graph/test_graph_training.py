@@ -28,7 +28,8 @@ from foresee.graph.verification import verify
 from foresee.run.run_file import dump_run, load
 from foresee.run.run_folder import RunFolder
 
-STORES = ("memory", "disk")
+STORES = ("memory", "disk", "grpc://127.0.0.1:1,grpc://127.0.0.1:2")
+"""Servers: `verify` starts as many of its own."""
 UNITS = ("rows", "partitions")
 ORDERS = ("ring", "comet", "beta")
 
@@ -56,7 +57,7 @@ def test_out_of_core_is_memory_to_the_byte(
     assert verdict.counters.num_fetched > 100, "the buffer was larger than the table"
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", STORES[:2])
 @pytest.mark.parametrize("decoder", ["complex", "transe", "rotate", "dot"])
 def test_random_order_in_a_small_cache_is_memory_to_the_byte(
     graph: Path, tmp_path: Path, store: str, decoder: str
@@ -227,3 +228,38 @@ def test_a_decoder_of_ones_own(graph: Path, tmp_path: Path) -> None:
     assert np.isfinite(outcome.valid.mrr)
     with pytest.raises(ConfigError, match="own_decoder:Half lacks query, compare"):
         train(config_of(graph, tmp_path / "other", model={"decoder": "own_decoder:Half", "folder": str(tmp_path)}))
+
+
+@pytest.mark.parametrize(
+    ("store", "unit", "order"),
+    [("disk", "rows", {"buffer": 4}), ("disk", "partitions", {"buffer": 4}), ("memory", "rows", {})],
+)
+def test_batches_in_flight_are_those_of_memory_to_the_byte(
+    graph: Path, tmp_path: Path, store: str, unit: str, order: dict[str, Any]
+) -> None:
+    config = config_of(
+        graph, tmp_path, tables={"store": store}, cache={"unit": unit}, order=order,
+        train={"batch_size": 8, "staleness_bound": 4},
+    )  # fmt: skip
+    verdict = verify(config, tmp_path / "tables", num_steps=40)
+    assert verdict.num_differing == 0, verdict.in_words()
+
+
+def test_batches_in_flight_are_kept_by_a_commit(graph: Path, tmp_path: Path) -> None:
+    """Stopped inside a state, with batches that have read what is no more; and bound 1 is another result."""
+    order, train_of = {"buffer": 8}, {"batch_size": 8, "epochs": 1, "staleness_bound": 4}
+    whole, stopped = (config_of(graph, tmp_path / it, order=order, train=train_of) for it in ("whole", "stopped"))
+    train(whole)
+    folder = build.open_graph(stopped)
+    stream = build.train_stream(stopped, folder, build.choose_order(stopped, folder))
+    inside = next(step for step in range(9, 60) if stream.state_of(step + 2) == stream.state_of(step - 2))
+    train(stopped, stop_after=inside)
+    kept = RunFolder(stopped.run).checkpoints / f"step-{inside:09d}" / "state.json"
+    assert len(json.loads(kept.read_text())["others"]["in_flight"]) in (2, 3)
+    train(stopped, resume=True)
+    assert kept_bytes(stopped) == kept_bytes(whole)
+    synchronous = config_of(graph, tmp_path / "synchronous", order=order, train={**train_of, "staleness_bound": 1})
+    train(synchronous)
+    assert kept_bytes(synchronous) != kept_bytes(whole)
+    with pytest.raises(ConfigError, match=r"train.staleness_bound is 1, but the run"):
+        train(config_of(graph, tmp_path / "whole", order=order, train={**train_of, "staleness_bound": 1}), resume=True)

@@ -42,7 +42,10 @@ def cases(draw: st.DrawFn) -> tuple[Header, list[Accesses], int]:
     batch = st.lists(sample, min_size=size, max_size=size)
     trace = [accesses_of(samples) for samples in draw(st.lists(batch, min_size=2, max_size=12))]
     capacity = max(1, *(len(np.unique(accesses.rows)) for accesses in trace)) + draw(st.integers(0, 4))
-    return header_of(num_workers, capacity, num_rows, len(trace)), trace, draw(st.integers(1, len(trace) - 1))
+    header = header_of(num_workers, capacity, num_rows, len(trace))
+    first = draw(st.sampled_from([None, 1, 200]))  # a window of all that is there, or one that grows
+    header = replace(header, options=replace(header.options, window_bytes=2000, window_first_bytes=first))
+    return header, trace, draw(st.integers(1, len(trace) - 1))
 
 
 @given(case=cases())

@@ -175,6 +175,27 @@ def test_a_window_of_bytes_is_the_window_of_the_steps_they_hold(num_workers: int
         assert [record.evict.row.tolist() for record in found] == [record.evict.row.tolist() for record in wanted]
 
 
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_window_that_begins_short_grows_by_what_is_planned(num_workers: int) -> None:
+    """Two batches are read for each step until the window is as long as it gets; what is known early decides alike."""
+    of_batch = bytes_in_window(32, 32)
+    rng = np.random.default_rng(1)
+    rows = [rng.permutation(200)[:32] for _ in range(40)]
+    trace = [Accesses(row.astype(np.int64), np.arange(0, 33, 4, dtype=np.int32)) for row in rows]
+    header = header_for("lookahead", trace, capacity_rows=60, num_rows=200,
+                        window_bytes=9 * of_batch, window_first_bytes=3 * of_batch)  # fmt: skip
+    header = replace(header, num_workers=num_workers)
+    planner = make_planner(header, lambda steps: [])
+    known = []
+    for step, accesses in enumerate(trace):
+        known += [step - record.step for record in planner.push(accesses) if record.worker == 0]
+    late = 1 if num_workers == 1 else 2  # a record waits for what the steps after it still add to it
+    assert known == [min(3 + 2 * late + step, 9 + late) for step in range(len(known))]
+    records = list(plan(make_planner(header, lambda steps: []), trace))
+    verdict = check(header, trace, records, count(records))
+    assert verdict.right, verdict.violations
+
+
 def test_a_fixed_window_holds_for_several_workers() -> None:
     trace = skewed_trace(seed=5, num_rows=400, num_steps=30, num_samples=8, num_lookups=4)
     one = header_for("lookahead", trace, capacity_rows=40, num_rows=400, window_steps=2, placement="contiguous")

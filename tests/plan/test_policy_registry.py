@@ -161,7 +161,7 @@ def test_options_are_written_as_plans_have_always_had_them() -> None:
     assert options.to_dict() == written
     assert PlannerOptions.from_dict(written) == options
     assert PlannerOptions.from_dict({"remember_versions": 1}) == PlannerOptions(remember_versions=True)
-    more = PlannerOptions(read_ahead_steps=3, staleness=2)
+    more = PlannerOptions(read_ahead_steps=3, staleness=2, window_first_bytes=5)
     assert PlannerOptions.from_dict(more.to_dict()) == more
     header = header_for("none", [], capacity_rows=1, num_rows=1, placement_positions=(0,))
     assert Header.from_dict(header.to_dict()) == header

@@ -18,8 +18,8 @@ from foresee.cli import report as report_command
 from foresee.data import tiny
 from foresee.errors import InputError
 from foresee.report.comparison import Record, as_csv, read_comparison
-from foresee.report.page import Section
-from foresee.report.run_breakdown import IDEAL_PARTS, PARTS, breakdown, links_of, traffic_over_run
+from foresee.report.page import PageTable, Section
+from foresee.report.run_breakdown import IDEAL_PARTS, PARTS, breakdown, links_of, traffic_over_run, waiting_for
 from foresee.report.run_figures import skew_of
 from foresee.report.run_live import live_line, live_view, sparkline, stacked_bar
 from foresee.report.run_page import introduction_of, run_sections, title_of
@@ -103,6 +103,85 @@ def test_hit_rates_by_table_are_over_all_workers(two: Path) -> None:
     assert list(chart.data[0].x) == pytest.approx([90.0, 50.0])
 
 
+DISK = {
+    "way": "io_uring", "syncs": 1, "sync_seconds": 0.001, "read_bytes": 2_000_000, "read_requests": 100,
+    "read_seconds": 0.15, "read_processor_seconds": 0.02, "read_in_flight_seconds": 3.0, "written_bytes": 1_000_000,
+    "written_requests": 10, "written_seconds": 0.01, "written_processor_seconds": 0.001,
+    "written_in_flight_seconds": 0.05,
+}  # fmt: skip
+
+
+def with_disks(folder: Path, num_servers: int = 0, **train: float) -> Path:
+    """The run of two workers, with disks of which all points tell the same, and other times of its training."""
+    file = folder / "timeline" / "worker-0.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "start":
+            line["num_servers"] = num_servers
+        if line["kind"] == "series":
+            line["disks"] = [DISK] * max(1, num_servers)
+            line["lanes"]["train"] |= train
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_disks_are_shown_by_server_and_over_the_run(two: Path) -> None:
+    sections = sections_by_heading(with_disks(two, 2))
+    table, chart = sections["Disk"].content, sections["Disk over the run"].content
+    assert isinstance(table, PageTable)
+    assert table.rows[0] == ("server 0 reads", "0.2", "10", "20", "20", "15", "2", "")
+    assert table.rows[3] == ("server 1 writes", "0.1", "1", "100", "5", "1", "0.1", "0.1")
+    assert isinstance(chart, go.Figure)
+    shown = {(trace.yaxis, trace.name): trace.y[0] for trace in chart.data}
+    assert [shown[axis, "read"] for axis in ("y", "y2", "y3", "y4", "y5", "y6")] == pytest.approx(
+        [0.4, 20.0, 20.0, 20.0, 4.0, 30.0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_servers", "train", "reader", "sentence"),
+    [
+        (0, {}, {}, None),
+        (0, {"wait_rows": 0.2}, {}, "the disk, which reads 13 MB/s in requests of 20.0 kB, 20 at once"),
+        (2, {"wait_rows": 0.2}, {}, "the disks of the servers, which read 13 MB/s"),
+        (2, {"wait_rows": 0.2}, {"fetch": 0.9}, "rows from the servers"),
+        (0, {"wait_rows": 0.2}, {"fetch": 0.9}, "copies of rows"),
+        (0, {"wait_rows": 0.2}, {"wait_plan": 0.9}, "the planner"),
+        (0, {"wait_rows": 0.2}, {"wait_writes": 0.9}, "write-backs"),
+    ],
+)
+def test_what_steps_wait_for_is_said(
+    two: Path, num_servers: int, train: dict[str, float], reader: dict[str, float], sentence: str | None
+) -> None:
+    points = read_run(with_disks(two, num_servers, **train)).workers[0].points
+    for point in points:
+        point.tracks["reader"].update(reader)
+    found = waiting_for(points, num_servers=num_servers)
+    assert found is None if sentence is None else found is not None and found.startswith(sentence)
+
+
+def test_a_disk_that_syncs_slowly_is_what_commits_wait_for(two: Path) -> None:
+    points = read_run(with_disks(two, commit=0.4)).workers[0].points
+    assert waiting_for(points, num_servers=0) is None, "the time went elsewhere"
+    for point in points:
+        point.disks[0].update(sync_seconds=0.39)
+    assert waiting_for(points, num_servers=0) == "commits: the disk takes 390 ms to sync what was written"
+
+
+def test_watch_shows_the_disk_and_what_is_waited_for(two: Path) -> None:
+    text, records = io.StringIO(), read_run(with_disks(two, wait_rows=0.2), spans=False)
+    Console(file=text, width=200).print(live_view(records))
+    assert "io_uring reads 13 MB/s in requests of 20.0 kB, 20 at once, 2.00 ms of a processor a step" in text.getvalue()
+    assert "for the disk, which reads 13 MB/s" in text.getvalue()
+    assert "waits for the disk" in live_line(records)
+
+
+def test_a_restart_of_an_older_recording_has_no_negative_hit_rate(two: Path) -> None:
+    file = two / "timeline" / "worker-0.jsonl"
+    file.write_text(file.read_text().replace('"fetched": 200,', '"fetched": 9000,'))
+    assert min(point.hit_rate for point in read_run(two).workers[0].points) == 0.0
+
+
 def test_the_loss_is_the_mean_over_workers(two: Path) -> None:
     chart = sections_by_heading(two)["Loss"].content
     assert isinstance(chart, go.Figure)
@@ -114,7 +193,8 @@ def test_a_recorded_run_has_every_chart(run: Path) -> None:
     charts = [section.heading for section in sections if isinstance(section.content, go.Figure)]
     assert charts == [
         "Loss", "AUC", "Where the time of a step goes", "The same over the run", "What happens at the same time",
-        "Rows in the cache", "How far ahead", "Bytes by link", "Bytes over the run", "Hit rate", "Hit rate by table",
+        "Rows in the cache", "How far ahead", "Bytes by link", "Bytes over the run", "Disk over the run",
+        "Hit rate", "Hit rate by table",
         "How unequal rows are",
     ]  # fmt: skip
 

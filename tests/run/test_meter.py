@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,12 +13,16 @@ from foresee.data import ClickLog, tiny
 from foresee.engine.header import make_header
 from foresee.engine.pipeline import PipelineTimes
 from foresee.engine.planned_step import accesses_of
+from foresee.engine.recording.series import Series
 from foresee.plan import make_planner
 from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Record
 from foresee.run.callbacks import StepResult, TakeTime
-from foresee.run.metrics import MetricsWindow
+from foresee.run.group import Alone
+from foresee.run.metrics import SampleWindow
 from foresee.run.progress import Meter
+from foresee.run.tasks import CLICKS
+from foresee.store.contract import Layout, Table
 
 
 @dataclass
@@ -49,9 +55,10 @@ def _result() -> StepResult:
         steps_done=1,
         loss=0.5,
         num_samples=100,
-        logits=samples,
+        outputs=samples,
         labels=samples,
         commit=False,
+        show=False,
         last=False,
         finished=False,
     )
@@ -69,7 +76,7 @@ def _step(run: _Run, clock: _Clock, meter: Meter, *, waited: float, computed: fl
 def test_the_start_up_is_no_waiting_for_rows() -> None:
     """43.4 % in the only line of a short run, and 0.0 % below it: the line had counted planning and compiling."""
     run, clock = _Run(), _Clock()
-    meter = Meter(run, MetricsWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
+    meter = Meter(run, Alone(torch.nn.Identity()), CLICKS, SampleWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
     took = TakeTime(run, clock)  # type: ignore[arg-type]
     _step(run, clock, meter, waited=43.0, computed=7.0)
     took.after(_result())
@@ -85,7 +92,7 @@ def test_the_start_up_is_no_waiting_for_rows() -> None:
 
 def test_what_cannot_be_said_yet_is_left_out() -> None:
     run, clock = _Run(), _Clock()
-    meter = Meter(run, MetricsWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
+    meter = Meter(run, Alone(torch.nn.Identity()), CLICKS, SampleWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
     _step(run, clock, meter, waited=3.0, computed=1.0)
     reading = meter.read()
     assert (reading.wait_share, reading.samples_per_second, reading.hit_rate) == (None, None, 0.6)
@@ -97,7 +104,7 @@ def test_what_cannot_be_said_yet_is_left_out() -> None:
 
 def test_filling_a_cache_after_a_restart_is_no_miss() -> None:
     run, clock = _Run(), _Clock()
-    meter = Meter(run, MetricsWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
+    meter = Meter(run, Alone(torch.nn.Identity()), CLICKS, SampleWindow(), samples_before=0, clock=clock)  # type: ignore[arg-type]
     run.rows_refilled = 25
     run.counters = Counters(num_fetched=25)
     _step(run, clock, meter, waited=0.0, computed=1.0)
@@ -133,3 +140,17 @@ def test_a_plan_entered_in_the_middle_has_the_hits_of_the_whole_plan(log: ClickL
     needed = counting.counters.num_fetched - unused
     assert sum(len(whole[record.step].fetch) for record in entered) <= needed <= counting.counters.num_unique
     assert counting.counters.num_fetched > needed
+
+
+def test_rows_that_fill_the_cache_again_are_no_misses(log: ClickLog) -> None:
+    """In a recording either, where they would make hit rates negative."""
+    entered = _records(log, first_step=10, planned_from=0)
+    layout = Layout(tables=(Table("all", log.num_rows),), width=2, state_width=1, optimizer="x")
+    series = Series(layout, num_steps=25, points=3, num_servers=0, num_workers=2)
+    series.begin(10, 0.0, {}, [])
+    for record in entered[:2]:
+        series.done(SimpleNamespace(record=record))  # type: ignore[arg-type]
+    cache = SimpleNamespace(table=SimpleNamespace(row=np.zeros(3, np.int64)))
+    line = series.read(SimpleNamespace(record=entered[1]), cache, 1.0, {}, {}, [])[0]  # type: ignore[arg-type]
+    assert line["refilled"] == sum(num_unused(record) for record in entered[:2]) > 0
+    assert 0 <= line["fetched"] - line["refilled"] <= line["unique"]

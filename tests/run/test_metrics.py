@@ -17,7 +17,7 @@ from foresee.run.metrics import (
     HISTOGRAM_BITS,
     Metrics,
     MetricsAccumulator,
-    MetricsWindow,
+    SampleWindow,
     histogram_bins,
     measure,
     sigmoid,
@@ -254,12 +254,13 @@ def test_one_logit_for_each_label() -> None:
 @given(sizes=st.lists(st.integers(0, 25), max_size=12), samples_max=st.integers(1, 30))
 def test_window_is_the_last_samples(sizes: list[int], samples_max: int) -> None:
     logits, labels = planted(sum(sizes), seed=len(sizes))
-    window = MetricsWindow(samples_max=samples_max)
+    window = SampleWindow(samples_max=samples_max)
     start = 0
     for size in sizes:
         window.add(logits[start : start + size], labels[start : start + size])
         start += size
-    expected, result = measure(logits[-samples_max:], labels[-samples_max:]), window.result()
+    kept = window.samples() or (logits, labels)
+    expected, result = measure(logits[-samples_max:], labels[-samples_max:]), measure(*kept)
     assert (result.num_samples, result.num_positives, result.auc) == (
         expected.num_samples,
         expected.num_positives,

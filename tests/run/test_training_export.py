@@ -153,7 +153,7 @@ def test_what_cannot_be_exported_or_opened_is_a_sentence(tmp_path: Path) -> None
         exported.score([{**sample, "user": 50}])
     description = json.loads((tmp_path / "out" / "export.json").read_text())
     (tmp_path / "out" / "export.json").write_text(json.dumps({**description, "version": 99}))
-    with pytest.raises(DataError, match="this release reads foresee-export 2"):
+    with pytest.raises(DataError, match="this release reads foresee-export 3"):
         load_exported(tmp_path / "out")
     (tmp_path / "out" / "table-000.safetensors").write_bytes(b"short")
     (tmp_path / "out" / "export.json").write_text(json.dumps(description))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
-from remote_servers import OwnedStore, Servers, open_owned
+from remote_servers import OwnedStore, Servers, open_owned, wait_until
 
-from foresee.store.contract import Layout, Store
-from foresee.testing.store_suite import StoreSuite, store_machine
+from foresee.store.contract import Layout, Store, Table
+from foresee.testing.store_suite import StoreSuite, random_rows, store_machine
 
 
 class RemoteSuite(StoreSuite):
@@ -73,4 +75,16 @@ def test_any_order_of_operations_and_crashes_on_disk(servers: Servers) -> None:
     machine: Any = store_machine(lambda folder, layout: open_owned(servers, layout, 2, folder), reopen)
     machine.TestCase.settings = settings(max_examples=4, stateful_step_count=20, deadline=None)
     machine.TestCase().runTest()
+    servers.end_all()
+
+
+def test_servers_say_what_their_disks_do(servers: Servers, tmp_path: Path) -> None:
+    """Asked in the background: whoever asks gets the latest answer, and never waits."""
+    layout = Layout(tables=(Table("t", 200),), width=4, state_width=1, optimizer="x")
+    with closing(open_owned(servers, layout, 2, tmp_path)) as store:
+        assert store.disks() == []
+        store.write(np.arange(200), random_rows(np.random.default_rng(0), 200, layout, 1))
+        store.commit(1)
+        wait_until(lambda: [disk["syncs"] for disk in store.disks()] == [1, 1], "what the disks did")
+        assert all(disk["written_bytes"] > 0 for disk in store.disks())
     servers.end_all()

@@ -13,7 +13,7 @@ from foresee.analysis.fsck_tables import FsckReport, check_tables, openable_step
 from foresee.base.terminal import counted
 from foresee.data.click_log import ClickLog
 from foresee.data.writer import DESCRIPTION_FILE
-from foresee.engine.plan_file import PlanFile
+from foresee.engine.plan_folder import MANIFEST, SavedPlan, open_plan
 from foresee.errors import DataError, PlanError, StoreError
 from foresee.run import checkpoint
 from foresee.run.config import AnyRun
@@ -43,7 +43,7 @@ def check(path: Path) -> FsckReport:
         report = FsckReport("the tables of several servers", str(path))
         _shards(path, report)
         return report
-    if path.is_file() and _looks_like_plan(path):
+    if _looks_like_plan(path):
         report = FsckReport("a plan", str(path))
         _plan(path, report)
         return report
@@ -55,6 +55,8 @@ def check(path: Path) -> FsckReport:
 
 def _looks_like_plan(path: Path) -> bool:
     try:
+        if path.is_dir():
+            return (path / MANIFEST).is_file() and any(path.glob("worker-*.arrow"))
         with open(path, "rb") as file:
             return file.read(4) == ARROW_MARK or path.suffix == PLAN_SUFFIX
     except OSError:
@@ -96,6 +98,9 @@ def _run(path: Path, report: FsckReport) -> None:
     kind = store_kind(config[0].tables.store)
     if not kind.durable:
         report.add("tables", "note", "the rows were in memory and ended with their process")
+        return
+    if kind.open_newest is not None:
+        report.add("tables", "note", f"the rows are on {config[0].tables.store}; check the folders of these servers")
         return
     if not kind.checked:
         report.add("tables", "note", f"the rows are in a store {kind.name!r}, which only its own package can check")
@@ -176,10 +181,10 @@ def _log(path: Path, report: FsckReport) -> None:
 
 
 def _plan(path: Path, report: FsckReport) -> None:
-    plan: list[PlanFile] = []
+    plan: list[SavedPlan] = []
 
     def read() -> str:
-        plan.append(PlanFile.open(path))
+        plan.append(open_plan(path))
         header = plan[0].header
         return f"{header.planner}, {counted(header.num_steps, 'step')}, {counted(header.num_workers, 'worker')}"
 

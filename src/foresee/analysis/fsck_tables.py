@@ -10,6 +10,7 @@ the commits that a store could be opened at. The folder may be in use: each file
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,11 +22,20 @@ import numpy as np
 from foresee.base.arrays import Int64
 from foresee.base.terminal import counted
 from foresee.errors import ForeseeError, StoreError
-from foresee.store.disk.base import CHECKSUMS_FILE, ROWS_FILE, WRITTEN_FILE, open_array, row_checksums, row_dtype
-from foresee.store.disk.chunks import check_chunks, damaged_row
+from foresee.store.disk.base import (
+    CHECKSUMS_FILE,
+    NO_ROWS,
+    ROWS_FILE,
+    WRITTEN_FILE,
+    damaged_bits,
+    open_array,
+    row_checksums,
+    row_dtype,
+)
+from foresee.store.disk.chunks import check_chunks, damaged_row, listed_rows
 from foresee.store.disk.manifest import MANIFEST_FILE, Journal, Manifest, read_manifest
-from foresee.store.disk.undo import read_undo, record_bytes, sealed_records
-from foresee.store.kernels import NO_CRC
+from foresee.store.disk.undo import read_undo, record_bytes, sealed_records, unwritten_before
+from foresee.store.kernels import NO_CRC, clear_bits, set_bits
 
 State = Literal["whole", "damaged", "note"]
 TEXT_CHARACTERS_MAX = 600
@@ -149,8 +159,10 @@ def _records(number: int, pieces: Iterable[object], manifest: Manifest) -> str:
 
 
 def _arrays(folder: Path, manifest: Manifest) -> str:
-    """Sizes of the arrays, versions that no commit has given, and rows whose checksum is another."""
+    """Sizes of the arrays, versions that no commit has given, and rows whose checksum is another. Rows that will be
+    written when somebody finishes what was interrupted may be half there."""
     layout = manifest.layout
+    added, removed, gone = _unfinished(folder, manifest)
     for name, dtype, length in (
         (ROWS_FILE, row_dtype(layout), layout.num_rows),
         (WRITTEN_FILE, np.dtype("u1"), (layout.num_rows + 7) // 8),
@@ -161,26 +173,47 @@ def _arrays(folder: Path, manifest: Manifest) -> str:
             rows = np.memmap(folder / name, dtype, "r", begin, (length,))
         else:
             bits = np.memmap(folder / name, dtype, "r", begin, (length,))
-    num_written, settled = 0, manifest.journal is None and not manifest.going_back and not manifest.folding
+    num_written, known = 0, manifest.journal is None
+    pending = np.unique(np.concatenate([added, removed])) if known else NO_ROWS
     crcs = None
     if (folder / CHECKSUMS_FILE).exists():
         descriptor, begin = open_array(folder / CHECKSUMS_FILE, np.dtype("<u4"), layout.num_rows, os.O_RDONLY)
         os.close(descriptor)
         crcs = np.memmap(folder / CHECKSUMS_FILE, np.dtype("<u4"), "r", begin, (layout.num_rows,))
+    if known and manifest.written_crc32 not in (None, zlib.crc32(_finished(bits, added, gone).data)):
+        raise damaged_bits(folder / WRITTEN_FILE, layout, bits, crcs)
     for first in range(0, layout.num_rows, ROWS_AT_ONCE):
         some = bits[first // 8 : (first + ROWS_AT_ONCE + 7) // 8]
-        written = np.flatnonzero(np.unpackbits(some, bitorder="little")[: layout.num_rows - first])
+        written = first + np.flatnonzero(np.unpackbits(some, bitorder="little")[: layout.num_rows - first])
         num_written += len(written)
-        versions = rows["version"][first + written]
-        if settled and len(versions) and (int(versions.min()) < 0 or int(versions.max()) > manifest.version_max):
+        written = np.setdiff1d(written, pending, assume_unique=True)
+        versions = rows["version"][written]
+        if known and len(versions) and (int(versions.min()) < 0 or int(versions.max()) > manifest.version_max):
             wrong = int(versions.max()) if int(versions.max()) > manifest.version_max else int(versions.min())
             raise StoreError(
                 f"{folder / ROWS_FILE} has a row of version {wrong}, and no commit has more than "
                 f"{manifest.version_max}; restore it from a copy"
             )
-        if settled and crcs is not None:
-            _check_rows(folder, manifest, first + written, rows[first + written], crcs[first + written])
+        if known and crcs is not None:
+            _check_rows(folder, manifest, written, rows[written], crcs[written])
     return f"{num_written:,} of {layout.num_rows:,} rows written, versions up to {manifest.version_max}"
+
+
+def _unfinished(folder: Path, manifest: Manifest) -> tuple[Int64, Int64, Int64]:
+    """Rows that an interrupted fold will add, that going back will write, and of those the ones that it takes away."""
+    if manifest.going_back and manifest.undo is not None:
+        ids = [rows for rows, _ in read_undo(folder, manifest.undo, manifest.layout)]
+        return NO_ROWS, np.concatenate([NO_ROWS, *ids]), unwritten_before(folder, manifest.undo, manifest.layout)
+    if manifest.folding and manifest.chunks is not None:
+        return listed_rows(folder, manifest.layout, manifest.chunk_bytes, manifest.chunks), NO_ROWS, NO_ROWS
+    return NO_ROWS, NO_ROWS, NO_ROWS
+
+
+def _finished(bits: np.ndarray[Any, Any], added: Int64, gone: Int64) -> np.ndarray[Any, Any]:
+    finished = np.array(bits)
+    set_bits(finished, added)
+    clear_bits(finished, gone)
+    return finished
 
 
 def _check_rows(

@@ -29,11 +29,12 @@ from foresee.engine.tables import Tables
 from foresee.errors import PlanError
 from foresee.plan.record import Header, Record
 from foresee.run import build
-from foresee.run.callbacks import MoveRate, StepResult
+from foresee.run.callbacks import Callback, MoveRate, StepResult
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import DenseHalf
 from foresee.run.group import Alone
-from foresee.run.loop import train_steps
+from foresee.run.loop import Objective, clip_of, train_steps
+from foresee.run.tasks import tasks_of
 from foresee.store.contract import Rows, Store
 from foresee.store.registry import MEMORY
 
@@ -175,7 +176,10 @@ def _train(config: RunConfig, log: ClickLog, run: Run, advance: Advance | None) 
     """The loop of training, with nothing beside it but the schedule."""
     model = build.build_model(config, log)
     half = DenseHalf.of(config, model, build.train_stream(config, log).num_steps)
-    train_steps(run, half.optimizer, Alone(model), [MoveRate(half.schedule), _Advancing(advance)])
+    objective = Objective.of(tasks_of(config.tasks, log))
+    callbacks: list[Callback] = [MoveRate(half.schedule), _Advancing(advance)]
+    group, clip = Alone(model, precision=config.train.precision), clip_of(config.train.clip_norm, model)
+    train_steps(run, half.optimizer, group, callbacks, objective=objective, clip=clip)
     return Trained(run.tables.store, model.state_dict())
 
 

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import mmap
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,14 +28,14 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Int64
+from foresee.base.disk_counts import Moved
+from foresee.base.joined_pieces import ascending_order, join_pieces
 from foresee.errors import ConfigError
 
 WAYS = ("io_uring", "threads", "mapped")
 WAY_VARIABLE = "FORESEE_DISK"
 IN_FLIGHT = 128
 PIECE_BYTES_MAX = 1 << 17
-GAP_BYTES = 4096
-"""Pieces that are no further apart are read together: a request costs as much as some kilobytes."""
 BUFFER_BYTES = 1 << 23
 NUM_THREADS = 16
 PIECES_PER_THREAD = 4
@@ -135,39 +136,6 @@ def _one_by_one(
         results[k] = moved if moved >= 0 else -np.int64(_int_at(_errno_place()))
 
 
-@numba.njit(nogil=True, cache=True)
-def _join(
-    starts: Int64, piece_bytes: int, align: int, begin: int, capacity: int, joined_max: int, offsets: Int64,
-    lengths: Int64, places: Int64, words: Int64,
-) -> tuple[int, int]:  # fmt: skip
-    """Requests for pieces begin.. of ascending starts, as many as the buffer takes; their number, the next piece.
-
-    `places` is where each request goes in the buffer, `words` the word of it at which each piece begins.
-    """
-    number, used, k = 0, 0, begin
-    low, high = 0, -1
-    while k < len(starts):
-        first = starts[k] // align * align
-        last = (starts[k] + piece_bytes + align - 1) // align * align
-        if number and first <= high + GAP_BYTES and last - low <= joined_max:
-            more = max(last - high, 0)
-            if used + more > capacity:
-                break
-            used += more
-            high += more
-        else:
-            if used + last - first > capacity:
-                break
-            offsets[number], places[number] = first, used
-            low, high = first, last
-            used += last - first
-            number += 1
-        lengths[number - 1] = high - low
-        words[k] = (places[number - 1] + starts[k] - low) // 4
-        k += 1
-    return number, k
-
-
 @dataclass(frozen=True, slots=True)
 class Way:
     """How the files of a folder are read and written."""
@@ -180,9 +148,13 @@ class Way:
     def direct(self) -> bool:
         return self.name != "mapped"
 
+    @property
+    def in_flight(self) -> int:
+        """Requests at once, at most."""
+        return {"io_uring": IN_FLIGHT, "threads": NUM_THREADS}.get(self.name, 1)
+
     def __str__(self) -> str:
-        in_flight = {"io_uring": f", {IN_FLIGHT} in flight", "threads": f", {NUM_THREADS} in flight", "mapped": ""}
-        return f"disk: {self.name}{in_flight[self.name]}"
+        return f"disk: {self.name}" + (f", {self.in_flight} in flight" if self.direct else "")
 
 
 def probe(path: Path, num_bytes: int, memory_bytes: int | None, wanted: str | None = None) -> Way:
@@ -304,7 +276,7 @@ class Transfers:
 
     def __init__(self, way: Way, buffer_bytes: int = BUFFER_BYTES) -> None:
         self.way = way
-        self.requests = self.moved_bytes = 0
+        self.moved = Moved()
         self._ring = Ring(IN_FLIGHT) if way.name == "io_uring" else None
         self._pool: ThreadPoolExecutor | None = None
         self.resize(buffer_bytes)
@@ -312,14 +284,14 @@ class Transfers:
     def resize(self, buffer_bytes: int) -> None:
         """Another buffer, such as for rows of megabytes."""
         self.buffer = aligned(buffer_bytes)
-        self._words: Float32 = _frozen(self.buffer.view(np.float32))
+        self._words: Float32 = self.buffer.view(np.float32)
+        self._words.flags.writeable = False
         if self._ring is not None:
             self._ring.register(self.buffer)
 
     def read(self, descriptor: int, starts: Int64, piece_bytes: int, take: Take) -> None:
         """Hands every piece that begins at one of `starts` (multiples of 4) to `take`; bytes after the end are zero."""
-        order = np.argsort(starts, kind="stable")
-        ascending = starts[order]
+        order, ascending = ascending_order(starts)
         align, number = self.way.align, len(starts)
         longest = max(PIECE_BYTES_MAX, piece_bytes + 2 * align)
         if longest > len(self.buffer):
@@ -327,7 +299,7 @@ class Transfers:
         offsets, lengths, places, words = (np.empty(number, np.int64) for _ in range(4))
         begin, address = 0, self.buffer.ctypes.data
         while begin < number:
-            requests, end = _join(
+            requests, end = join_pieces(
                 ascending, piece_bytes, align, begin, len(self.buffer), longest, offsets, lengths, places, words
             )
             some = slice(requests)
@@ -339,30 +311,32 @@ class Transfers:
         """Reads or writes all of this; what is not in the file is read as zeros."""
         if not len(offsets):
             return
+        begun, before, others = time.perf_counter(), time.thread_time(), 0.0
         if self._ring is not None:
             moved = self._ring.run(writing, descriptor, offsets, lengths, addresses)
         elif not self.way.direct:
             moved = np.empty(len(offsets), np.int64)
             _one_by_one(writing, descriptor, offsets, lengths, addresses, moved, 0, len(offsets))
         else:
-            moved = self._run_threads(writing, descriptor, offsets, lengths, addresses)
-        self.requests += len(offsets)
-        self.moved_bytes += int(lengths.sum())
+            moved, others = self._run_threads(writing, descriptor, offsets, lengths, addresses)
+        spent = time.thread_time() - before + others
+        self.moved.add(int(lengths.sum()), len(offsets), self.way.in_flight, begun, spent)
         for k in np.flatnonzero(moved != lengths).tolist():
             _finish(writing, descriptor, int(offsets[k]), int(lengths[k]), int(addresses[k]), int(moved[k]))
 
-    def _run_threads(self, writing: bool, descriptor: int, offsets: Int64, lengths: Int64, addresses: Int64) -> Int64:
-        results = np.empty(len(offsets), np.int64)
+    def _run_threads(self, writing: bool, descriptor: int, *pieces: Int64) -> tuple[Int64, float]:
+        """Bytes moved by each request, and processor seconds of the threads."""
+        number = len(pieces[0])
+        results, some = np.empty(number, np.int64), -(-number // (NUM_THREADS * PIECES_PER_THREAD))
 
-        def run(begin: int, end: int) -> None:
-            _one_by_one(writing, descriptor, offsets, lengths, addresses, results, begin, end)
+        def run(begin: int) -> float:
+            before = time.thread_time()
+            _one_by_one(writing, descriptor, *pieces, results, begin, min(begin + some, number))
+            return time.thread_time() - before
 
         if self._pool is None:
             self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="foresee-disk")
-        piece = -(-len(offsets) // (NUM_THREADS * PIECES_PER_THREAD))
-        starts = range(0, len(offsets), piece)
-        list(self._pool.map(lambda start: run(start, min(start + piece, len(offsets))), starts))  # waits for all
-        return results
+        return results, sum(self._pool.map(run, range(0, number, some)))  # waits for all
 
     def close(self) -> None:
         if self._ring is not None:
@@ -389,9 +363,3 @@ def _finish(writing: bool, descriptor: int, offset: int, length: int, address: i
                 ctypes.memset(address + done + step, 0, length - done - step)
                 return
         done += step
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -17,6 +17,7 @@ EXTRAS = {
     "scipy": ("cluster", "the cluster policies allox and shockwave_highs"),
     "ray": ("ray", "runs on a Ray cluster"),
     "cryptography": ("ray", "runs on several machines"),
+    "faiss": ("faiss", "indexes of neighbours"),
 }
 """For each package the extra that brings it, and what needs it."""
 

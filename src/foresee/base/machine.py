@@ -3,6 +3,7 @@
 In: what the kernel says of the machine, of the process's control groups and of its own limits. Out: bytes; the smallest
 bound counts, and where there is none nothing is refused.
 
+`let_threads_sleep` is for the way torch's threads wait; it must be called before torch is imported.
 `end_with_launcher` makes a part of a run end when the process that launched it does, even by a kill: on Linux the
 kernel sends the signal, on other systems a thread looks once a second whether the launcher is still the parent.
 """
@@ -16,12 +17,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 PROC = Path("/proc")
 _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
+FEW_CORES = 8
+_WAITING_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 def available_bytes(proc: Path = PROC, control_groups: Path = CONTROL_GROUPS) -> int | None:
@@ -45,6 +48,23 @@ def share_arenas() -> None:
         ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
     except (OSError, AttributeError, TypeError):
         return
+
+
+def let_threads_sleep(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Threads of torch sleep while they wait for work, where there are few cores and nobody has said otherwise.
+
+    OpenMP lets them spin, which is for a machine that does nothing else. Planner, reader and writer then wait for
+    a core that computes nothing. OpenMP looks at this once, when torch is imported: call it before.
+    """
+    if _num_cores() <= FEW_CORES and not any(name in environment for name in _WAITING_VARIABLES):
+        environment[_WAITING_VARIABLES[0]] = "PASSIVE"
+
+
+def _num_cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1
 
 
 def raise_file_limit(num_files: int) -> None:

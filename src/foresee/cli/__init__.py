@@ -38,9 +38,10 @@ def main() -> None:
 
 
 def _run() -> None:
-    from foresee.base.machine import end_with_launcher
+    from foresee.base.machine import end_with_launcher, let_threads_sleep
 
     end_with_launcher()
+    let_threads_sleep()
     from foresee.cli.commands import app
     from foresee.errors import INPUT_CODE, InputError, UnavailableError
 

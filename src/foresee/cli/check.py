@@ -55,6 +55,7 @@ def fold(
       foresee fold runs/first/tables
     """
     from foresee.errors import ConfigError
+    from foresee.run.progress import FoldDisplay
     from foresee.store.disk import DiskStore
     from foresee.store.disk.manifest import MANIFEST_FILE
 
@@ -65,7 +66,8 @@ def fold(
         for folder in folders:
             store = DiskStore.open(folder)
             try:
-                store.fold()
+                with FoldDisplay(terminal()) as store.fold_progress:
+                    store.fold()
                 show(terminal(), f"{folder}: the rows of step {store.committed_step:,} are in rows.npy")
             finally:
                 store.close()

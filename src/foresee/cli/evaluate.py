@@ -12,7 +12,7 @@ from foresee.base.terminal import show, terminal
 from foresee.cli.options import RunFolder
 
 if TYPE_CHECKING:
-    from foresee.run.metrics import Metrics
+    from foresee.run.metrics import Figures, Metrics
     from foresee.run.ranking import Ranking
 
 
@@ -34,6 +34,7 @@ def evaluate(
 ) -> None:
     """AUC, log loss, normalised entropy and calibration of a run, as of its last commit.
 
+    Of a number RMSE and MAE, of classes accuracy and log loss; of several tasks, those of each.
     Figures within groups are those of the run file (train.ranking), or of --group and --at. Only reads the run: it may
     be on a disk that cannot be written.
 
@@ -45,8 +46,11 @@ def evaluate(
     """
     from foresee.run.build import open_log, training_device
     from foresee.run.evaluation import evaluate as evaluate_model
+    from foresee.run.given_metrics import given_metrics
     from foresee.run.run_folder import open_run
     from foresee.run.serving.export import trained, trained_model
+    from foresee.run.task_metrics import TaskFigures
+    from foresee.run.tasks import tasks_of
 
     config = open_run(run)
     log = open_log(config)
@@ -54,14 +58,68 @@ def evaluate(
     ranking = config.train.ranking.model_copy(update={key: value for key, value in given.items() if value is not None})
     with trained(config, log, best=best) as tables:
         model, step = trained_model(config, log, tables, best=best), tables.store.committed_step
-        metrics = evaluate_model(
-            model, tables.store, log, split=split, samples_max=samples, ranking=ranking, device=training_device(config)
-        )
+        figures = evaluate_model(
+            model, tables.store, log, split=split, samples_max=samples, ranking=ranking, device=training_device(config),
+            tasks=(tasks := tasks_of(config.tasks, log)), given=given_metrics(config.train.metrics, tasks),
+        )  # fmt: skip
     if as_json:
-        print(json.dumps({"run": str(run), "step": step, "split": split, **metrics.as_dict()}))
+        print(json.dumps({"run": str(run), "step": step, "split": split, **figures.as_dict()}))
         return
+    by_task = figures.by_task if isinstance(figures, TaskFigures) else {"": figures}
+    for name, found in by_task.items():
+        whose = f"{name}: " if name else ""
+        show(terminal(), f"{whose}{run} after step {step:,}, {split} split, {_num_samples(found)} samples")
+        _show(found)
+
+
+def _num_samples(figures: Figures) -> str:
+    return f"{int(figures.as_dict()['num_samples']):,}"
+
+
+def _show(figures: Figures) -> None:
+    from foresee.run.metrics import Metrics
+    from foresee.run.task_metrics import WithMore
+
+    if isinstance(figures, WithMore):
+        _show(figures.own)
+        for name, value in figures.more.items():
+            show(terminal(), f"{name} {_shown(value) if not isinstance(value, list) else value}")
+        return
+    if isinstance(figures, Metrics):
+        _show_clicks(figures)
+        return
+    content = figures.as_dict()
+    if content.get("reason") is not None:
+        show(terminal(), content["reason"])
+    table = Table("figure", "value", "meaning")
+    for name, meaning in MEANINGS.items():
+        if name in content:
+            table.add_row(_words(name), _shown(content[name]), meaning)
+    show(terminal(), table)
+
+
+MEANINGS = {
+    "rmse": "root mean squared error, in units of the label",
+    "mae": "mean absolute error, in units of the label",
+    "r2": "1 is right, 0 is always saying the mean",
+    "accuracy": "the likeliest class is the right one so often",
+    "log_loss": "lower is better",
+    "normalised_entropy": "log loss over that of always saying the mean",
+    "mean_prediction": "of all predictions",
+    "mean_label": "of all labels",
+}
+
+
+def _words(name: str) -> str:
+    return name.upper() if name in ("rmse", "mae") else name.replace("_", " ")
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _show_clicks(metrics: Metrics) -> None:
     console = terminal()
-    show(console, f"{run} after step {step:,}, {split} split, {metrics.num_samples:,} samples")
     if metrics.reason is not None:
         show(console, metrics.reason)
     table = Table("figure", "value", "meaning")
@@ -72,7 +130,7 @@ def evaluate(
         ("calibration", metrics.calibration, "predicted clicks over clicks; 1 is right"),
         *_ranking_lines(metrics),
     ):
-        table.add_row(name, "-" if value is None else f"{value:.4f}", meaning)
+        table.add_row(name, _shown(value), meaning)
     show(console, table)
     if metrics.ranking is not None:
         console.print(_groups(metrics.ranking), highlight=False)

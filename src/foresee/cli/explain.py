@@ -49,7 +49,7 @@ def explain(
         raise typer.BadParameter("ask about one thing: give either --row TABLE:ID or --step NUM")
     config, console = _config_of(run, overrides or ()), terminal(stderr=json)
     if row is not None:
-        _explain_row(config, row, console, as_json=json)
+        _explain_row(run, config, row, console, as_json=json)
     else:
         assert step is not None
         _explain_step(run, config, step, console, as_json=json)
@@ -65,8 +65,9 @@ def _config_of(run: Path, overrides: Sequence[str]) -> RunConfig:
     return load_run(run / CONFIG_FILE, overrides)
 
 
-def _explain_row(config: RunConfig, name: str, console: Console, *, as_json: bool) -> None:
+def _explain_row(run: Path, config: RunConfig, name: str, console: Console, *, as_json: bool) -> None:
     from foresee.analysis.explanation import RunPlan, explain_row
+    from foresee.analysis.explanation.explain import place_now
     from foresee.analysis.explanation.row_words import AWAY, KEPT, USED, headline, paragraphs, strip
 
     plan = RunPlan.of(config)
@@ -80,7 +81,8 @@ def _explain_row(config: RunConfig, name: str, console: Console, *, as_json: boo
     if life.stays:
         width = min(STRIP_WIDTH_MAX, console.width - 2)
         lines += ["", strip(life, width), f"{USED} used   {KEPT} kept in a cache   {AWAY} away"]
-    _print(console, lines, paragraphs(life))
+    place = place_now(config, life.row) if run.is_dir() else None
+    _print(console, lines, [*paragraphs(life), *([[place]] if place is not None else [])])
 
 
 def _explain_step(run: Path, config: RunConfig, step: int, console: Console, *, as_json: bool) -> None:

@@ -70,6 +70,8 @@ def score(
 ) -> None:
     """Score raw samples with an exported model: one probability a line, in the order of the file.
 
+    A model of several tasks gives a column for each: probabilities, numbers, and the probability of each class.
+
     Cells are read as they were when the log was prepared: the same separators, markers of missing values, transforms
     and vocabularies. The file needs the columns of the log but no label. A cell that cannot be right ends the command
     with its line and column.
@@ -81,7 +83,7 @@ def score(
     """
     from foresee.data.formats.delimited import Layout
     from foresee.run.serving.exported import load_exported
-    from foresee.run.serving.score_file import score_file, write_scores
+    from foresee.run.serving.score_file import columns_of, score_file, write_scores
 
     layout = Layout(
         separator=separator.replace("\\t", "\t"),
@@ -90,4 +92,5 @@ def score(
         names=tuple(column_names.split(",")) if column_names else None,
         encoding=encoding,
     )
-    write_scores(score_file(load_exported(export, import_model=import_model), file, layout), out)
+    model = load_exported(export, import_model=import_model)
+    write_scores(score_file(model, file, layout), columns_of(model), out)

@@ -40,7 +40,7 @@ model:
   dim: {dim}                       # width of an embedding; more can learn more, and takes more of everything
   options: {options}   # hidden widths of the two MLPs
 
-tables:
+{tasks}tables:
   store: disk                   # rows live in the run folder; `memory` for tables that fit there and need not stay
   optimizer: {{name: rowwise_adagrad, lr: 0.05}}   # or sgd, adagrad, lazy_adam; only rows of the batch learn
   init_scale: 0.05              # rows begin uniformly between -init_scale and +init_scale
@@ -58,7 +58,7 @@ train:
   optimizer: {{name: adam, lr: 0.001}}   # of the MLPs
 {evaluate}"""
 EVALUATE = """\
-  evaluate_every_steps: {every}     # AUC and log loss on the valid split so often, and at the end
+  evaluate_every_steps: {every}     # AUC, RMSE and such on the valid split so often, and at the end
 """
 
 
@@ -152,6 +152,7 @@ def run_file(log: ClickLog, sizes: Sizes, file: Path, run: Path) -> str:
         run=_path(run, file.parent),
         dim=sizes.dim,
         options=sizes.widths,
+        tasks=_tasks(log),
         num_rows=log.num_rows,
         largest=sizes.largest_batch,
         cache_rows=sizes.cache_rows,
@@ -160,6 +161,18 @@ def run_file(log: ClickLog, sizes: Sizes, file: Path, run: Path) -> str:
         evaluate=EVALUATE.format(every=every) if log.split_sizes.get("valid") else "",
     )
     return "".join(map(_aligned, text.splitlines(keepends=True)))
+
+
+def _tasks(log: ClickLog) -> str:
+    """What is learned, where there is more than a click."""
+    from foresee.run.tasks import tasks_of
+
+    tasks = tasks_of([], log).tasks
+    if len(tasks) == 1 and tasks[0].loss == "binary":
+        return ""
+    words = "  # weight: how much it counts; of numbers also loss: huber\n"
+    lines = [f"  - {{label: {json.dumps(it.name)}, loss: {it.loss}, weight: 1.0}}" for it in tasks]
+    return "tasks:\n" + f"{lines[0]}{words}" + "".join(f"{line}\n" for line in lines[1:]) + "\n"
 
 
 def _aligned(line: str) -> str:

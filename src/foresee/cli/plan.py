@@ -50,7 +50,7 @@ def run(
     run_file: RunFile,
     overrides: Set = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the plan of the whole run, for cache.plan_file.")
+        Path | None, typer.Option(metavar="FILE", help="Keep the plan of the whole run; a folder for several workers.")
     ] = None,
     steps: Annotated[
         str, typer.Option(metavar="NUM|all", help="Compare the policies on so many steps from the start.")
@@ -104,9 +104,9 @@ def show(
     steps: Annotated[int, typer.Option(min=0, metavar="NUM", help="How many steps to show.")] = 5,
 ) -> None:
     """A saved plan: its header, what it moves in all, and a few of its steps."""
-    from foresee.engine.plan_file import PlanFile
+    from foresee.engine.plan_folder import open_plan
 
-    plan = PlanFile.open(file)
+    plan = open_plan(file)
     header, counters, console = plan.header, plan.counters, terminal()
     begin, end = header.first_step if first is None else first, header.first_step + header.num_steps
     if not header.first_step <= begin <= end:
@@ -244,14 +244,14 @@ def _few(numbers: Any) -> str:
 
 
 def _keep(out: Path, stream: BatchStream, header: Header, console: Console) -> None:
-    from foresee.engine.plan_file import write_plan
+    from foresee.engine.plan_folder import open_plan, save_plan
     from foresee.engine.planned_step import planned_records
 
     with bar(console, f"{header.planner}, to keep", header.num_steps) as advance:
-        counters = write_plan(out, header, planned_records(stream, header, advance))
+        counters = save_plan(out, header, planned_records(stream, header, advance))
     console.print(
-        f"saved the plan of all {header.num_steps:,} steps in {out} ({out.stat().st_size / 1e6:,.1f} MB), hit rate "
-        f"{counters.hit_rate:.2%}; train with it: --set cache.plan_file={out}",
+        f"saved the plan of all {header.num_steps:,} steps in {out} ({open_plan(out).num_bytes / 1e6:,.1f} MB), hit "
+        f"rate {counters.hit_rate:.2%}; train with it: foresee train RUN.yaml --plan {out}",
         highlight=False,
         soft_wrap=True,
     )

@@ -20,8 +20,8 @@ from rich.text import Text
 
 from foresee.base.terminal import counted
 from foresee.cli.options import REQUIRED, options_of, with_parameters
-from foresee.data import FORMATS, Columns, PrepareOptions, PrepareReport, Source, prepare, terminal_progress
-from foresee.data.column_syntax import parse_categorical, parse_dense, parse_join
+from foresee.data import FORMATS, Columns, Label, PrepareOptions, PrepareReport, Source, prepare, terminal_progress
+from foresee.data.column_syntax import parse_categorical, parse_dense, parse_join, parse_label
 from foresee.data.formats import load_installed
 from foresee.errors import DataError
 
@@ -48,7 +48,10 @@ FILES: Parameters = [
     ),
     ("out", Annotated[Path, _named("FOLDER", "Folder of the prepared log.")], REQUIRED),
 ]
-LABEL = "The column that says whether it was a click: 0 and 1, -1 and 1, true and false; or a rating."
+LABEL = f"""The column that says whether it was a click: 0 and 1, -1 and 1, true and false; or a rating. To learn
+something else, or several things: NAME:number, NAME:classes=A|B|C (or classes=5 for 0 to 4), NAME:threshold=NUMBER (a
+click of a number); column=COLUMN if it stands in a column of another name. {_SEVERAL}"""
+WEIGHT = "A column of numbers from 0 up: how much each sample counts in the loss."
 CATEGORICAL = f"""A column of values: NAME. Where a cell holds several: NAME:mean:SEPARATOR or NAME:sum:SEPARATOR
 (NAME:mean for lists in Parquet). Settings may follow, each after a colon: table=T (columns with one T share a table),
 min_count=N, hash_buckets=N, num_rows=N (cells are ids from 0 to N-1), missing=TEXT. A colon of the name itself has a
@@ -63,11 +66,12 @@ TIME = "The column that says when it happened, as a number or a date and time; n
 SKIP = f"Leave out samples whose label is this, such as 0 for `not rated`. {_SEVERAL}"
 MISSING = f"Cells with this text count as empty, such as NULL. {_SEVERAL}"
 COLUMNS: Parameters = [
-    ("label", Annotated[str, _named("COLUMN", LABEL)], REQUIRED),
+    ("label", Annotated[list[str], _named("COLUMN", LABEL)], REQUIRED),
     ("categorical", Annotated[list[str], _named("COLUMN", CATEGORICAL)], REQUIRED),
     ("dense", Annotated[list[str] | None, _named("COLUMN", DENSE)], None),
     ("missing", Annotated[list[str] | None, _named("TEXT", MISSING)], None),
     ("time", Annotated[str | None, _named("COLUMN", TIME)], None),
+    ("weight", Annotated[str | None, _named("COLUMN", WEIGHT)], None),
     ("label_threshold", Annotated[float | None, _named("NUMBER", THRESHOLD)], None),
     ("label_skip", Annotated[list[str] | None, _named("TEXT", SKIP)], None),
 ]
@@ -96,8 +100,12 @@ def command_of(source_type: type[Any]) -> Callable[..., None]:
 
 def _columns(given: dict[str, Any]) -> Columns:
     missing = tuple(given["missing"] or [])
+    labels = [parse_label(text) for text in given["label"]]
+    plain = len(labels) == 1 and labels[0] == Label(name=labels[0].name)
     return Columns(
-        label=given["label"],
+        label=labels[0].name if plain else "",
+        labels=() if plain else tuple(labels),
+        weight=given["weight"],
         dense=tuple(parse_dense(text, missing) for text in given["dense"] or []),
         categorical=tuple(parse_categorical(text, missing) for text in given["categorical"]),
         time=given["time"],
@@ -121,7 +129,10 @@ def _show(report: PrepareReport, out: Path) -> None:
     console, log = Console(markup=False, emoji=False, highlight=False), report.log
     sizes = ", ".join(f"{name} {size:,}" for name, size in log.split_sizes.items())
     samples = "sample" if sum(log.split_sizes.values()) == 1 else "samples"
-    words = f"{sizes} {samples}; {counted(log.num_dense, 'dense feature')}; {counted(log.num_rows, 'row')}"
+    labels = ", ".join(it.name if it.kind == "binary" else f"{it.name} ({it.kind})" for it in log.labels)
+    weights = ", weighted" if log.description.sample_weights else ""
+    labels = f"labels: {labels}{weights}; " if len(log.labels) > 1 or log.labels[0].kind != "binary" or weights else ""
+    words = f"{sizes} {samples}; {labels}{counted(log.num_dense, 'dense feature')}; {counted(log.num_rows, 'row')}"
     console.print(f"{out}: {words}", soft_wrap=True)
     table = Table(Column("feature", overflow="fold"), Column("table", overflow="fold"), "rows", "pooling")
     for feature in log.features:

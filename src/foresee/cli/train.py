@@ -57,6 +57,10 @@ def train(
         str | None,
         typer.Option("--address", metavar="ADDRESS", help="Of the Ray cluster; left out: a cluster of this machine."),
     ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="PLAN", help="Train by a plan that `foresee plan --out PLAN` kept."),
+    ] = None,
     watch: Annotated[
         bool,
         typer.Option("--watch", help="Show time by activity, cache and links while training, in a terminal."),
@@ -99,6 +103,7 @@ def train(
     given = [f"distributed.{name}={number}" for name, number in sizes.items() if number is not None]
     if on != "local":
         run_file = run_file.absolute()  # parts run wherever the engine puts them
+    given += [] if plan is None else [f"cache.plan_file={plan.absolute()}"]
     config = load_run(run_file, [*(overrides or ()), *given])
     if resume and replace:
         raise typer.BadParameter("--resume goes on and --replace starts anew; give one of them")

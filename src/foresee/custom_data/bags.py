@@ -13,7 +13,7 @@ first columns.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -60,6 +60,8 @@ class EmbeddingBagConfig:
     """How the rows of a bag become one vector: sum, mean or max; none: each id keeps its own, as in a sequence."""
     padding_idx: int | None = None
     """An id that stands for none and is left out."""
+    init_fn: Callable[[Tensor], Any] | None = None
+    """Fills a whole table in place, for `EmbeddingBags.reset_parameters`; None: uniform in ± 1/√rows."""
 
 
 class BagFeature(NamedTuple):
@@ -89,7 +91,9 @@ class EmbeddingBags:
     """
 
     def __init__(self, configs: Iterable[Any], *, is_weighted: bool = False) -> None:
+        configs = list(configs)
         known = [_checked(config) for config in configs]
+        self._init_fns = {config.name: getattr(config, "init_fn", None) for config in configs}
         if not known:
             raise ConfigError("no tables were given; give at least one EmbeddingBagConfig")
         twice = [name for name, times in Counter(config.name for config in known).items() if times > 1]
@@ -245,6 +249,23 @@ class EmbeddingBags:
             values = np.zeros((len(weight), self.dim), np.float32)
             values[:, :dim] = weight.detach().cpu().numpy()
             tables.set_values(name, values)
+
+    def reset_parameters(self, tables: Tables) -> None:
+        """Gives every table the values that its `init_fn` draws, from torch's generator, and commits them.
+
+        As TorchRec's collections begin. For tables that fit into memory: without it rows begin with values that follow
+        from the tables' seed, and take no space until they are trained.
+
+        Args:
+            tables: Where the rows go.
+        """
+        weights = {}
+        for table in self.tables:
+            weight = torch.empty(table.num_rows, self._dims[table.name])
+            bound = table.num_rows**-0.5
+            (self._init_fns[table.name] or (lambda it, bound=bound: it.uniform_(-bound, bound)))(weight)
+            weights[f"{table.name}.weight"] = weight
+        self.load_state_dict(tables, weights, prefix="")
 
     def check_tables(self, tables: Tables) -> None:
         """Refuses tables of other rows, and an optimiser that would see the columns narrower tables do not use.

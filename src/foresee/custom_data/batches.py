@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foresee.base.arrays import Float32
+import numpy as np
+
+from foresee.base.arrays import Float32, Int32
 from foresee.custom_data.bags import EmbeddingBags
 from foresee.custom_data.jagged import bags_of, is_keyed_jagged
 from foresee.data.batch import Batch
@@ -36,6 +38,20 @@ class OwnBatch(Batch):
 
     item: Any = None
     weights: Float32 | None = None  # [lookups]
+    drained: bool = False
+    """Its rows are read when nothing is in flight."""
+
+    def part(self, samples: Int32) -> OwnBatch:
+        """Some of the samples; the item stays whole, as nobody knows what is in it."""
+        own, weights = Batch.part(self, samples), self.weights
+        if weights is not None:
+            # A weight for each lookup: they are chosen as rows are.
+            beside = Batch(self.step, self.dense, self.labels, weights, self.bag_offsets, self.num_features)  # type: ignore[arg-type]
+            weights = Batch.part(beside, samples).rows.astype(np.float32, copy=False)
+        return OwnBatch(
+            own.step, own.dense, own.labels, own.rows, own.bag_offsets, own.num_features, self.item, weights,
+            self.drained, sample_weights=own.sample_weights,
+        )  # fmt: skip
 
 
 class Batches:
@@ -46,7 +62,8 @@ class Batches:
 
     Args:
         bags: The tables and features that ids belong to.
-        source: Anything that can be iterated, or a function of the epoch that gives such a thing.
+        source: Anything that can be iterated, or a function of the epoch that gives such a thing. One with a method
+            `from_step`, and a name, is not read from its beginning to go on (`custom_data.adapters`).
         epochs: How often the source is read.
         num_steps: Of all epochs together, where it is known and `source` cannot say it; only displays use it.
         read_ahead_steps: How many batches the planner reads beyond the one it plans; their items wait in memory.
@@ -106,7 +123,12 @@ class Batches:
         Yields:
             Batches, each with the item it was made from.
         """
-        for step, item in enumerate(self._items()):
+        begin = 0
+        if first_step and not always and hasattr(self._source, "from_step"):
+            begin, items = first_step, self._source.from_step(first_step)
+        else:
+            items = self._items()
+        for step, item in enumerate(items, start=begin):
             if step < always or step >= first_step:
                 yield self.batch_of(item, step)
 

@@ -3,7 +3,7 @@
 In, for one batch, one of
     a KeyedJaggedTensor       keys(), values(), lengths() or offsets(): feature by feature, sample by sample
     a dict of features        ids [samples], ids [samples, ids a bag], or (ids, offsets) as nn.EmbeddingBag takes them,
-                              with a third array for weights
+                              with a third array for weights, or a JaggedTensor
     a tensor or array         [samples, features], one id each, in the order of the features
 Out: global rows, sample by sample, feature by feature, and where each bag starts. Ids outside their table are refused
 by feature and sample. The way back, like a `KeyedTensor`: [samples, width] of the embeddings for each feature, or a
@@ -46,6 +46,10 @@ class JaggedEmbeddings:
     def offsets(self) -> Tensor:
         """[samples + 1]: where the ids of each sample begin, and where the last end."""
         return torch.cat([self._lengths.new_zeros(1), torch.cumsum(self._lengths, 0)])
+
+    def to_dense(self) -> list[Tensor]:
+        """[ids, width] of each sample."""
+        return list(torch.split(self._values, self._lengths.tolist()))
 
     def to_padded_dense(self, desired_length: int | None = None, padding_value: float = 0.0) -> Tensor:
         """The same as one tensor; gradients flow back to the ids that are in it.
@@ -255,6 +259,11 @@ def _of_cell(cell: Any, key: str, step: int) -> _Column:
         if len(offsets) and (offsets[0] != 0 or (np.diff(offsets) < 0).any() or offsets[-1] > len(ids)):
             raise DataError(f"step {step}: offsets of {key!r} do not ascend from 0 to {len(ids)}; give bag starts")
         return _Column(ids, np.diff(offsets, append=len(ids)), _floats(cell[2]) if len(cell) == 3 else None)
+    if all(callable(getattr(cell, name, None)) for name in ("values", "lengths")):  # a JaggedTensor
+        given = getattr(cell, "weights_or_none", lambda: None)()
+        return _Column(
+            _ints(cell.values(), step), _ints(cell.lengths(), step), None if given is None else _floats(given)
+        )
     ids = _ints(cell, step)
     if ids.ndim == 1:
         return _Column(ids, np.ones(len(ids), np.int64))

@@ -2,11 +2,11 @@
 
 from foresee.data.batch import Batch, BatchStream
 from foresee.data.click_log import ClickLog
-from foresee.data.columns import Categorical, Columns, Dense
+from foresee.data.columns import Categorical, Columns, Dense, Label
 from foresee.data.formats import FORMATS, Avazu, Criteo, Csv, Libfm, MovieLens, Parquet
 from foresee.data.formats.delimited import Join, Layout
 from foresee.data.prepare import PrepareReport, prepare
-from foresee.data.schema import DenseFeature, Feature, Table, Vocabulary
+from foresee.data.schema import DenseFeature, Feature, LogLabel, Table, Vocabulary
 from foresee.data.source import PrepareOptions, ReportProgress, Source, terminal_progress
 from foresee.data.stream import LogStream
 from foresee.data.synthetic import criteo_table_sizes, synthetic, synthetic_rows, tiny
@@ -25,8 +25,10 @@ __all__ = [
     "DenseFeature",
     "Feature",
     "Join",
+    "Label",
     "Layout",
     "Libfm",
+    "LogLabel",
     "LogStream",
     "MovieLens",
     "Parquet",

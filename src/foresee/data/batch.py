@@ -1,14 +1,15 @@
 """One global batch, as the training loop sees it, the stream it comes from, and the vectors that a model gets of it.
 
-A sample has dense features, one bag of row ids for each categorical feature, and a label. Row ids are global (table
-offset + local id). `bag_offsets` is None when every bag holds exactly one id: the common case, and the fast one.
-`Pooling` says how many vectors a bag becomes: one, the sum or mean of its rows, or one for each id.
+A sample has dense features, one bag of row ids for each categorical feature, a label or several, and maybe a weight.
+Row ids are global (table offset + local id). `bag_offsets` is None when every bag holds exactly one id: the common
+case, and the fast one. `Pooling` says how many vectors a bag becomes: one, the sum or mean of its rows, or one for each
+id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -22,10 +23,11 @@ class Batch:
 
     step: int
     dense: Float32  # [samples, dense features]
-    labels: Float32  # [samples]
+    labels: Float32  # [samples]; [samples, labels] of a log with several
     rows: Int64  # [lookups]: sample by sample, feature by feature, id by id
     bag_offsets: Int32 | None  # [samples * features + 1]: where each bag starts in `rows`
     num_features: int
+    sample_weights: Float32 | None = field(default=None, kw_only=True)  # [samples]; None: all count the same
 
     @property
     def num_samples(self) -> int:
@@ -52,7 +54,11 @@ class Batch:
             bag_offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
             within = np.arange(bag_offsets[-1]) - np.repeat(bag_offsets[:-1], sizes)
             rows = self.rows[np.repeat(self.bag_offsets[bags], sizes) + within] if len(self.rows) else self.rows
-        return Batch(self.step, self.dense[samples], self.labels[samples], rows, bag_offsets, self.num_features)
+        weights = None if self.sample_weights is None else self.sample_weights[samples]
+        return Batch(
+            self.step, self.dense[samples], self.labels[samples], rows, bag_offsets, self.num_features,
+            sample_weights=weights,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from foresee.data.samples import Samples
-from foresee.data.schema import DenseFeature, Feature, LogDescription, Table, Vocabulary, parse_description
+from foresee.data.schema import DenseFeature, Feature, LogDescription, LogLabel, Table, Vocabulary, parse_description
 from foresee.data.stream import LogStream, RowGroups, StreamOptions
 from foresee.data.writer import DESCRIPTION_FILE, hash_contents
 from foresee.errors import DataError, UsageError
@@ -75,6 +75,11 @@ class ClickLog:
     def dense(self) -> tuple[DenseFeature, ...]:
         """Dense features in the order of a batch's columns."""
         return self.description.dense
+
+    @property
+    def labels(self) -> tuple[LogLabel, ...]:
+        """In the order of a batch's labels; one of them is the ordinary case."""
+        return self.description.labels
 
     @property
     def dense_names(self) -> tuple[str, ...]:
@@ -228,10 +233,7 @@ class ClickLog:
                 f"{self.path}: the log has no {split!r} split (it has: {has}); "
                 "name one of these or prepare again with a larger share for it."
             )
-        description = self.description
-        return RowGroups(
-            self.path, description.splits[split], description.row_group_samples, description.features, description.dense
-        )
+        return RowGroups(self.path, self.description.splits[split], self.description)
 
     def _check_parts(self) -> None:
         for split in self.description.splits.values():

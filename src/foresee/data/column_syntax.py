@@ -1,11 +1,12 @@
 r"""Columns as they are typed on a command line: a name, then settings, with colons between.
 
+    --label        NAME[:number|:classes=A|B|C][:threshold=NUMBER][:column=COLUMN]
     --dense        NAME[:log1p|:standard][:empty=NUMBER][:missing=TEXT]
     --categorical  NAME[:mean|:sum[:SEPARATOR]][:table=NAME][:min_count=N][:hash_buckets=N][:num_rows=N][:missing=TEXT]
     --join         FILE:KEY[=KEY_THERE]:COLUMN,COLUMN[:separator=TEXT][:encoding=NAME][:names=A,B,C][:quoted=no]
 
-In: one text. Out: a `Dense`, `Categorical` or `Join`, or a sentence. A colon (in lists a comma) that belongs to a name
-is written \: (or \,); \t is a tab. Pure: no file is touched.
+In: one text. Out: a `Label`, `Dense`, `Categorical` or `Join`, or a sentence. A colon (in lists a comma) that belongs
+to a name is written \: (or \,); \t is a tab. Pure: no file is touched.
 """
 
 from __future__ import annotations
@@ -14,15 +15,43 @@ import re
 from pathlib import Path
 from typing import Any, get_args
 
-from foresee.data.columns import Categorical, Dense, Transform
+from foresee.data.columns import Categorical, Dense, Label, Transform
 from foresee.data.formats.delimited import Join, Layout
 from foresee.errors import DataError
 
+LABEL_SYNTAX = "NAME[:number|:classes=A|B|C][:threshold=NUMBER][:column=COLUMN]"
 DENSE_SYNTAX = "NAME[:log1p|:standard][:empty=NUMBER][:missing=TEXT]"
 CATEGORICAL_SYNTAX = (
     "NAME[:mean|:sum[:SEPARATOR]][:table=NAME][:min_count=N][:hash_buckets=N][:num_rows=N][:missing=TEXT]"
 )
+CLASSES_MAX = 100_000
 JOIN_SYNTAX = "FILE:KEY[=KEY_THERE]:COLUMN,COLUMN[:separator=TEXT][:encoding=NAME][:names=A,B,C][:quoted=no]"
+
+
+def parse_label(text: str) -> Label:
+    """Something to learn: a click, a number (`rating:number`), or one of several classes (`device:classes=a|b|c`).
+
+    Classes may also be the whole numbers below one: `classes=5` are 0 to 4.
+    """
+    words = _cut(text, ":")
+    settings = _settings(text, words, {"threshold": float, "column": str, "classes": str}, LABEL_SYNTAX)
+    kind = _one(text, words[1:], LABEL_SYNTAX) or "binary"
+    if kind not in ("binary", "number"):
+        raise DataError(f"label {words[0]}: {kind!r} is not known; use {LABEL_SYNTAX} ({_colon_hint(text)}).")
+    classes = next(iter(settings["classes"]), None)
+    return Label(
+        name=words[0],
+        kind="class" if classes is not None else kind,  # type: ignore[arg-type]
+        threshold=next(iter(settings["threshold"]), None),
+        column=next(iter(settings["column"]), None),
+        classes=() if classes is None else _classes(classes),
+    )
+
+
+def _classes(text: str) -> tuple[str, ...]:
+    if "|" not in text and text.isdigit() and int(text) <= CLASSES_MAX:
+        return tuple(map(str, range(int(text))))
+    return tuple(text.split("|"))
 
 
 def parse_dense(text: str, missing: tuple[str, ...] = ()) -> Dense:

@@ -1,4 +1,4 @@
-"""What the columns of a raw log mean: label, dense, categorical, time.
+"""What the columns of a raw log mean: labels, weight, dense, categorical, time.
 
 Said by the person or by a format; no file is touched here. A `Columns` is checked when it is made, so a wrong
 combination is one sentence before any file is opened.
@@ -13,6 +13,33 @@ from typing import Literal, get_args
 from foresee.errors import DataError
 
 Transform = Literal["none", "log1p", "standard"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """Something to learn: a click, a number, or one of several classes."""
+
+    name: str
+    column: str | None = None
+    """Where it stands; None: in a column of its own name. Two labels may come from one column."""
+    kind: Literal["binary", "number", "class"] = "binary"
+    """`binary`: 0 and 1, -1 and 1, or true and false. `number`: a finite number. `class`: one of `classes`."""
+    threshold: float | None = None
+    """Of a binary label: numbers of at least this are 1, others 0."""
+    classes: tuple[str, ...] = ()
+    """What cells may say; the first is class 0."""
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and self.kind != "binary":
+            raise DataError(f"label {self.name}: a threshold makes a click of a number; leave it out, or {self.kind}.")
+        if (self.kind == "class") != bool(self.classes) or len(self.classes) == 1:
+            raise DataError(f"label {self.name}: a label of classes, and no other, says which: at least two of them.")
+        if len(set(self.classes)) < len(self.classes):
+            raise DataError(f"label {self.name}: a class stands there twice; name each once.")
+
+    @property
+    def column_name(self) -> str:
+        return self.column or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +107,8 @@ class Categorical:
 class Columns:
     """All columns that are read; others are left out."""
 
-    label: str
+    label: str = ""
+    """The column that says whether it was a click. Left out where `labels` say what is to be learned."""
     dense: tuple[Dense, ...] = ()
     categorical: tuple[Categorical, ...]
     time: str | None = None
@@ -89,9 +117,20 @@ class Columns:
     label_threshold: float | None = None
     """A rating of at least this is a positive sample. None: labels are 0 and 1, -1 and 1, or true and false."""
     label_skip: tuple[str, ...] = ()
-    """Samples whose label cell is one of these are left out (a rating of 0 that means `not rated`)."""
+    """Samples whose (first) label cell is one of these are left out (a rating of 0 that means `not rated`)."""
+    labels: tuple[Label, ...] = ()
+    """Several labels, or one that is no click."""
+    weight: str | None = None
+    """A column of numbers from 0 up: how much each sample counts in the loss."""
 
     def __post_init__(self) -> None:
+        if bool(self.label) == bool(self.labels):
+            raise DataError("no label is named, or both a column of clicks and labels; name either, with --label.")
+        if self.labels and self.label_threshold is not None:
+            raise DataError(
+                "a threshold of all labels is given beside labels of their own; write it to the label it belongs to, "
+                "as in --label liked:column=rating:threshold=4."
+            )
         if not self.categorical:
             raise DataError(
                 "no categorical column is named, so there would be no table; name at least one with --categorical."
@@ -108,9 +147,14 @@ class Columns:
 
     def _check_once(self) -> None:
         features = [*(it.name for it in self.dense), *(it.name for it in self.categorical)]
-        if self.label in features:
+        names = [it.name for it in self.targets]
+        for name in names:
+            if names.count(name) > 1:
+                raise DataError(f"label {name!r} is named twice; give each a name of its own.")
+        answer = next((it.column_name for it in self.targets if it.column_name in features), None)
+        if answer is not None:
             raise DataError(
-                f"column {self.label!r} is the label and a feature too, so the model would be told the answer; "
+                f"column {answer!r} is the label and a feature too, so the model would be told the answer; "
                 "leave it out of the features."
             )
         for name in features:
@@ -118,9 +162,21 @@ class Columns:
                 raise DataError(f"column {name!r} is named as a feature twice; leave out one of them.")
 
     @property
+    def targets(self) -> tuple[Label, ...]:
+        """What is to be learned."""
+        return self.labels or (Label(name=self.label, threshold=self.label_threshold),)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every column that has to be read, once."""
-        every = [self.label, *(it.name for it in self.dense), *(it.name for it in self.categorical), self.time]
+        labels = [it.column_name for it in self.targets]
+        every = [
+            *labels,
+            self.weight,
+            *(it.name for it in self.dense),
+            *(it.name for it in self.categorical),
+            self.time,
+        ]
         return tuple(dict.fromkeys(name for name in every if name is not None))
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from foresee.base.arrays import Float32, Float64
 from foresee.data.cells import Mask, as_strings, is_list, is_text, numbers_of, to_mask, to_numpy, values_of
-from foresee.data.columns import Categorical, Columns, Dense, spelled
+from foresee.data.columns import Categorical, Columns, Dense, Label, spelled
 from foresee.data.order import Times
 from foresee.data.source import BadLine, RawChunk, ReportBadLine
 
@@ -26,7 +26,7 @@ class Chunk:
     """Checked samples of one file."""
 
     file: Path
-    labels: Float32  # [samples]
+    labels: Float32  # [samples], or [samples, labels]
     dense: tuple[Float64, ...]  # one [samples] per dense column, before any transform
     categories: tuple[pa.Array, ...]  # one per categorical column: large_string, or a large_list of them
     times: Times | None
@@ -34,6 +34,7 @@ class Chunk:
     """Samples left out on request (label_skip)."""
     cell_types: tuple[pa.DataType, ...]
     """What the cells of each categorical column were."""
+    weights: Float32 | None = None  # [samples]
 
     @property
     def num_samples(self) -> int:
@@ -55,14 +56,20 @@ class NegativeLabel:
         return f"{self._value or 0:.0f}"
 
 
-def convert(raw: RawChunk, columns: Columns, report: ReportBadLine, negative: NegativeLabel | None = None) -> Chunk:
+def convert(
+    raw: RawChunk, columns: Columns, report: ReportBadLine, negatives: dict[str, NegativeLabel] | None = None
+) -> Chunk:
     """Check every cell; report bad samples in line order; keep the rest.
 
-    `negative` goes from chunk to chunk of one pass, since what stands for a negative label has to stay the same.
+    `negatives` go from chunk to chunk of one pass, since what stands for a negative label has to stay the same.
     """
+    negatives = {} if negatives is None else negatives
     work = _Work(raw)
     skipped = work.skip(columns)
-    labels = work.labels(columns, ~skipped, negative or NegativeLabel())
+    labels = [
+        work.label(label, ~skipped, negatives.setdefault(label.name, NegativeLabel())) for label in columns.targets
+    ]
+    weights = None if columns.weight is None else work.weights(columns.weight)
     dense = [work.dense(column) for column in columns.dense]
     categories = [work.category(column) for column in columns.categorical]
     times = None if columns.time is None else work.times(columns.time)
@@ -71,12 +78,13 @@ def convert(raw: RawChunk, columns: Columns, report: ReportBadLine, negative: Ne
     keep = pa.array(good)
     return Chunk(
         raw.file,
-        labels[good],
+        (labels[0] if len(labels) == 1 else np.stack(labels, axis=1))[good],
         tuple(column[good] for column in dense),
         tuple(column.filter(keep) for column in categories),
         None if times is None else times[good],
         int(skipped.sum()),
         tuple(raw.cells[column.name].type for column in columns.categorical),
+        None if weights is None else weights[good],
     )
 
 
@@ -104,23 +112,43 @@ class _Work:
     def skip(self, columns: Columns) -> Mask:
         if not columns.label_skip:
             return np.zeros(self.raw.num_samples, bool)
-        cells = as_strings(self.raw.cells[columns.label])
+        cells = as_strings(self.raw.cells[columns.targets[0].column_name])
         wanted = pa.array(columns.label_skip, pa.large_string())
         return np.asarray(pc.is_in(cells, value_set=wanted).to_numpy(zero_copy_only=False), bool)
 
-    def labels(self, columns: Columns, wanted: Mask, negative: NegativeLabel) -> Float32:
-        cells = self.raw.cells[columns.label]
-        if columns.label_threshold is not None:
+    def label(self, label: Label, wanted: Mask, negative: NegativeLabel) -> Float32:
+        name = label.column_name
+        cells = self.raw.cells[name]
+        if label.kind == "class":
+            return self._classes(label, cells)
+        if label.kind == "number" or label.threshold is not None:
+            what = "a finite number" if label.threshold is None else "a number to compare with the threshold"
             values, missing, wrong = numbers_of(cells)
-            self.reject(missing | wrong, columns.label, "a number to compare with the threshold", "correct the line")
-            return (values >= columns.label_threshold).astype(np.float32)
+            numbers = values if label.threshold is None else values >= label.threshold
+            with np.errstate(over="ignore"):
+                found = numbers.astype(np.float32)
+            self.reject(missing | wrong | ~np.isfinite(found), name, what, "correct the line")
+            return found
         values, missing, wrong = numbers_of(_without_words(cells))
         bad = missing | wrong | ~np.isin(values, (0.0, 1.0, -1.0))
         remedy = "correct the line, give --label-threshold if it is a rating, leave such lines out with --label-skip"
-        self.reject(bad, columns.label, "a label of 0 or 1", remedy)
+        self.reject(bad, name, "a label of 0 or 1", remedy)
         other = ~bad & (values < 1) & (values != negative.of(values[~bad & wanted]))
-        self.reject(other, columns.label, f"a label of {negative} or 1, as on the lines before", remedy)
+        self.reject(other, name, f"a label of {negative} or 1, as on the lines before", remedy)
         return np.where(values == 1, 1.0, 0.0).astype(np.float32)
+
+    def _classes(self, label: Label, cells: pa.Array) -> Float32:
+        found = pc.index_in(as_strings(cells), value_set=pa.array(label.classes, pa.large_string()))
+        shown = ", ".join(label.classes[:20])
+        self.reject(to_mask(found.is_null()), label.column_name, f"one of the classes {shown}", "correct the line")
+        return to_numpy(found.fill_null(0)).astype(np.float32)
+
+    def weights(self, name: str) -> Float32:
+        values, missing, wrong = numbers_of(self.raw.cells[name])
+        with np.errstate(over="ignore"):
+            bad = missing | wrong | (values < 0) | ~np.isfinite(values.astype(np.float32))
+        self.reject(bad, name, "a weight: a number from 0 up", "correct the line")
+        return np.where(bad, 0.0, values).astype(np.float32)
 
     def dense(self, column: Dense) -> Float64:
         values, missing, wrong = numbers_of(self.raw.cells[column.name], column.missing_markers)

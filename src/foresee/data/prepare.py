@@ -11,7 +11,7 @@ it would be when serving. The target appears whole at the end or not at all.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from foresee.data.columns import Categorical
 from foresee.data.convert import Chunk, NegativeLabel, convert
 from foresee.data.order import SPLIT_NAMES, Codes, TimeHistogram, split_at_random, split_by_order, split_by_time
 from foresee.data.samples import Ids, Samples, fill_empty, select
-from foresee.data.schema import Feature, RawType, Table
+from foresee.data.schema import Feature, LogLabel, RawType, Table
 from foresee.data.source import BAD_LINES_FILE, BadLines, PrepareOptions, ReportProgress, Source, SplitMode, check_files
 from foresee.data.vocabulary import Counter, DenseStatistics, Encoder, GivenIds, HashVocabulary, transform
 from foresee.data.writer import LogWriter, check_target, new_folder
@@ -165,7 +165,9 @@ class _Passes:
         bad = BadLines(self._options.bad_lines, folder / BAD_LINES_FILE)
         first = num_skipped = 0
         sizes = np.zeros(3, np.int64)
-        with LogWriter(folder, features, dense) as writer:
+        labels = tuple(LogLabel(name=it.name, kind=it.kind, classes=it.classes) for it in self._columns.targets)
+        weighted = self._columns.weight is not None
+        with LogWriter(folder, features, dense, labels=labels, with_weights=weighted) as writer:
             for chunk in self._chunks("write", bad):
                 codes = splitter.codes(chunk, first)
                 first += chunk.num_samples
@@ -196,16 +198,16 @@ class _Passes:
             bags = Ids(encoder.ids(cells.flatten()), offsets)
             # Where there is an unknown row, a sample without any value points to it; given ids have none.
             ids.append(bags if column.num_rows is not None else fill_empty(bags, 0))
-        return Samples(chunk.labels, dense, tuple(ids))
+        return Samples(chunk.labels, dense, tuple(ids), weights=chunk.weights)
 
     def _chunks(self, stage: str, bad: BadLines | None = None) -> Iterator[Chunk]:
         """One pass; the first one also decides whether too many lines are bad."""
         bad = bad or BadLines(self._options.bad_lines)
         sizes = {file: file.stat().st_size for file in self._source.files}
-        num_good, negative = 0, NegativeLabel()
+        num_good, negatives = 0, dict[str, NegativeLabel]()
         try:
             for raw in self._source.chunks(bad):
-                chunk = convert(raw, self._columns, bad, negative)
+                chunk = convert(raw, self._columns, bad, negatives)
                 num_good += chunk.num_samples + chunk.num_skipped
                 yield chunk
                 if self._progress is not None:
@@ -236,8 +238,10 @@ class _Passes:
             "format": self._source.name,
             "files": [file.name for file in self._source.files],
             "split": self._mode,
-            "label": self._columns.label,
-            "label_threshold": self._columns.label_threshold,
+            "label": self._columns.targets[0].column_name,
+            "label_threshold": self._columns.targets[0].threshold,
+            **({"labels": [asdict(it) for it in self._columns.labels]} if self._columns.labels else {}),
+            **({"weight": self._columns.weight} if self._columns.weight is not None else {}),
             "num_bad": bad.count,
             "num_skipped": num_skipped,
             "num_negative": self.num_negative,

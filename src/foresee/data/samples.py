@@ -44,10 +44,11 @@ class Ids:
 class Samples:
     """Some samples, one array per column."""
 
-    labels: Float32  # [samples]
+    labels: Float32  # [samples]; [samples, labels] of a log with several
     dense: tuple[Float32, ...]  # one [samples] per dense feature
     ids: tuple[Ids, ...]  # one per categorical feature
     true_probability: Float32 | None = None  # [samples]; only synthetic logs know it
+    weights: Float32 | None = None  # [samples]; None: all count the same
 
     @property
     def num_samples(self) -> int:
@@ -59,6 +60,7 @@ class Samples:
             tuple(column[start:stop] for column in self.dense),
             tuple(ids.slice(start, stop) for ids in self.ids),
             None if self.true_probability is None else self.true_probability[start:stop],
+            None if self.weights is None else self.weights[start:stop],
         )
 
 
@@ -68,11 +70,13 @@ def concatenate(pieces: Sequence[Samples]) -> Samples:
         return pieces[0]
     first = pieces[0]
     probabilities = [piece.true_probability for piece in pieces if piece.true_probability is not None]
+    weights = [piece.weights for piece in pieces if piece.weights is not None]
     return Samples(
         np.concatenate([piece.labels for piece in pieces]),
         tuple(np.concatenate([piece.dense[i] for piece in pieces]) for i in range(len(first.dense))),
         tuple(_concatenate_ids([piece.ids[i] for piece in pieces]) for i in range(len(first.ids))),
         np.concatenate(probabilities) if probabilities else None,
+        np.concatenate(weights) if weights else None,
     )
 
 
@@ -100,6 +104,7 @@ def select(samples: Samples, mask: NDArray[np.bool_]) -> Samples:
         tuple(column[mask] for column in samples.dense),
         tuple(_select_ids(ids, mask) for ids in samples.ids),
         None if samples.true_probability is None else samples.true_probability[mask],
+        None if samples.weights is None else samples.weights[mask],
     )
 
 
@@ -126,10 +131,11 @@ class Assembled:
     """A shuffle group, ready to be cut into batches."""
 
     dense: Float32  # [samples, dense features]
-    labels: Float32  # [samples]
+    labels: Float32  # [samples], or [samples, labels]
     rows: Int64  # [lookups]
     bag_offsets: Int64 | None  # [samples * features + 1]
     num_features: int
+    weights: Float32 | None  # [samples]
 
 
 def assemble(samples: Samples, table_offsets: Sequence[int], order: Int64 | None) -> Assembled:
@@ -137,6 +143,7 @@ def assemble(samples: Samples, table_offsets: Sequence[int], order: Int64 | None
     if order is None:
         order = np.arange(samples.num_samples)
     num_features = len(samples.ids)
+    labels, weights = samples.labels[order], None if samples.weights is None else samples.weights[order]
     dense = np.empty((len(order), len(samples.dense)), np.float32)
     for index, column in enumerate(samples.dense):
         dense[:, index] = column[order]
@@ -144,13 +151,13 @@ def assemble(samples: Samples, table_offsets: Sequence[int], order: Int64 | None
         rows = np.empty((len(order), num_features), np.int64)
         for index, ids in enumerate(samples.ids):
             _fill_single(rows, index, ids.values, order, table_offsets[index])
-        return Assembled(dense, samples.labels[order], rows.reshape(-1), None, num_features)
+        return Assembled(dense, labels, rows.reshape(-1), None, num_features, weights)
     bag_offsets = _bag_offsets(samples, order)
     flat = np.empty(int(bag_offsets[-1]), np.int64)
     for index, ids in enumerate(samples.ids):
         starts = np.arange(samples.num_samples + 1) if ids.offsets is None else ids.offsets
         _fill_bags(flat, bag_offsets, index, num_features, ids.values, starts, order, table_offsets[index])
-    return Assembled(dense, samples.labels[order], flat, bag_offsets, num_features)
+    return Assembled(dense, labels, flat, bag_offsets, num_features, weights)
 
 
 def cut(pieces: Sequence[tuple[Assembled, int, int]], step: int) -> Batch:
@@ -167,7 +174,11 @@ def cut(pieces: Sequence[tuple[Assembled, int, int]], step: int) -> Batch:
             bags = group.bag_offsets[first : last + 1]
             rows.append(group.rows[bags[0] : bags[-1]])
             lengths.append(np.diff(bags))
-    return Batch(step, dense, labels, np.concatenate(rows), _batch_offsets(lengths), num_features)
+    weights = [group.weights[start:stop] for group, start, stop in pieces if group.weights is not None]
+    return Batch(
+        step, dense, labels, np.concatenate(rows), _batch_offsets(lengths), num_features,
+        sample_weights=np.concatenate(weights) if weights else None,
+    )  # fmt: skip
 
 
 def _batch_offsets(lengths: list[Int64]) -> Int32 | None:

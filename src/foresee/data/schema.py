@@ -16,9 +16,12 @@ from foresee.base import json_fields
 from foresee.errors import DataError
 
 FORMAT_NAME = "foresee-click-log"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""Version 1 has one label of 0 or 1 and no weights; such logs are still written as version 1."""
 
 Pooling = Literal["one", "sum", "mean"]
+LabelKind = Literal["binary", "number", "class"]
 VocabularyKind = Literal["frequency", "hash", "none"]
 RawType = Literal["text", "digits", "digits.0", "integer", "float32", "float64", "boolean", "other"]
 TRANSFORMS = ("none", "log1p", "standard")
@@ -72,6 +75,21 @@ class DenseFeature:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogLabel:
+    """One label of every sample."""
+
+    name: str = "label"
+    kind: LabelKind = "binary"
+    """`binary`: 0 or 1. `number`: any finite number. `class`: the number of a class, from 0 up."""
+    classes: tuple[str, ...] = ()
+    """What each class was called in the raw log."""
+
+
+CLICK_LABEL = LogLabel()
+"""The label of a log that does not say anything else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
     """How raw values became the local ids of a table."""
 
@@ -116,28 +134,43 @@ class LogDescription:
     row_group_samples: int
     best_auc: dict[str, float] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
+    labels: tuple[LogLabel, ...] = (CLICK_LABEL,)
+    """In the order of a batch's labels."""
+    sample_weights: bool = False
+    """Whether samples have weights."""
+
+    @property
+    def version(self) -> int:
+        """Of the format: what an older release would misread, it refuses."""
+        plain = len(self.labels) == 1 and self.labels[0].kind == "binary" and not self.sample_weights
+        return 1 if plain else FORMAT_VERSION
 
     @property
     def digest(self) -> str:
         """Equal digests: equal samples in equal order, split by split."""
-        identity = {
-            "version": FORMAT_VERSION,
+        identity: dict[str, Any] = {
+            "version": self.version,
             "features": [[feature.name, feature.table, feature.pooling] for feature in self.features],
             "tables": [list(table) for table in self.tables],
             "dense": [dense.name for dense in self.dense],
             "splits": {name: [split.num_samples, split.content] for name, split in sorted(self.splits.items())},
             "row_group_samples": self.row_group_samples,
         }
+        if self.version > 1:
+            identity["labels"] = [[label.name, label.kind, list(label.classes)] for label in self.labels]
+            identity["sample_weights"] = self.sample_weights
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
         body = {
             "format": FORMAT_NAME,
-            "version": FORMAT_VERSION,
+            "version": self.version,
             "digest": self.digest,
             "features": [asdict(feature) for feature in self.features],
             "tables": [table._asdict() for table in self.tables],
             "dense": [asdict(dense) for dense in self.dense],
+            "labels": [asdict(label) for label in self.labels],
+            "sample_weights": self.sample_weights,
             "vocabularies": {name: asdict(vocabulary) for name, vocabulary in self.vocabularies.items()},
             "splits": {name: {"num_samples": it.num_samples, **asdict(it)} for name, it in self.splits.items()},
             "row_group_samples": self.row_group_samples,
@@ -158,7 +191,7 @@ def parse_description(text: str, where: str) -> LogDescription:
         raise DataError(f"{where}: this is not JSON as we write it ({error}); {remedy}.") from None
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
         raise DataError(f'{where}: expected "format": "{FORMAT_NAME}", found something else; {remedy}.')
-    if body.get("version") != FORMAT_VERSION:
+    if body.get("version") not in READABLE_VERSIONS:
         raise DataError(
             f"{where}: format version {json_fields.shown(body.get('version'))} is not {FORMAT_VERSION}, the one this "
             f"release reads; {remedy}."
@@ -188,7 +221,24 @@ def _from_body(body: dict[str, Any]) -> LogDescription:
             for name in json_fields.object_of(body, "best_auc")
         },
         source=json_fields.object_of(body, "source"),
+        labels=labels_from(body),
+        sample_weights=bool(body.get("sample_weights", False)),
     )
+
+
+def labels_from(content: dict[str, Any]) -> tuple[LogLabel, ...]:
+    """The labels of a document, one of clicks if it has none; ValueError for anything else."""
+    return tuple(_label(it) for it in json_fields.objects({"labels": [{"name": "label"}], **content}, "labels"))
+
+
+def _label(content: dict[str, Any]) -> LogLabel:
+    kind = json_fields.text_of({"kind": "binary", **content}, "kind")
+    if kind not in get_args(LabelKind):
+        raise ValueError(f"label {json_fields.shown(kind)} is none of {', '.join(get_args(LabelKind))}")
+    classes = tuple(json_fields.texts({"classes": [], **content}, "classes"))
+    if (kind == "class") != (len(classes) > 1):
+        raise ValueError(f"a label of kind {kind} has {len(classes)} classes")
+    return LogLabel(name=json_fields.text_of(content, "name"), kind=cast("LabelKind", kind), classes=classes)
 
 
 def feature_from(content: dict[str, Any]) -> Feature:
@@ -285,9 +335,22 @@ def _check(description: LogDescription, where: str) -> None:
             )
 
 
-def check_names(features: tuple[Feature, ...], dense: tuple[DenseFeature, ...]) -> None:
+LABEL_COLUMN = "label"
+PROBABILITY_COLUMN = "true_probability"
+WEIGHT_COLUMN = "sample_weight"
+
+
+def label_columns(labels: tuple[LogLabel, ...]) -> list[str]:
+    """Parquet columns of labels: the first is called the same in every log."""
+    return [LABEL_COLUMN, *(f"{LABEL_COLUMN}:{label.name}" for label in labels[1:])]
+
+
+def check_names(
+    features: tuple[Feature, ...], dense: tuple[DenseFeature, ...], labels: tuple[LogLabel, ...] = (CLICK_LABEL,)
+) -> None:
     """Feature names become Parquet columns, so they have to differ from each other and from ours."""
-    names = ["label", "true_probability", *(entry.name for entry in dense), *(feature.name for feature in features)]
+    ours = [*label_columns(labels), PROBABILITY_COLUMN, WEIGHT_COLUMN]
+    names = [*ours, *(entry.name for entry in dense), *(feature.name for feature in features)]
     for name in names:
         if names.count(name) > 1:
             raise DataError(f"column {name!r} would stand twice in the prepared log; rename or leave out one of them.")

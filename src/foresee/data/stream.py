@@ -24,8 +24,7 @@ from foresee.base.arrays import Int32, Int64
 from foresee.data.batch import Batch
 from foresee.data.order import EpochOrder, epoch_order
 from foresee.data.samples import Assembled, Ids, Samples, assemble, concatenate, cut, offsets_of
-from foresee.data.schema import DenseFeature, Feature, Split
-from foresee.data.writer import LABEL_COLUMN
+from foresee.data.schema import WEIGHT_COLUMN, Feature, LogDescription, Split, label_columns
 from foresee.errors import DataError, UsageError
 
 OPEN_FILES_MAX = 16
@@ -34,18 +33,14 @@ OPEN_FILES_MAX = 16
 class RowGroups:
     """Reads row groups of one split by number, 0 to len(sizes) - 1. Not for use by two threads at once."""
 
-    def __init__(
-        self,
-        folder: Path,
-        split: Split,
-        row_group_samples: int,
-        features: tuple[Feature, ...],
-        dense: tuple[DenseFeature, ...],
-    ) -> None:
-        self._folder, self._split, self._features, self._dense = folder, split, features, dense
-        self._columns = [LABEL_COLUMN, *(entry.name for entry in dense), *(feature.name for feature in features)]
+    def __init__(self, folder: Path, split: Split, log: LogDescription) -> None:
+        self._folder, self._split = folder, split
+        self._features, self._dense, self._labels = log.features, log.dense, log.labels
+        self._weighted = [WEIGHT_COLUMN] if log.sample_weights else []
+        names = (*(entry.name for entry in log.dense), *(feature.name for feature in log.features))
+        self._columns = [*label_columns(log.labels), *names, *self._weighted]
         self._files: OrderedDict[int, pq.ParquetFile] = OrderedDict()
-        self.sizes, self._part_starts = row_group_sizes(split, row_group_samples)
+        self.sizes, self._part_starts = row_group_sizes(split, log.row_group_samples)
 
     def read(self, numbers: Int64) -> Samples:
         """The samples of these row groups (ascending numbers), in order."""
@@ -66,10 +61,12 @@ class RowGroups:
         return samples
 
     def _decode(self, table: pa.Table) -> Samples:
-        labels = table.column(LABEL_COLUMN).to_numpy()
+        labels = [table.column(name).to_numpy() for name in label_columns(self._labels)]
+        weights = [table.column(name).to_numpy() for name in self._weighted]
         dense = tuple(table.column(entry.name).to_numpy() for entry in self._dense)
         ids = tuple(_decode_ids(table.column(feature.name), feature) for feature in self._features)
-        return Samples(labels, dense, ids)
+        together = labels[0] if len(labels) == 1 else np.stack(labels, axis=1)
+        return Samples(together, dense, ids, weights=weights[0] if weights else None)
 
     def _check(self, samples: Samples, name: str, num_expected: int) -> None:
         where = self._folder / name
@@ -78,6 +75,7 @@ class RowGroups:
                 f"{where}: expected {num_expected} samples in the row groups read, found "
                 f"{samples.num_samples}; prepare the log again."
             )
+        self._check_labels(samples, where)
         for entry, column in zip(self._dense, samples.dense, strict=True):
             if not np.isfinite(column).all():
                 raise DataError(f"{where}: column {entry.name}: a value is NaN or infinite; prepare the log again.")
@@ -89,6 +87,19 @@ class RowGroups:
                     f"{where}: column {feature.name}: id {found} is outside table {feature.table} of "
                     f"{feature.num_rows} rows; prepare the log again."
                 )
+
+    def _check_labels(self, samples: Samples, where: Path) -> None:
+        for label, column in zip(self._labels, samples.labels.reshape(samples.num_samples, -1).T, strict=True):
+            wrong = ~np.isfinite(column)
+            if label.kind == "class":
+                wrong |= (column < 0) | (column >= len(label.classes)) | (column != np.floor(column))
+            if wrong.any():
+                raise DataError(
+                    f"{where}: label {label.name}: found {column[np.argmax(wrong)]:g}, which is none; prepare the log "
+                    "again."
+                )
+        if samples.weights is not None and not (np.isfinite(samples.weights) & (samples.weights >= 0)).all():
+            raise DataError(f"{where}: a sample weight is negative, NaN or infinite; prepare the log again.")
 
     def _file(self, part: int) -> pq.ParquetFile:
         if part in self._files:

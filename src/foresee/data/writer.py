@@ -5,19 +5,20 @@ a split by arithmetic. It keeps at most one row group of each split in memory an
 that a log's digest does not depend on compression or the Parquet library.
 
 `new_folder(out)` gives a temporary sibling to build in and moves it to `out` in one rename; an error, even an
-interrupt, removes it. An existing target is refused unless it is empty, or a prepared log that the person asked to
-replace.
+interrupt, removes it, and what a killed process left goes at the next start. An existing target is refused unless it
+is empty, or a prepared log that the person asked to replace.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -29,15 +30,20 @@ import pyarrow.parquet as pq
 
 from foresee.data.samples import Ids, Samples, concatenate
 from foresee.data.schema import (
+    CLICK_LABEL,
+    PROBABILITY_COLUMN,
+    WEIGHT_COLUMN,
     DenseFeature,
     Feature,
     LogDescription,
+    LogLabel,
     Part,
     RawType,
     Split,
     Table,
     Vocabulary,
     check_names,
+    label_columns,
 )
 from foresee.errors import DataError
 
@@ -48,18 +54,41 @@ DESCRIPTION_FILE = "log.json"
 def new_folder(out: Path, *, replace: bool, marker: str = DESCRIPTION_FILE) -> Iterator[Path]:
     """Build in the yielded folder; it becomes `out` at the end."""
     check_target(out, replace=replace, marker=marker)
-    building: Path | None = None
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
-        building.chmod(0o755)  # mkdtemp's 0700 would lock colleagues out of the finished log
-        yield building
-        _move(building, out)
+        with hidden_folder(out, "partial") as building:
+            building.chmod(0o755)  # mkdtemp's 0700 would lock colleagues out of the finished log
+            yield building
+            _move(building, out)
     except OSError as error:
         raise _sentence(error, out) from error
+
+
+@contextmanager
+def hidden_folder(out: Path, what: str) -> Iterator[Path]:
+    """A folder beside `out` for one process, which is gone afterwards. Those that killed processes left go first."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for left in out.parent.glob(f".{out.name}.{what}-*"):
+        _remove_if_left(left)
+    # Locked before it has its name, so that whoever finds it unlocked knows that its process is gone.
+    making = Path(tempfile.mkdtemp(prefix=f".{out.name}.making-", dir=out.parent))
+    folder, lock = making.with_name(making.name.replace(".making-", f".{what}-")), os.open(making, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(making, folder)
+        yield folder
     finally:
-        if building is not None:
-            shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_if_left(folder: Path) -> None:
+    with suppress(OSError):  # another process has it, or took it away just now
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
 
 
 def check_target(out: Path, *, replace: bool, marker: str = DESCRIPTION_FILE) -> None:
@@ -120,9 +149,6 @@ ROW_GROUP_SAMPLES = 8192
 ROW_GROUPS_PER_PART = 32
 """A reader parses a part's whole footer to get at one row group: few row groups keep that cheap."""
 
-LABEL_COLUMN = "label"
-PROBABILITY_COLUMN = "true_probability"
-
 
 class LogWriter:
     """Writes the parts of all splits into one folder. Use as a context manager, then call `finish`."""
@@ -135,12 +161,17 @@ class LogWriter:
         *,
         row_group_samples: int = ROW_GROUP_SAMPLES,
         with_probability: bool = False,
+        labels: tuple[LogLabel, ...] = (CLICK_LABEL,),
+        with_weights: bool = False,
     ) -> None:
-        check_names(features, dense)
+        check_names(features, dense, labels)
+        self._labels, self._with_weights = labels, with_weights
         self._folder = folder
         self._features, self._dense = features, dense
         self._row_group_samples = row_group_samples
-        self._schema = parquet_schema(features, dense, with_probability=with_probability)
+        self._schema = parquet_schema(
+            features, dense, with_probability=with_probability, labels=labels, with_weights=with_weights
+        )
         self._splits: dict[str, _SplitWriter] = {}
         self._ids_max = [0 if feature.multi_valued else 1 for feature in features]
 
@@ -174,6 +205,8 @@ class LogWriter:
             row_group_samples=self._row_group_samples,
             best_auc=best_auc or {},
             source=source,
+            labels=self._labels,
+            sample_weights=self._with_weights,
         )
         write_text_durably(self._folder / DESCRIPTION_FILE, description.to_json())
         return description
@@ -255,14 +288,17 @@ class _SplitWriter:
 
 
 def parquet_schema(
-    features: tuple[Feature, ...], dense: tuple[DenseFeature, ...], *, with_probability: bool
-) -> pa.Schema:
-    """Columns of every part: the label, dense features, categorical features, and the planted truth if there is one."""
-    fields = [pa.field(LABEL_COLUMN, pa.float32(), nullable=False)]
+    features: tuple[Feature, ...], dense: tuple[DenseFeature, ...], *, with_probability: bool,
+    labels: tuple[LogLabel, ...] = (CLICK_LABEL,), with_weights: bool = False,
+) -> pa.Schema:  # fmt: skip
+    """Columns of every part: labels, dense features, categorical features, weights, the planted truth."""
+    fields = [pa.field(name, pa.float32(), nullable=False) for name in label_columns(labels)]
     fields += [pa.field(entry.name, pa.float32(), nullable=False) for entry in dense]
     for feature in features:
         kind = pa.list_(pa.field("id", pa.int32(), nullable=False)) if feature.multi_valued else pa.int32()
         fields.append(pa.field(feature.name, kind, nullable=False))
+    if with_weights:
+        fields.append(pa.field(WEIGHT_COLUMN, pa.float32(), nullable=False))
     if with_probability:
         fields.append(pa.field(PROBABILITY_COLUMN, pa.float32(), nullable=False))
     return pa.schema(fields)
@@ -276,8 +312,11 @@ def _encodings(schema: pa.Schema) -> dict[str, str]:
 
 def to_arrow(samples: Samples) -> list[pa.Array]:
     """Columns in the order of `parquet_schema`."""
-    columns = [pa.array(samples.labels), *(pa.array(column) for column in samples.dense)]
+    labels = samples.labels.reshape(samples.num_samples, -1)
+    columns = [pa.array(column) for column in (*labels.T, *samples.dense)]
     columns += [_ids_to_arrow(ids) for ids in samples.ids]
+    if samples.weights is not None:
+        columns.append(pa.array(samples.weights))
     if samples.true_probability is not None:
         columns.append(pa.array(samples.true_probability))
     return columns
@@ -293,7 +332,8 @@ def _ids_to_arrow(ids: Ids) -> pa.Array:
 def hash_contents(content: hashlib.blake2b, row_group: Samples) -> None:
     """Feed one row group into the hash of its split: all that batches are made of, byte for byte."""
     content.update(np.int64(row_group.num_samples).tobytes())
-    for column in (row_group.labels, *row_group.dense):
+    weights = () if row_group.weights is None else (row_group.weights,)
+    for column in (row_group.labels, *weights, *row_group.dense):
         content.update(np.ascontiguousarray(column, "<f4").data)
     for ids in row_group.ids:
         if ids.offsets is not None:

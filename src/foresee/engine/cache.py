@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Int32, Int64
+from foresee.base.arrays import Float32, Int32, Int64
 from foresee.data.batch import Batch, Pooling, Vectors
 from foresee.engine.kernels import (
     ONE_THREAD,
@@ -46,10 +46,11 @@ class Cache(Protocol):
         """Puts fetched rows into their slots."""
         ...
 
-    def embeddings(self, work: PlannedStep) -> torch.Tensor:
+    def embeddings(self, work: PlannedStep, read: Float32 | None = None) -> torch.Tensor:
         """[samples, features, width]: the step's rows, pooled; [vectors, width] where some are apart.
 
-        A leaf that collects the gradient where one is used.
+        A leaf that collects the gradient where one is used. `read`: the values of its distinct rows, if it has read
+        them before; else they are read from their slots now.
         """
         ...
 
@@ -90,6 +91,32 @@ class Cache(Protocol):
     def changed(self) -> tuple[Int64, Rows]:
         """The rows that the store has in an older version, and marks them as written."""
         ...
+
+
+class BatchesInFlight:
+    """What later steps have read already, as their plan says: values of distinct rows, by step.
+
+    Empty in a run that is synchronous. A commit keeps it (`state_dict`): nobody could read it again, as the rows have
+    learned since.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[int, Float32] = {}  # each [distinct rows, width]
+
+    def embeddings(self, work: PlannedStep, cache: Cache) -> torch.Tensor:
+        """Those of a step whose rows are all in their slots; later ones read theirs, too, if they are to."""
+        for ahead in work.record.read_ahead:
+            if ahead.step not in self._read:  # else before a commit from which this run goes on
+                self._read[ahead.step] = cache.copy(ahead.slot).values
+        return cache.embeddings(work, self._read.pop(work.step, None))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been read, by step."""
+        return {str(step): values for step, values in self._read.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on with what was read before."""
+        self._read = {int(step): np.asarray(values, np.float32) for step, values in state_dict.items()}
 
 
 class SlotTable:
@@ -160,10 +187,13 @@ class SlotCache:
         self.put(fetch.slot, staging)
         self.table.hold(fetch, staging.versions)
 
-    def embeddings(self, work: PlannedStep) -> torch.Tensor:
+    def embeddings(self, work: PlannedStep, read: Float32 | None = None) -> torch.Tensor:
         record, shape = work.record, shape_of(work.batch, work.vectors)
         out = self._pooled.take(math.prod(shape), self._layout.width)
-        pool(self._rows.values, record.unique, record.inverse, work.vectors, out, self._threads)
+        values, unique = self._rows.values, record.unique
+        if read is not None:
+            values, unique = read, np.arange(len(read), dtype=np.int32)
+        pool(values, unique, record.inverse, work.vectors, out, self._threads)
         return torch.from_numpy(out).view(*shape, self._layout.width).requires_grad_(record.learns)
 
     def update(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from foresee.data.batch import BatchStream
 from foresee.engine.tables import Tables
 from foresee.errors import PlanError
-from foresee.plan import WINDOW_BYTES
+from foresee.plan import WINDOW_BYTES, WINDOW_FIRST_BYTES
 from foresee.plan.record import Header, PlannerOptions
 
 FETCH_AHEAD_STEPS = 8
@@ -51,6 +51,7 @@ def make_header(
         options=PlannerOptions(
             window_steps=window_steps,
             window_bytes=WINDOW_BYTES if window_bytes is None and window_steps is None else window_bytes,
+            window_first_bytes=WINDOW_FIRST_BYTES if window_steps is None else None,
             remember_versions=remember_versions,
             placement=placement,
             placement_positions=None if placement_positions is None else tuple(placement_positions),

@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 from foresee.data.batch import BatchStream
-from foresee.engine.cache import Cache, SlotCache
+from foresee.engine.cache import BatchesInFlight, Cache, SlotCache
 from foresee.engine.exchange.peers import Exchange, LocalExchange, recorded
 from foresee.engine.header import check_fits
 from foresee.engine.kernels import Threads
@@ -41,6 +41,7 @@ from foresee.engine.torch_cache import TorchCache
 from foresee.errors import ConsistencyError, UsageError
 from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Header, Record
+from foresee.store.contract import disks_of
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Run:
         timeline: Who records what the run does.
         trained: What to write down with the commit of a step about its batches.
         scratch: A folder for temporary files of the planner; None: where the system has them.
+        in_flight: What steps to come have read before this run begins.
     """
 
     stream: BatchStream
@@ -75,6 +77,7 @@ class Run:
     timeline: Timeline = NOT_RECORDED
     trained: Callable[[int], Trained | None] = field(default_factory=lambda: lambda step: None)
     scratch: Path | None = None
+    in_flight: BatchesInFlight = field(default_factory=BatchesInFlight)
 
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
@@ -108,7 +111,10 @@ class Run:
         if self._active is not None or self.steps_done != self.header.first_step:
             raise UsageError("this run was started already; make a new one for another pass over the stream")
         self._exchange = recorded(self.exchange, self.timeline)
-        self.timeline.begin(self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank)
+        self.timeline.begin(
+            self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank,
+            disks=lambda: disks_of(self.tables.store),
+        )  # fmt: skip
         with (
             self.tables.used_by(self),
             Threads(self.num_threads) as threads,
@@ -169,7 +175,9 @@ class Run:
         track = self.timeline.track(TRAIN)
         for ready in pipeline.ready():
             arrive = partial(self._arrive, ready, cache, track)
-            step = Step(ready.work, self.device, arrive, self._finish, self._start, track, self.timeline)
+            step = Step(
+                ready.work, self.device, arrive, self._finish, self._start, track, self.timeline, self._squared_norm
+            )  # fmt: skip
             with self._never_committed_in_mid_step(step):
                 yield step
             if not step.updated:
@@ -188,7 +196,7 @@ class Run:
             self._exchange.receive_rows(record.step, cache)
         self.timeline.arrived(ready.work, cache)
         track.span("other", record.step)
-        embeddings = cache.embeddings(ready.work)
+        embeddings = self.in_flight.embeddings(ready.work, cache)
         track.span("gather", record.step)
         return embeddings
 
@@ -225,6 +233,11 @@ class Run:
             self.steps_done = record.step + 1
             self._counters = self._counted.pop(record.step)
             pipeline.write_back(record.step, record.evict, cache.take(record.evict))
+
+    def _squared_norm(self, work: PlannedStep, gradient: torch.Tensor) -> float:
+        """Of the gradients of the step's rows."""
+        _, cache = self._of_this_loop(work)
+        return self._exchange.squared_norm(work, gradient, cache)
 
     def _send_rows(self, work: PlannedStep) -> None:
         """Rows leave for the peers that need them in the next step."""

@@ -23,7 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from foresee.base import failpoints
 from foresee.base.arrays import Int32, Int64
+from foresee.base.failpoints import failpoint
 from foresee.engine.channel import Abandoned, Channel, Watermark
 from foresee.engine.exchange.mesh import LinkScheduler
 from foresee.engine.planned_step import PlannedStep
@@ -198,6 +200,8 @@ class Pipeline:
 
     def _write_rows(self, write: _Write) -> None:
         self._store.write_step(write.step, write.rows, write.values, write.next_use)
+        if len(write.rows):
+            failpoint(failpoints.ROWS_WRITTEN)
 
     def _bytes_of_fetch(self, ready: Ready) -> int:
         return len(ready.staging) * self._store.layout.row_bytes
@@ -219,6 +223,8 @@ class Pipeline:
         fetch, not_before = joined([work.record for work in works])
         staging = Rows.empty(len(fetch), self._store.layout)
         self._store.read_guarded(fetch.row, fetch.version, not_before, staging)
+        if len(fetch):
+            failpoint(failpoints.ROWS_FETCHED)
         parts = parted([work.record for work in works], staging)
         return [Ready(work, part) for work, part in zip(works, parts, strict=True)]
 

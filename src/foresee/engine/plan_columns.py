@@ -56,6 +56,8 @@ Arrays = dict[str, NDArray[Any]]
 def batch_of(record: Record) -> pa.RecordBatch:
     """The record as a batch of one row. One that only compares has no columns here and is refused."""
     refuse_compared(record, "kept")
+    if record.read_ahead:
+        raise PlanError(f"step {record.step}: a plan with batches in flight cannot be kept; plan it while training")
     scalars = {name: int(getattr(record, name)) for name in SCALARS}
     arrays = {name: np.ascontiguousarray(_lookup(record, name)) for name in ARRAYS}
     columns = [pa.array([scalars[name]], kind) for name, kind in SCALARS.items()]

@@ -71,20 +71,40 @@ def write_plan(
 
 
 def _write(file: IO[bytes], header: Header, records: Iterable[Record], progress: Progress | None) -> Counters:
-    counting = Counting()
-    num_records, total = 0, header.num_steps * header.num_workers
-    with pa.ipc.new_stream(file, SCHEMA.with_metadata(_signed(HEADER, header.to_dict()))) as stream:
-        for record in counting.watch(records):
-            stream.write_batch(batch_of(record))
-            num_records += 1
-            if progress is not None:
-                progress(num_records, total)
-        if num_records != total:
-            raise PlanError(f"the plan has {num_records} records, its header promises {total}; plan the whole stream")
-        closing = file.tell()
-        stream.write_batch(empty_batch(), custom_metadata=_signed(COUNTERS, asdict(counting.counters)))
-    file.write(_tail(closing))
-    return counting.counters
+    total = header.num_steps * header.num_workers
+    writer = PlanWriter(file, header, total)
+    for record in records:
+        writer.add(record)
+        if progress is not None:
+            progress(writer.num_records, total)
+    return writer.end()
+
+
+class PlanWriter:
+    """Records into a file that is open, one after another: of all workers, or of one (`plan_folder`)."""
+
+    def __init__(self, file: IO[bytes], header: Header, total: int) -> None:
+        """total: records that have to come."""
+        self._file, self._total, self._counting = file, total, Counting()
+        self._stream = pa.ipc.new_stream(file, SCHEMA.with_metadata(_signed(HEADER, header.to_dict())))
+        self.num_records = 0
+
+    def add(self, record: Record) -> None:
+        self._counting.add(record)
+        self._stream.write_batch(batch_of(record))
+        self.num_records += 1
+
+    def end(self) -> Counters:
+        """Closes the stream, not the file."""
+        if self.num_records != self._total:
+            raise PlanError(
+                f"the plan has {self.num_records} records, its header promises {self._total}; plan the whole stream"
+            )
+        closing, counters = self._file.tell(), self._counting.counters
+        self._stream.write_batch(empty_batch(), custom_metadata=_signed(COUNTERS, asdict(counters)))
+        self._stream.close()
+        self._file.write(_tail(closing))
+        return counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +114,19 @@ class PlanFile:
     path: Path
     header: Header
     counters: Counters
+    workers: range
+    """Whose records are in it: all, or one where each has a file (`plan_folder`)."""
 
     @classmethod
-    def open(cls, path: str | Path) -> PlanFile:
+    def open(cls, path: str | Path, *, worker: int | None = None) -> PlanFile:
         """Reads header and counters, wherever in the file they are; refuses a file that was cut or is damaged there."""
         path = Path(path)
         with _mapped(path) as source, _damage(path, "this is not a plan, or its beginning is damaged"):
             stream = pa.ipc.open_stream(source)
             header = _header_of(stream.schema)
         with _mapped(path) as source:
-            return cls(path, header, _counters_of(path, source, header))
+            workers = range(header.num_workers) if worker is None else range(worker, worker + 1)
+            return cls(path, header, _counters_of(path, source, header, workers), workers)
 
     def records(self, first_step: int | None = None) -> Iterator[Record]:
         """The records from a step on, each checked as it is read."""
@@ -112,8 +135,9 @@ class PlanFile:
         with _mapped(self.path) as source:
             with _damage(self.path, "the beginning of the plan is damaged"):
                 stream = pa.ipc.open_stream(source)
-            for number in range(header.num_steps * header.num_workers):
-                step, worker = header.first_step + number // header.num_workers, number % header.num_workers
+            for number in range(header.num_steps * len(self.workers)):
+                step = header.first_step + number // len(self.workers)
+                worker = self.workers[number % len(self.workers)]
                 with _damage(self.path, f"the record of step {step}, worker {worker} is damaged"):
                     batch = stream.read_next_batch()
                     if step < first:
@@ -121,8 +145,13 @@ class PlanFile:
                     record = record_of(batch, header, step, worker)
                 yield record
 
+    @property
+    def num_bytes(self) -> int:
+        """On disk."""
+        return self.path.stat().st_size
 
-def _counters_of(path: Path, source: pa.NativeFile, header: Header) -> Counters:
+
+def _counters_of(path: Path, source: pa.NativeFile, header: Header, workers: range) -> Counters:
     """The counters of the closing batch, found through the tail."""
     try:
         source.seek(max(0, source.size() - TAIL.size))
@@ -133,15 +162,15 @@ def _counters_of(path: Path, source: pa.NativeFile, header: Header) -> Counters:
         # A stream is read from its schema on, so the schema is put before its last part.
         rest = pa.BufferReader(_SCHEMAS[header.format_version].serialize().to_pybytes() + source.read())
         last = pa.ipc.open_stream(rest).read_next_batch_with_custom_metadata()
-        counters = _counters(_verified(COUNTERS, last.custom_metadata))
-        if counters.num_steps != header.num_steps:
+        counters = counters_from_dict(_verified(COUNTERS, last.custom_metadata))
+        if 0 in workers and counters.num_steps != header.num_steps:  # steps are counted with worker 0
             raise ValueError
         return counters
     except (struct.error, StopIteration, *UNREADABLE):
-        raise PlanError(f"{path}: {_what_is_missing(source, header)}; plan again") from None
+        raise PlanError(f"{path}: {_what_is_missing(source, header, len(workers))}; plan again") from None
 
 
-def _what_is_missing(source: pa.NativeFile, header: Header) -> str:
+def _what_is_missing(source: pa.NativeFile, header: Header, num_workers: int) -> str:
     num_records = 0
     try:
         source.seek(0)
@@ -150,7 +179,7 @@ def _what_is_missing(source: pa.NativeFile, header: Header) -> str:
             num_records += 1
     except (StopIteration, *UNREADABLE):
         pass
-    num_steps = num_records // header.num_workers
+    num_steps = num_records // num_workers
     if num_steps >= header.num_steps:
         return "the end of the plan is damaged"
     return f"the plan ends after step {num_steps} of {header.num_steps}"
@@ -189,7 +218,7 @@ def _header_of(schema: pa.Schema) -> Header:
     return header
 
 
-def _counters(content: dict[str, Any]) -> Counters:
+def counters_from_dict(content: dict[str, Any]) -> Counters:
     if content.keys() != {field.name for field in fields(Counters)}:
         raise ValueError(f"it has the fields {sorted(content)}")
     for name, value in content.items():

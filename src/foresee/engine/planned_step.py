@@ -48,7 +48,7 @@ class PlannedStep:
 
 
 def accesses_of(batch: Batch) -> Accesses:
-    return Accesses(batch.rows, batch.sample_offsets)
+    return Accesses(batch.rows, batch.sample_offsets, drained=getattr(batch, "drained", False))
 
 
 def planned_records(

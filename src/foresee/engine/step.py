@@ -7,8 +7,9 @@ bottom layers, takes the function instead of the tensor and calls it when it com
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakMethod
 
@@ -27,9 +28,11 @@ class Step:
     Attributes:
         index: Its number, from 0 on over all epochs and restarts.
         dense: [samples, dense features], on the run's device.
-        labels: [samples], on the run's device.
+        labels: [samples], on the run's device; [samples, labels] of a log with several.
+        sample_weights: [samples], on the run's device; None if all count the same.
         batch_size: Samples of the step, those of all workers together.
-        item: What a person's own source of batches gave for this step; None for a log.
+        samples: Which samples of the batch these are: all of them, or this worker's.
+        item: What a person's own source of batches gave for this step, the whole batch; None for a log.
         vectors: Which lookups each vector of the embeddings is made of.
         weights: [lookups] of batches whose ids have weights; else None.
         updated: Whether `update()` was called.
@@ -44,17 +47,21 @@ class Step:
         start: Callable[[PlannedStep, Tensor], Callable[[], None]],
         track: Track,
         timeline: Timeline,
+        squared_norm: Callable[[PlannedStep, Tensor], float],
     ) -> None:
         batch = work.batch
         self.index = batch.step
         self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
         self.labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
-        self.batch_size = work.batch_size
+        weights = batch.sample_weights
+        self.sample_weights = None if weights is None else torch.from_numpy(weights).to(device, non_blocking=True)
+        self.batch_size, self.samples = work.batch_size, work.record.samples
         self.item: Any = getattr(batch, "item", None)
         self.vectors, self.weights = work.vectors, getattr(batch, "weights", None)
         self.updated = False
         self._work = work
         self._arrive, self._finish, self._start = arrive, finish, start
+        self._squared_norm = squared_norm
         self._embeddings: Tensor | None = None
         self._during_backward = False
         self._wait: Callable[[], None] | None = None
@@ -127,6 +134,38 @@ class Step:
             self._wait()
             self._lane.span("exchange", self.index)
         self.updated = True
+
+    def clip_grad_norm(self, parameters: Iterable[Tensor], max_norm: float) -> float:
+        """Scales the gradients of weights and rows so that their norm together is at most `max_norm`.
+
+        The norm is that of the whole step: a row's gradient counts once, summed over all samples (and workers) that use
+        it, as the gradient of an `nn.EmbeddingBag` does. Call it after backward and before any update. With several
+        workers all call it, with gradients of weights that are averaged already; sums of rows that several workers use
+        then travel once more.
+
+        Args:
+            parameters: Of the model; those without a gradient are left out.
+            max_norm: What the norm may be at most.
+
+        Returns:
+            The norm before.
+        """
+        if self.began:
+            raise UsageError(
+                f"step {self.index}: its update has begun, so clipping comes too late; clip before step.update(), and "
+                "leave update_during_backward() out"
+            )
+        given = [it.grad for it in parameters if it.grad is not None]
+        squares = sum((float(grad.double().square().sum()) for grad in given), 0.0)
+        if self._work.record.learns:
+            squares += self._squared_norm(self._work, self._gradient())
+            given.append(self._gradient())
+        norm = math.sqrt(squares)
+        # As torch.nn.utils.clip_grad_norm_ has it.
+        if (share := max_norm / (norm + 1e-6)) < 1:
+            for grad in given:
+                grad.mul_(share)
+        return norm
 
     def _gradient(self) -> Tensor:
         if not self._work.record.learns:

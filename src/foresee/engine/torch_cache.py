@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresee.base.arrays import Int32, Int64
+from foresee.base.arrays import Float32, Int32, Int64
 from foresee.engine import torch_kernels
 from foresee.engine.cache import SlotTable, shape_of
 from foresee.engine.optimizers import Optimizer, at_step
@@ -39,14 +39,17 @@ class TorchCache:
         self.put(fetch.slot, staging)
         self.table.hold(fetch, staging.versions)
 
-    def embeddings(self, work: PlannedStep) -> Tensor:
+    def embeddings(self, work: PlannedStep, read: Float32 | None = None) -> Tensor:
         record, vectors = work.record, work.vectors
         unique, inverse = self._on_device(record.unique), self._on_device(record.inverse)
+        values = self._rows.values
+        if read is not None:
+            values, unique = torch.from_numpy(read).to(self._device), torch.arange(len(unique), device=self._device)
         if vectors.offsets is None:
-            pooled = torch_kernels.gather(self._rows.values, unique, inverse)
+            pooled = torch_kernels.gather(values, unique, inverse)
         else:
             offsets, mean = self._on_device(vectors.offsets), self._on_device(vectors.mean)
-            pooled = torch_kernels.gather_bags(self._rows.values, unique, inverse, offsets, mean)
+            pooled = torch_kernels.gather_bags(values, unique, inverse, offsets, mean)
         return pooled.view(*shape_of(work.batch, vectors), self._layout.width).requires_grad_(record.learns)
 
     def update(self, work: PlannedStep, gradient: Tensor, positions: Int32 | None = None, *, divisor: int = 1) -> None:

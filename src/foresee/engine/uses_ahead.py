@@ -43,7 +43,7 @@ from foresee.plan.row_table import RowTable
 NUM_BUCKETS = 256
 CHUNK_ROWS = 4096
 CHUNK_BYTES = 4 * CHUNK_ROWS
-FIRST_STEPS = 1024
+FIRST_STEPS = 128
 USES_AHEAD_STEPS = 16_384
 """How far a run looks whose store makes something of it, unless it is told."""
 SEGMENTS = 3

@@ -22,15 +22,22 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from foresee.base.arrays import Float32, Int64
+from foresee.base.extras import OptionalModule, need
 from foresee.data.writer import new_folder
-from foresee.errors import ConfigError
+from foresee.errors import ConfigError, StoreError
 from foresee.graph.arrays import ArrayWriter
 from foresee.graph.evaluation import Truths
 from foresee.graph.trained import Trained, blocks
 from foresee.run.checkpoint import own_copies
 from foresee.run.evaluation import judging
 
+faiss: Any = OptionalModule("faiss")
 NODES_AT_ONCE = 1 << 13
+CANDIDATES = 8
+"""An index is asked for so many times as many nodes as are wanted."""
+INDEX_NODES_MIN = 10_000
+"""With fewer nodes an index compares with all of them."""
+VECTORS_OF_A_LIST = 64
 Format = Literal["safetensors", "npy", "word2vec"]
 FORMATS: tuple[Format, ...] = ("safetensors", "npy", "word2vec")
 
@@ -52,6 +59,63 @@ def most_similar(run: Trained, node: int, *, top: int, by: Literal["cosine", "do
         return found / (vectors.norm(dim=1) * own.norm()).clamp(min=1e-12) if by == "cosine" else found
 
     return _best(run, scores, top, np.array([node]))
+
+
+def similar_by_index(run: Trained, node: int, *, top: int, by: Literal["cosine", "dot"] = "cosine") -> Answer:
+    """The same from an index of FAISS, which is near and not exact: its candidates are compared exactly.
+
+    The index is made at the first question and kept in the run folder for the step that it is of.
+    """
+    need("faiss")
+    index = _index(run, by)
+    own = _prepared(run.vectors.of(np.array([node])), by)
+    _, found = index.search(own.numpy(), min(run.vectors.num_nodes, CANDIDATES * top + 1))
+    nodes = np.unique(found[0][(found[0] >= 0) & (found[0] != node)])
+    scores = (_prepared(run.vectors.of(nodes), by) @ own.T)[:, 0].numpy()
+    order = np.lexsort((nodes, -scores))[:top]
+    return Answer(nodes[order], scores[order])
+
+
+def _prepared(vectors: Tensor, by: str) -> Tensor:
+    """So that an inner product is the score."""
+    return vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-12) if by == "cosine" else vectors.contiguous()
+
+
+def _index(run: Trained, by: str) -> Any:
+    """The index of this step: opened, or made, in one pass over a sample and one over all vectors."""
+    path = run.config.run / f"neighbours-{by}-{run.step:09d}.faiss"
+    if path.is_file():
+        try:
+            return faiss.read_index(str(path))
+        except RuntimeError as error:
+            raise StoreError(f"{path} cannot be read; remove it, and it is made again") from error
+    index = _made_index(run, by)
+    draft = path.with_suffix(".draft")
+    try:
+        faiss.write_index(index, str(draft))
+        draft.replace(path)
+        for older in run.config.run.glob(f"neighbours-{by}-*.faiss"):
+            if older != path:
+                older.unlink()
+    except (RuntimeError, OSError) as error:
+        draft.unlink(missing_ok=True)
+        raise StoreError(f"{path} cannot be written; free some space, or ask without --index") from error
+    return index
+
+
+def _made_index(run: Trained, by: str) -> Any:
+    """Lists of vectors of one byte a number; with few nodes, all of them as they are."""
+    num_nodes, width = run.vectors.num_nodes, int(run.vectors.of(np.array([0])).shape[1])
+    lists = int(num_nodes**0.5)
+    kind = f"IVF{lists},SQ8" if num_nodes >= INDEX_NODES_MIN else "Flat"
+    index = faiss.index_factory(width, kind, faiss.METRIC_INNER_PRODUCT)
+    if not index.is_trained:
+        chosen = np.random.default_rng(0).choice(num_nodes, min(num_nodes, VECTORS_OF_A_LIST * lists), replace=False)
+        index.train(_prepared(run.vectors.of(np.sort(chosen)), by).numpy())
+        index.nprobe = max(8, lists // 16)
+    for piece in _pieces(run):
+        index.add(_prepared(torch.from_numpy(piece), by).numpy())
+    return index
 
 
 def likely_ends(

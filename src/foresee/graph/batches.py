@@ -3,8 +3,8 @@
 In: examples sorted by bucket (edges of the train split, or nodes to classify), an order, and a function that makes a
 batch of the examples of a step (`examples.py`). Out: a `BatchStream`. A batch is a function of (graph, order, seed,
 epoch, step) alone: the examples of a state's buckets are shuffled by the state's key and cut into batches of nearly
-equal size. Any step can be asked for first. The examples of a state are read into memory once, except where one state
-has all of them: then they stay on disk.
+equal size. Where a state begins nothing is in flight. Any step can be asked for first. The examples of a state are read
+into memory once, except where one state has all of them: then they stay on disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from threading import Lock
 from typing import Any, Protocol
@@ -159,6 +159,15 @@ class GraphStream:
         """Steps of one epoch; those of another may be a few more or fewer."""
         return self._epochs[epoch].num_steps
 
+    @property
+    def first_steps(self) -> list[int]:
+        """The first step of each epoch; and the number of all."""
+        return self._first_steps
+
+    def state_steps(self, epoch: int) -> tuple[int, ...]:
+        """The first step of each state of an epoch, within it; and the number of all."""
+        return self._epochs[epoch].first_steps
+
     def traversal(self, epoch: int) -> Traversal:
         """The states and buckets of an epoch."""
         return self._epochs[epoch].traversal
@@ -181,7 +190,9 @@ class GraphStream:
         if not 0 <= step < self.num_steps:
             raise UsageError(f"step {step} is not one of the stream's {self.num_steps} steps")
         with self._lock:
-            return self._assemble(self._picked(step, *self.state_of(step)))
+            epoch, state = self.state_of(step)
+            first = self._first_steps[epoch] + self._epochs[epoch].first_steps[state]
+            return replace(self._assemble(self._picked(step, epoch, state)), drained=step == first)
 
     def _cut(self, traversal: Traversal) -> Epoch:
         offsets = self._examples.bucket_offsets

@@ -7,9 +7,9 @@ a configuration can get wrong about a part is a sentence that names the key. Not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch import nn
 
 from foresee.base.arrays import Int32
 from foresee.engine.header import make_header
-from foresee.engine.planned_step import planned_records
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError, DataError
 from foresee.graph.batches import GraphStream, whole_graph
@@ -39,6 +38,7 @@ from foresee.graph.folder import GraphFolder
 from foresee.graph.losses import LOSSES
 from foresee.graph.model import LinkModel, NodeModel, Objective
 from foresee.graph.orders import DEFAULT, ORDERS, Order, Setting, Traversal
+from foresee.graph.transfer import measured, unit_of
 from foresee.graph.tuner import Need, tune
 from foresee.plan import is_trainable, trainable
 from foresee.plan.record import Header
@@ -48,11 +48,8 @@ from foresee.run.by_name import find_model, look_in
 from foresee.run.run_folder import RunFolder
 from foresee.store.contract import Layout, Table
 from foresee.store.registry import store_kind
+from foresee.store.remote.named import addresses_of, local_servers
 
-READ_STEPS = 256
-"""Of an epoch's first steps: enough to tell whether rows or partitions read less."""
-ROW_COST = 1.5
-"""A row that is read alone costs as much as so many of a run."""
 SAMPLES_AHEAD_STEPS = 64
 ORDER_KEY = 0x6F72
 """Draws of orders have a key of their own."""
@@ -189,6 +186,13 @@ def cache_rows(config: GraphConfig, graph: Any, chosen: Chosen) -> int:
 
 def plan_header(config: GraphConfig, graph: Any, stream: GraphStream, chosen: Chosen, *, first_step: int = 0) -> Header:
     """What is to be planned, from a step on."""
+    return header_and_unit(config, graph, stream, chosen, first_step=first_step)[0]
+
+
+def header_and_unit(
+    config: GraphConfig, graph: Any, stream: GraphStream, chosen: Chosen, *, first_step: int = 0
+) -> tuple[Header, str]:
+    """The same, and a sentence that says what moves, and why."""
     cache = config.cache
     if not is_trainable(cache.planner):
         choice = ", ".join(trainable())
@@ -197,24 +201,22 @@ def plan_header(config: GraphConfig, graph: Any, stream: GraphStream, chosen: Ch
         stream, planner=cache.planner, cache_rows=cache_rows(config, graph, chosen), first_step=first_step,
         window_steps=cache.window_steps, window_bytes=cache.window_bytes, read_only=config.model.inputs == "features",
     )  # fmt: skip
+    if not header.options.read_only:
+        header = replace(header, options=replace(header.options, staleness=config.train.staleness_bound - 1))
     if config.model.encoder is not None:  # samples wait in memory beside their rows
         header = replace(header, options=replace(header.options, read_ahead_steps=SAMPLES_AHEAD_STEPS))
-    partitions = replace(header, options=replace(header.options, partition_rows=int(graph.partition_rows)))
-    if config.cache.unit is not None:
-        return header if config.cache.unit == "rows" else partitions
-    return partitions if _partitions_read_less(stream, header, partitions) else header
-
-
-def _partitions_read_less(stream: GraphStream, rows: Header, partitions: Header) -> bool:
-    """Whether whole partitions cost less on the first steps; where all are in one state they never do."""
-    if len(stream.traversal(0).states) == 1 or rows.capacity_rows >= rows.num_rows:
-        return False
-    num_steps = min(READ_STEPS, rows.num_steps)
-    by_rows, by_partitions = (
-        sum(len(it.fetch) for it in islice(planned_records(stream, replace(header, num_steps=num_steps)), num_steps))
-        for header in (rows, partitions)
+    # Four bytes a node: a row that is not what it was left as is a sentence then, not another result.
+    partitions = replace(
+        header, options=replace(header.options, partition_rows=int(graph.partition_rows), remember_versions=True)
     )
-    return by_partitions < ROW_COST * by_rows
+    if config.cache.unit is not None:
+        return (
+            header if config.cache.unit == "rows" else partitions
+        ), f"moving {config.cache.unit}, as cache.unit says"
+    kind, layout = store_kind(config.tables.store), table_layout(config, graph)
+    if config.model.inputs == "features":  # mapped from the disk, whatever the store of embeddings
+        kind = store_kind("memory")
+    return unit_of(stream, header, partitions, lambda: measured(kind, layout, config.tables_folder))
 
 
 def table_layout(config: GraphConfig, graph: Any) -> Layout:
@@ -238,12 +240,18 @@ def node_tables(config: GraphConfig, graph: Any) -> Tables:
     return tables_of(config, table_layout(config, graph))
 
 
-def new_tables(config: GraphConfig, graph: Any, folder: Path) -> Tables:
-    """The rows of nodes as they begin, made in a folder of their own."""
+@contextmanager
+def new_tables(config: GraphConfig, graph: Any, folder: Path) -> Iterator[Tables]:
+    """The rows of nodes as they begin, made in a folder of their own, or on as many servers of this process."""
     if config.model.inputs == "features":
-        return Tables(FeatureStore(_features(config, graph)), NO_OPTIMIZER)
-    kind = store_kind(config.tables.store)
-    return Tables(kind.open(folder, table_layout(config, graph)), row_optimizer(config.tables.optimizer))
+        yield Tables(FeatureStore(_features(config, graph)), NO_OPTIMIZER)
+        return
+    kind, layout = store_kind(config.tables.store), table_layout(config, graph)
+    with ExitStack() as stack:
+        if kind.open_newest is not None:
+            num_servers = len(addresses_of(config.tables.store))
+            kind = store_kind(stack.enter_context(local_servers(layout, num_servers)))
+        yield stack.enter_context(Tables(kind.open(folder, layout), row_optimizer(config.tables.optimizer)))
 
 
 def _features(config: GraphConfig, graph: Any) -> Any:

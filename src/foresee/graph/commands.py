@@ -6,7 +6,6 @@ annotated fields of `Tables` and `GraphOptions`. What needs torch imports it whe
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from rich.table import Table
 from foresee.base.terminal import counted, show, terminal
 from foresee.cli.options import REQUIRED, options_of, with_parameters
 from foresee.data.source import terminal_progress
+from foresee.data.writer import hidden_folder
 from foresee.graph import run_commands
 from foresee.graph.folder import GraphFolder
 from foresee.graph.formats import Tables, open_source
@@ -62,12 +62,8 @@ def _prepare_command() -> Callable[..., None]:
         settings = {name: value for name, value in settings.items() if value != defaults[name]}
         options = GraphOptions(**{option.name: option.value(given) for option in shared})
         target = given["out"]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            tempfile.TemporaryDirectory(prefix=f".{target.name}.unpacked-", dir=target.parent) as temporary,
-            terminal_progress() as progress,
-        ):
-            source = open_source(tuple(given["files"]), Path(temporary), settings)
+        with hidden_folder(target, "unpacked") as temporary, terminal_progress() as progress:
+            source = open_source(tuple(given["files"]), temporary, settings)
             report = prepare_graph(source, target, options, progress)
         _show(report)
 

@@ -14,14 +14,13 @@ from pydantic import Field, field_validator, model_validator
 from foresee.graph.evaluation import EvaluationOptions
 from foresee.graph.negatives import NegativeOptions
 from foresee.run.config import (
-    BestConfig,
     DenseOptimizerConfig,
+    LoopConfig,
     ReportConfig,
     RowOptimizerConfig,
-    ScheduleConfig,
-    Section,
     TablesConfig,
 )
+from foresee.run.task_config import BestConfig, Section
 
 
 class GraphModelConfig(Section):
@@ -136,6 +135,8 @@ class GraphCacheConfig(Section):
 class NodeTablesConfig(TablesConfig):
     """The embeddings of nodes and where their rows live."""
 
+    store: str = "disk"
+    """disk: in a folder, of any size, kept. memory: in this process. Or servers: grpc://host:port,grpc://host:port"""
     optimizer: RowOptimizerConfig = RowOptimizerConfig(name="adagrad", lr=0.1)
     """How rows learn."""
     init_scale: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # type: ignore[assignment]
@@ -166,7 +167,7 @@ class EvaluationConfig(Section):
         return EvaluationOptions(**given, both_sides=both_sides, seed=seed, edges_max=edges_max)
 
 
-class GraphTrainConfig(Section):
+class GraphTrainConfig(LoopConfig):
     """Training itself."""
 
     batch_size: int = Field(default=1000, ge=1)
@@ -177,24 +178,12 @@ class GraphTrainConfig(Section):
     """Order, negatives, neighbours and the initial weights of the model follow from it."""
     optimizer: DenseOptimizerConfig = DenseOptimizerConfig(lr=0.1)
     """How relations, encoder and decoder learn."""
-    schedule: ScheduleConfig = ScheduleConfig()
-    """How their learning rate changes."""
     best: BestConfig = BestConfig()
     """The best evaluation, and early stopping: metric mrr, hits@K, accuracy or macro_f1."""
-    evaluate_every_steps: int | None = Field(default=None, ge=1)
-    """Evaluate on the valid split so often. Left out: at the end only."""
     evaluate_samples_max: int | None = Field(default=None, ge=1)
     """Edges or nodes of an evaluation before the end. Left out: the whole split."""
-    commit_every_steps: int | None = Field(default=None, ge=1)
-    """Keep the state so often. Left out: by time alone, and at the end."""
-    commit_every_seconds: float | None = Field(default=None, gt=0)
-    """Keep the state at least so often. Left out: as often as costs about two hundredths of the time."""
-    log_every_steps: int = Field(default=100, ge=1)
-    """One line of metrics.jsonl so often."""
-    num_threads: int | None = Field(default=None, ge=1)
-    """Threads of the arithmetic. Left out: torch's own choice. Another number may change the last bits of a result."""
-    tensorboard: bool = False
-    """Write the same figures for TensorBoard into the run folder; needs `pip install foresee[tensorboard]`."""
+    staleness_bound: int = Field(default=1, ge=1)
+    """Batches in flight, as Marius has them: a batch reads its rows before the updates of so many less one. 1: none."""
 
 
 class GraphConfig(Section):
@@ -209,8 +198,8 @@ class GraphConfig(Section):
         "model.task", "model.dim", "model.decoder", "model.decoder_options", "model.inverse", "model.loss",
         "model.loss_options", "model.both_sides", "model.n3", "model.l2", "model.encoder", "model.encoder_options",
         "model.fanouts", "model.direction", "model.neighbours", "model.inputs", "negatives", "order", "tables.store",
-        "tables.optimizer", "tables.seed", "tables.init_scale", "train.batch_size", "train.seed",
-        "train.optimizer", "train.schedule", "train.num_threads",
+        "tables.optimizer", "tables.seed", "tables.init_scale", "train.batch_size", "train.staleness_bound",
+        "train.seed", "train.optimizer", "train.schedule", "train.num_threads",
     )  # fmt: skip
     """The others say where things are, how often something is shown or kept, how far to train, or what is cached."""
 

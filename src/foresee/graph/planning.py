@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from foresee.engine.planned_step import planned_records
+from foresee.engine.planned_step import accesses_of, planned_records
 from foresee.errors import PlanError
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
 from foresee.plan.count import Counting
+from foresee.plan.in_flight import MissedUpdates
 from foresee.plan.record import Counters
 
 
@@ -45,6 +46,14 @@ class Expected:
     capacity_rows: int
     num_rows: int
     units: tuple[Unit, ...]
+    why: str
+    """What moves, and why."""
+    stale_reads: int
+    """Rows that are read before some update of an earlier step, where batches are in flight."""
+    missing_updates: int
+    """Updates that these have missed, one for each step that made one."""
+    missing_updates_max: int
+    num_reads: int
 
 
 def expect(config: GraphConfig, num_steps: int | None = None) -> Expected:
@@ -52,7 +61,7 @@ def expect(config: GraphConfig, num_steps: int | None = None) -> Expected:
     graph = build.open_graph(config)
     chosen = build.choose_order(config, graph)
     stream = build.train_stream(config, graph, chosen)
-    header = build.plan_header(config, graph, stream, chosen)
+    header, unit = build.header_and_unit(config, graph, stream, chosen)
     num_steps = min(num_steps or stream.steps_of_epoch(0), stream.num_steps)
     row_bytes = build.table_layout(config, graph).row_bytes
     units = []
@@ -73,10 +82,14 @@ def expect(config: GraphConfig, num_steps: int | None = None) -> Expected:
                 bytes_written=counters.num_evicted * row_bytes if counters else 0,
             )
         )  # fmt: skip
+    missed = MissedUpdates(header.options.staleness)
+    for batch in islice(stream.batches(), num_steps if header.options.staleness else 0):
+        missed.add(accesses_of(batch))
     traversal = stream.traversal(0)
     return Expected(
         order=chosen.words or f"order {chosen.order.name}: {chosen.order.meaning}", num_steps=num_steps,
         steps_of_epoch=stream.steps_of_epoch(0), num_states=len(traversal.states),
         partition_reads=traversal.reads(), capacity_rows=header.capacity_rows, num_rows=header.num_rows,
-        units=tuple(units),
+        units=tuple(units), why=unit, stale_reads=missed.stale_reads, missing_updates=missed.missing_updates,
+        missing_updates_max=missed.missing_updates_max, num_reads=missed.num_reads,
     )  # fmt: skip

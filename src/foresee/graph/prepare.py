@@ -146,7 +146,9 @@ class _Preparation:
         self._content.update(f"{self._reading.num_nodes} {len(self._reading.relations)} {sums.text()} {drop}".encode())
         self._note_edges(seen, trained, num_loops, num_duplicates)
         if not sizes["train"]:
-            raise DataError(f"{self._source.files[0]}: there is no edge to train on; choose other shares.")
+            raise DataError(
+                f"{self._source.files[0]}: there is no edge to train on; choose other shares, or keep self loops."
+            )
         return {name: size for name, size in sizes.items() if size}
 
     def _note_edges(self, seen: Any, trained: Bool, num_loops: int, num_duplicates: int) -> None:

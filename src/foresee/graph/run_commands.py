@@ -1,4 +1,4 @@
-"""`foresee graph train | plan | verify | evaluate | export | neighbours`: each calls one function and shows what came.
+"""`foresee graph train | plan | layout | verify | evaluate | export | neighbours | report`: one function each.
 
 What needs torch is imported when a command is invoked, so that help stays quick.
 """
@@ -106,7 +106,37 @@ def plan(
             read, written = in_megabytes(unit.bytes_read), in_megabytes(unit.bytes_written)
             cells = [f"{unit.counters.num_fetched:,}", f"{unit.table_share:.2f} ×", read, written]
         table.add_row(unit.name, *cells, "chosen" if unit.chosen else "" if unit.counters else "does not fit")
-    show(console, table)
+    show(console, table, found.why)
+    if found.num_reads:
+        share = f"{found.stale_reads / found.num_reads:.1%} of the rows are read before updates of batches in flight"
+        mean = found.missing_updates / max(1, found.stale_reads)
+        show(console, f"{share}; such a read misses {mean:.2f} on average, {found.missing_updates_max} at most")
+
+
+def layout(
+    run_file: RunFile,
+    overrides: Set = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where it goes.")] = Path("layout.json"),
+) -> None:
+    """Describe the rows of a graph's nodes for embedding servers: `foresee serve --layout`.
+
+    A run that has them as tables.store then trains with its rows there.
+
+    [bold]Examples[/]
+
+      foresee graph layout run.yaml
+      foresee serve --layout layout.json --folder shard-0 --port 4444
+      foresee graph train run.yaml --set tables.store=grpc://127.0.0.1:4444
+    """
+    from foresee.graph import build
+    from foresee.store.contract import write_layout
+
+    config = _config(run_file, overrides)
+    tables = build.table_layout(config, build.open_graph(config))
+    write_layout(out, tables)
+    size = in_megabytes(tables.num_rows * tables.row_bytes)
+    state = f"{tables.width} values and {tables.state_width} of state ({tables.optimizer})"
+    show(terminal(), f"{out}: {tables.num_rows:,} nodes, each of {state}: {size} when every row is written")
 
 
 def verify(
@@ -188,11 +218,14 @@ def neighbours(
     tails: Annotated[bool, typer.Option("--tails", help="Likely tails, where edges have no relations.")] = False,
     known: Annotated[bool, typer.Option("--known", help="Also edges that the graph has already.")] = False,
     by: Annotated[str, typer.Option(help="Similar by cosine or by dot.")] = "cosine",
+    index: Annotated[
+        bool, typer.Option("--index", help="Similar nodes from an index of FAISS, made once: quick, near, not exact.")
+    ] = False,
     top: Annotated[int, typer.Option(min=1, metavar="NUM", help="How many.")] = 10,
     best: Best = False,
     as_json: AsJson = False,
 ) -> None:
-    """The nodes most like a node, or its likely tails or heads, exact, from tables on disk.
+    """The nodes most like a node, or its likely tails or heads, from tables on disk: exact, unless --index is given.
 
     [bold]Examples[/]
 
@@ -200,18 +233,21 @@ def neighbours(
       foresee graph neighbours runs/first /m/02mjmr --relation /people/person/profession
     """
     from foresee.errors import UsageError
-    from foresee.graph.answers import likely_ends, most_similar
+    from foresee.graph.answers import likely_ends, most_similar, similar_by_index
     from foresee.graph.trained import open_trained
 
     if by not in ("cosine", "dot"):
         raise UsageError(f"--by: found {by!r}; give cosine or dot")
+    if index and (relation is not None or heads or tails or best):
+        raise UsageError("--index: it is of similar nodes at the last commit; leave it out for tails, heads and --best")
     with open_trained(run, best=best) as trained:
         place = trained.node(node)
         if relation is not None or heads or tails:
             kind = 0 if relation is None else trained.relation(relation)
             found = likely_ends(trained, place, kind, top=top, heads=heads, known=known)
         else:
-            found = most_similar(trained, place, top=top, by=by)  # type: ignore[arg-type]
+            similar = similar_by_index if index else most_similar
+            found = similar(trained, place, top=top, by=by)  # type: ignore[arg-type]
         answers = list(zip(trained.names_of(found.nodes), found.scores.tolist(), strict=True))
     if as_json:
         print(json.dumps([{"node": name, "score": score} for name, score in answers]))
@@ -220,6 +256,31 @@ def neighbours(
     for name, score in answers:
         table.add_row(name, f"{score:.4f}")
     show(terminal(), table)
+
+
+def report(
+    run: RunFolder,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.HTML", help="Where the page goes. Left out: RUN/report.html.")
+    ] = None,
+) -> None:
+    """Make one HTML page of a run: buckets filling in order, swaps, bytes read, loss and MRR.
+
+    Needs no network, follows a light or dark setting, fits a phone, and prints.
+
+    [bold]Examples[/]
+
+      foresee graph report runs/first
+    """
+    from foresee.base.extras import need
+    from foresee.graph.report import open_run, sections_of
+    from foresee.report.page import write_page
+
+    need("plotly")
+    found, target = open_run(run), out or run / "report.html"
+    done = f"{found.records.steps_done:,} of {found.records.num_steps:,} steps, order {found.order}."
+    write_page(target, f"{run} · {found.task}", sections_of(found), done)
+    show(terminal(), f"{target}: {target.stat().st_size / 1e6:.1f} MB, open it in a browser")
 
 
 def demo(
@@ -242,4 +303,4 @@ def demo(
     raise typer.Exit(max(it.exit_code for it in outcomes))
 
 
-COMMANDS = (train, plan, verify, evaluate, export, neighbours, demo)
+COMMANDS = (train, plan, layout, verify, evaluate, export, neighbours, report, demo)

@@ -125,7 +125,8 @@ def _store(config: GraphConfig, graph: Any, folder: RunFolder, *, best: bool) ->
             f"the rows of {config.run} were in memory and ended with their process; train with tables.store: disk"
         )
     if not kind.holds(config.tables_folder):
-        raise StoreError(f"{config.tables_folder} holds no tables yet; train first")
+        where = config.tables_folder if kind.in_folder else config.tables.store
+        raise StoreError(f"{where} holds no tables yet; train first")
     store = (kind.open_reader or kind.open)(config.tables_folder, layout)
     try:
         checkpoint.open_newest(store, folder.checkpoints)

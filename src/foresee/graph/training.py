@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from foresee.engine.cache import BatchesInFlight
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling, too_large
 from foresee.engine.step import Step
@@ -38,24 +40,24 @@ from foresee.run.callbacks import Callback, Evaluation
 from foresee.run.dense_half import DenseHalf
 from foresee.run.evaluation import judging
 from foresee.run.group import Alone
-from foresee.run.loop import Task
+from foresee.run.loop import Objective
 from foresee.run.memory import check_memory, in_words, memory_needed
 from foresee.run.progress import Display
 from foresee.run.training import Outcome, Parts, carry_out
 from foresee.store.contract import Store
 from foresee.store.registry import store_kind
 
-LINKS = Task(loss=lambda costs, step: costs.sum(), num_samples=lambda step: step.item.num_edges,
-             has_labels=False, summed=True)  # fmt: skip
+LINKS = Objective(loss=lambda costs, step: costs.sum(), num_samples=lambda step: step.item.num_edges,
+                  summed=True)  # fmt: skip
 """What each edge costs, summed: so an edge moves its rows as far whatever the size of the batch."""
 
 
-NODES = Task(loss=lambda logits, step: cross_entropy(logits, torch.from_numpy(step.item.labels)),
-             num_samples=lambda step: len(step.item.labels), has_labels=False)  # fmt: skip
+NODES = Objective(loss=lambda logits, step: cross_entropy(logits, torch.from_numpy(step.item.labels)),
+                  num_samples=lambda step: len(step.item.labels))  # fmt: skip
 """The classes of nodes."""
 
 
-def task_of(config: GraphConfig) -> Task:
+def objective_of(config: GraphConfig) -> Objective:
     """What the loop learns."""
     return LINKS if config.model.task == "links" else NODES
 
@@ -102,18 +104,20 @@ def parts_of(config: GraphConfig) -> Parts:
     chosen = build.choose_order(config, graph)
     stream, model = build.train_stream(config, graph, chosen), build.build_model(config, graph)
     half = DenseHalf.of(config, model, stream.steps_of_epoch(0) * config.train.epochs)
-    header = build.plan_header(config, graph, stream, chosen)
+    if config.train.staleness_bound > 1:
+        half = replace(half, in_flight=BatchesInFlight())
+    header, unit = build.header_and_unit(config, graph, stream, chosen)
     memory = memory_needed(
         build.table_layout(config, graph), header, _checked(header, stream), 0,
         kind=store_kind(config.tables.store),
     )  # fmt: skip
     check_memory(memory)
     return Parts(
-        digest=graph.digest, half=half, group=Alone(model, forward), task=task_of(config),
+        digest=graph.digest, half=half, group=Alone(model, forward), objective=objective_of(config),
         open_tables=lambda: build.node_tables(config, graph),
-        make_run=lambda tables, num_threads: make_run(stream, tables, header, num_threads),
+        make_run=lambda tables, num_threads: make_run(stream, tables, header, num_threads, half.in_flight),
         evaluation=lambda run: evaluation_of(config, graph, model, run),
-        opening=lambda run, first_step: [_opening(config, run, first_step), *filter(None, [chosen.words]),
+        opening=lambda run, first_step: [_opening(config, run, first_step), *filter(None, [chosen.words]), unit,
                                          in_words(memory)],
     )  # fmt: skip
 
@@ -121,17 +125,22 @@ def parts_of(config: GraphConfig) -> Parts:
 def _checked(header: Header, stream: Any) -> Any:
     """The first batch, if the cache can hold it."""
     batch, size = stream.batch(0), header.options.partition_rows
-    num_distinct = len(set((batch.rows // size).tolist())) * size
+    num_distinct = len(np.unique(batch.rows // size)) * size
     if num_distinct // size > header.capacity_rows // size:
         raise too_large(0, num_distinct, header.capacity_rows, stream, partition_rows=size)
     return batch
 
 
-def make_run(stream: Any, tables: Tables, header: Header, num_threads: int) -> Run:
+def make_run(
+    stream: Any, tables: Tables, header: Header, num_threads: int, in_flight: BatchesInFlight | None = None
+) -> Run:
     """Steps from the tables' last commit on; the caller commits."""
     first_step = tables.store.committed_step
     header = replace(header, first_step=first_step, num_steps=stream.num_steps - first_step)
-    return Run(stream, tables, header, Pooling.of([False]), num_threads=num_threads, commit_at_end=False)
+    return Run(
+        stream, tables, header, Pooling.of([False]), num_threads=num_threads, commit_at_end=False,
+        in_flight=in_flight or BatchesInFlight(),
+    )  # fmt: skip
 
 
 def evaluation_of(config: GraphConfig, graph: Any, model: Any, run: Run) -> Evaluation | None:

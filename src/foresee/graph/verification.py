@@ -23,7 +23,7 @@ from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import ROWS_AT_ONCE, Tables
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
-from foresee.graph.training import forward, task_of
+from foresee.graph.training import forward, objective_of
 from foresee.plan.record import Counters, Header
 from foresee.run.callbacks import MoveRate
 from foresee.run.dense_half import DenseHalf
@@ -79,6 +79,7 @@ def verify(config: GraphConfig, folder: Path, *, num_steps: int | None = None) -
     first = FirstSteps(stream, min(num_steps or stream.num_steps, stream.num_steps))
     header = replace(build.plan_header(config, graph, stream, chosen), num_steps=first.num_steps)
     plain = make_header(first, planner="none", cache_rows=first.num_rows, read_only=header.options.read_only)
+    plain = replace(plain, options=replace(plain.options, staleness=header.options.staleness))
     plainly = config.model_copy(update={"tables": config.tables.model_copy(update={"store": "memory"})})
     with (
         torch_threads(config.train.num_threads) as num_threads,
@@ -100,7 +101,7 @@ def learned(
     model = build.build_model(config, graph)
     half = DenseHalf.of(config, model, stream.num_steps)
     run = Run(stream, tables, header, Pooling.of([False]), num_threads=num_threads)
-    train_steps(run, half.optimizer, Alone(model, forward), [MoveRate(half.schedule)], task=task_of(config))
+    train_steps(run, half.optimizer, Alone(model, forward), [MoveRate(half.schedule)], objective=objective_of(config))
     return model.state_dict(), run.counters
 
 

@@ -89,8 +89,6 @@ def launch(
 
 def check_can_launch(config: RunConfig, *, resume: bool = False) -> None:
     """What would only be found out by a process later."""
-    if config.cache.plan_file is not None:
-        raise ConfigError("cache.plan_file: a run with servers is planned by its planner; leave the key out")
     check_device(config.train.device, config.distributed.workers)
     found = shard_folders(config.tables_folder)
     if store_kind(config.tables.store).in_folder and found and len(found) != config.num_servers and not resume:

@@ -16,7 +16,15 @@ import pyarrow as pa
 from foresee.errors import ConfigError, PlanError
 from foresee.planner_service.server import PlannerServer
 from foresee.rpc.security import Security
-from foresee.run.build import open_log, plan_header, table_layout, train_stream
+from foresee.run.build import (
+    check_same_plan,
+    open_log,
+    plan_header,
+    records_of,
+    saved_plan,
+    table_layout,
+    train_stream,
+)
 from foresee.run.config import RunConfig
 from foresee.run.memory import check_memory, in_words, planner_memory
 
@@ -33,6 +41,9 @@ def run_planner(config: RunConfig, *, host: str, port: int, security: Security, 
     log = open_log(config)
     stream = train_stream(config, log)
     header = plan_header(config, log, stream)  # what is wrong is said now, not to the first worker
+    saved = saved_plan(config, stream)
+    if saved is not None:
+        check_same_plan(saved, header)
     needed = planner_memory(table_layout(config, log), header, stream.batch(0), config.train.shuffle_samples)
     print(in_words(needed), flush=True)
     check_memory(needed)
@@ -45,13 +56,15 @@ def run_planner(config: RunConfig, *, host: str, port: int, security: Security, 
             host=host,
             port=port,
             security=security,
+            records=lambda header: records_of(saved, stream, header),
         )
     except (OSError, pa.ArrowException) as error:
         raise PlanError(f"the planner cannot listen on {host}:{port} ({error}); choose another port") from error
     if port_file is not None:
         announce(port_file, server.port)
     num_workers = config.distributed.workers
-    print(f"planning {stream.num_steps:,} steps for {num_workers} workers on {server.address}", flush=True)
+    doing = "planning" if saved is None else f"giving out {saved.path},"
+    print(f"{doing} {stream.num_steps:,} steps for {num_workers} workers on {server.address}", flush=True)
     # A signal that reaches one of Flight's threads first does not wake this one, so it looks by itself now and then.
     while not stop.wait(LOOK_SECONDS):
         pass

@@ -1,6 +1,8 @@
 """Models: plain torch modules, (dense, embeddings) -> logits. They know nothing of where rows come from.
 
 One model is one file and one line in `MODELS`. `Shape` is what a model needs to know of a log; see `contract.py`.
+Models over sequences (DIN, SASRec, two towers) take a vector for each id, which only loops of one's own have: see
+docs/sequences.md.
 """
 
 from __future__ import annotations
@@ -10,8 +12,11 @@ from torch import nn
 from .contract import LogShape, Model, Shape
 from .dcn_v2 import DCNv2
 from .deepfm import DeepFM
+from .din import DIN
 from .dlrm import DLRM
 from .ncf import NCF
+from .sasrec import SASRec, next_item_loss
+from .two_tower import TwoTower, in_batch_loss
 from .wide_and_deep import WideAndDeep
 
 MODELS: dict[str, type[nn.Module]] = {
@@ -22,4 +27,19 @@ MODELS: dict[str, type[nn.Module]] = {
     "ncf": NCF,
 }
 
-__all__ = ["DLRM", "MODELS", "NCF", "DCNv2", "DeepFM", "LogShape", "Model", "Shape", "WideAndDeep"]
+__all__ = [
+    "DIN",
+    "DLRM",
+    "MODELS",
+    "NCF",
+    "DCNv2",
+    "DeepFM",
+    "LogShape",
+    "Model",
+    "SASRec",
+    "Shape",
+    "TwoTower",
+    "WideAndDeep",
+    "in_batch_loss",
+    "next_item_loss",
+]

@@ -1,5 +1,7 @@
 """What a model is: (dense [samples, dense features], embeddings [samples, features, row width]) -> logits [samples].
 
+With the option `num_outputs` above 1 the result is [samples, num_outputs]: some numbers for each of several tasks.
+
 In: the shape of a log (a ClickLog, or `LogShape` where there is none) and the embedding width `dim`. Out: the protocol
 that every model here follows and the two checks they share. A row may have more columns than `dim`, for first-order
 weights or a second embedding: `row_width(dim)` says how many, so whoever makes the tables can ask before the model
@@ -70,6 +72,13 @@ def checked_shape(shape: Shape, dim: int) -> LogShape:
     if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
         raise ValueError(f"dim is {dim!r}: give the embedding width as a whole number of at least 1")
     return LogShape(num_dense=shape.num_dense, num_features=shape.num_features)
+
+
+def checked_outputs(num_outputs: object) -> int:
+    """The number itself, or a sentence. It may come from a file."""
+    if isinstance(num_outputs, bool) or not isinstance(num_outputs, int) or num_outputs < 1:
+        raise ValueError(f"num_outputs is {num_outputs!r}: give a whole number of at least 1")
+    return num_outputs
 
 
 def check_input(dense: Tensor, embeddings: Tensor, shape: Shape, row_width: int) -> None:

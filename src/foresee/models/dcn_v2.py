@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from foresee.models.layers import checked_widths, mlp
+from foresee.models.layers import by_sample, checked_widths, mlp
 
-from .contract import Shape, check_input, checked_shape
+from .contract import Shape, check_input, checked_outputs, checked_shape
 
 STRUCTURES = ("stacked", "parallel")
 
@@ -31,6 +31,7 @@ class DCNv2(nn.Module):
         rank: int | None = None,
         deep: Sequence[int] = (512, 256),
         structure: str = "stacked",
+        num_outputs: int = 1,
     ) -> None:
         super().__init__()
         self.shape = checked_shape(shape, dim)
@@ -42,7 +43,7 @@ class DCNv2(nn.Module):
         widths = checked_widths("deep", deep)
         self.deep = mlp(width, widths, activate_last=True)
         deep_width = widths[-1] if widths else width
-        self.last = nn.Linear(width + deep_width if self.parallel else deep_width, 1)
+        self.last = nn.Linear(width + deep_width if self.parallel else deep_width, checked_outputs(num_outputs))
 
     @classmethod
     def row_width(cls, dim: int) -> int:
@@ -56,8 +57,7 @@ class DCNv2(nn.Module):
         for layer in self.cross:
             crossed = layer(start, crossed)
         features = torch.cat((crossed, self.deep(start)), dim=1) if self.parallel else self.deep(crossed)
-        logits: Tensor = self.last(features)
-        return logits.squeeze(1)
+        return by_sample(self.last(features))
 
 
 class CrossLayer(nn.Module):

@@ -15,19 +15,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from foresee.models.layers import PairDots, checked_widths, mlp
+from foresee.models.layers import PairDots, by_sample, checked_widths, mlp
 
-from .contract import Embeddings, Shape, check_dense, check_input, checked_shape
+from .contract import Embeddings, Shape, check_dense, check_input, checked_outputs, checked_shape
 
 
 class DLRM(nn.Module):
-    """`bottom` and `top` are hidden widths: the bottom MLP always ends in `dim`, the top MLP in one logit."""
+    """`bottom` and `top` are hidden widths: the bottom MLP always ends in `dim`, the top MLP in the outputs."""
 
     accepts_deferred_embeddings = True
 
     def __init__(
-        self, shape: Shape, dim: int, *, bottom: Sequence[int] = (512, 256), top: Sequence[int] = (512, 256)
-    ) -> None:
+        self, shape: Shape, dim: int, *, bottom: Sequence[int] = (512, 256), top: Sequence[int] = (512, 256),
+        num_outputs: int = 1,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.shape = checked_shape(shape, dim)
         self.dim = dim
@@ -37,7 +38,11 @@ class DLRM(nn.Module):
         else:
             self.bottom = _Constant(dim)
         self.pair_dots = PairDots(shape.num_features + 1)
-        self.top = mlp(dim + self.pair_dots.num_pairs, (*checked_widths("top", top), 1), activate_last=False)
+        self.top = mlp(
+            dim + self.pair_dots.num_pairs,
+            (*checked_widths("top", top), checked_outputs(num_outputs)),
+            activate_last=False,
+        )
 
     @classmethod
     def row_width(cls, dim: int) -> int:
@@ -51,8 +56,7 @@ class DLRM(nn.Module):
             embeddings = embeddings()
         check_input(dense, embeddings, self.shape, self.row_width(self.dim))
         vectors = torch.cat((from_dense.unsqueeze(1), embeddings), dim=1)  # [samples, 1 + features, dim]
-        logits: Tensor = self.top(torch.cat((from_dense, self.pair_dots(vectors)), dim=1))
-        return logits.squeeze(1)
+        return by_sample(self.top(torch.cat((from_dense, self.pair_dots(vectors)), dim=1)))
 
 
 class _Constant(nn.Module):

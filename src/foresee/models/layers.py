@@ -1,10 +1,10 @@
 """Layers that several models share: an MLP, the linear part, and second-order interactions.
 
-`mlp`: linear layers with ReLU between them; the last has an activation only when asked for, so that a stack can end
-in logits as well as in features. `FirstOrder`: a bias, a weight for each dense feature and one for each id; the ids'
-weights are a column of their rows, so that they are fetched, updated and stored with the embedding. `PairDots` (DLRM):
-the dot product of each pair of a sample's vectors; `sum_of_pair_products` (NCF): their element-wise products, summed.
-Never a vector with itself, and no loop over pairs.
+`mlp`: linear layers with ReLU between them; the last has an activation only when asked for, so that a stack can end in
+logits as well as in features. `Shares`: one number beside several outputs. `FirstOrder`: a bias, a weight for each
+dense feature and one for each id; the ids' weights are a column of their rows, so that they are fetched, updated and
+stored with the embedding. `PairDots` (DLRM): the dot product of each pair of a sample's vectors; `sum_of_pair_products`
+(NCF): their element-wise products, summed. Never a vector with itself, and no loop over pairs.
 """
 
 from __future__ import annotations
@@ -36,6 +36,27 @@ def checked_widths(option: str, widths: object) -> tuple[int, ...]:
         if isinstance(width, bool) or not isinstance(width, int) or width < 1:
             raise ValueError(f"{option} holds {width!r}: every layer width is a whole number of at least 1")
     return tuple(widths)
+
+
+def by_sample(outputs: Tensor) -> Tensor:
+    """[samples, outputs] as a model gives it: [samples] where there is one output."""
+    return outputs.squeeze(1) if outputs.shape[1] == 1 else outputs
+
+
+class Shares(nn.Module):
+    """Adds one number a sample to the outputs of a network; where those are several, each takes a learned share of it.
+
+    A first- or second-order part speaks with one voice: without shares it would tell all tasks the same.
+    """
+
+    def __init__(self, num_outputs: int) -> None:
+        super().__init__()
+        self.shares = nn.Parameter(torch.ones(num_outputs)) if num_outputs > 1 else None
+
+    def forward(self, common: Tensor, outputs: Tensor) -> Tensor:  # [samples], [samples, outputs]
+        if self.shares is None:
+            return common + outputs.squeeze(1)
+        return common.unsqueeze(1) * self.shares + outputs
 
 
 class FirstOrder(nn.Module):
@@ -92,7 +113,9 @@ class _PairDots(torch.autograd.Function):
         vectors, pair_of_cell = ctx.saved_tensors
         samples, num_vectors, _ = vectors.shape
         mirrored = nn.functional.pad(gradient, (0, 1)).index_select(1, pair_of_cell)
-        return torch.bmm(mirrored.view(samples, num_vectors, num_vectors), vectors), None, None
+        mirrored = mirrored.view(samples, num_vectors, num_vectors)
+        # Under autocast the product was in half precision, and so is its gradient; backward itself casts nothing.
+        return torch.bmm(mirrored, vectors.to(mirrored.dtype)).to(vectors.dtype), None, None
 
 
 def sum_of_pair_products(vectors: Tensor) -> Tensor:  # [samples, vectors, dim] -> [samples, dim]

@@ -15,22 +15,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from foresee.models.layers import checked_widths, mlp, sum_of_pair_products
+from foresee.models.layers import by_sample, checked_widths, mlp, sum_of_pair_products
 
-from .contract import Shape, check_input, checked_shape
+from .contract import Shape, check_input, checked_outputs, checked_shape
 
 
 class NCF(nn.Module):
     """`deep` are the widths of the MLP; its last layer is joined with the `dim` products of the factorisation."""
 
-    def __init__(self, shape: Shape, dim: int, *, deep: Sequence[int] = (128, 64, 32)) -> None:
+    def __init__(self, shape: Shape, dim: int, *, deep: Sequence[int] = (128, 64, 32), num_outputs: int = 1) -> None:
         super().__init__()
         self.shape = checked_shape(shape, dim)
         self.dim = dim
         widths = checked_widths("deep", deep)
         width_in = shape.num_dense + shape.num_features * dim
         self.deep = mlp(width_in, widths, activate_last=True)
-        self.last = nn.Linear(dim + (widths[-1] if widths else width_in), 1)
+        self.last = nn.Linear(dim + (widths[-1] if widths else width_in), checked_outputs(num_outputs))
 
     @classmethod
     def row_width(cls, dim: int) -> int:
@@ -41,5 +41,4 @@ class NCF(nn.Module):
         check_input(dense, embeddings, self.shape, self.row_width(self.dim))
         factors, vectors = embeddings[:, :, : self.dim], embeddings[:, :, self.dim :]
         deep = self.deep(torch.cat((dense, vectors.flatten(1)), dim=1))
-        logits: Tensor = self.last(torch.cat((sum_of_pair_products(factors), deep), dim=1))
-        return logits.squeeze(1)
+        return by_sample(self.last(torch.cat((sum_of_pair_products(factors), deep), dim=1)))

@@ -11,21 +11,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from foresee.models.layers import FirstOrder, checked_widths, mlp
+from foresee.models.layers import FirstOrder, Shares, checked_widths, mlp
 
-from .contract import Shape, check_input, checked_shape
+from .contract import Shape, check_input, checked_outputs, checked_shape
 
 
 class WideAndDeep(nn.Module):
-    """`deep` are hidden widths: the deep part always ends in one logit."""
+    """`deep` are hidden widths: the deep part always ends in the outputs."""
 
-    def __init__(self, shape: Shape, dim: int, *, deep: Sequence[int] = (512, 256)) -> None:
+    def __init__(self, shape: Shape, dim: int, *, deep: Sequence[int] = (512, 256), num_outputs: int = 1) -> None:
         super().__init__()
         self.shape = checked_shape(shape, dim)
         self.dim = dim
         self.wide = FirstOrder(shape.num_dense)
         width_in = shape.num_dense + shape.num_features * dim
-        self.deep = mlp(width_in, (*checked_widths("deep", deep), 1), activate_last=False)
+        self.deep = mlp(width_in, (*checked_widths("deep", deep), checked_outputs(num_outputs)), activate_last=False)
+        self.join = Shares(num_outputs)
 
     @classmethod
     def row_width(cls, dim: int) -> int:
@@ -37,4 +38,5 @@ class WideAndDeep(nn.Module):
         vectors, weights = embeddings[:, :, : self.dim], embeddings[:, :, self.dim]
         deep: Tensor = self.deep(torch.cat((dense, vectors.flatten(1)), dim=1))
         wide: Tensor = self.wide(dense, weights)
-        return wide + deep.squeeze(1)
+        joined: Tensor = self.join(wide, deep)
+        return joined

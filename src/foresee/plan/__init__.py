@@ -13,12 +13,13 @@ from dataclasses import replace
 from foresee.errors import PlanError
 from foresee.plan.check import Verdict, check
 from foresee.plan.check_additive import check_additive
+from foresee.plan.in_flight import InFlight
 from foresee.plan.policies import all_policies, find, is_trainable, register, trainable, unregister
 from foresee.plan.policies.lookahead import Lookahead
 from foresee.plan.policy import PROFILE_STEPS, Policy, Profile
 from foresee.plan.record import Accesses, Counters, Header, Planner, PlannerOptions, Record
 from foresee.plan.resumed import ResumedPlan
-from foresee.plan.upcoming import WINDOW_BYTES, WINDOW_STEPS, window_bytes
+from foresee.plan.upcoming import WINDOW_BYTES, WINDOW_FIRST_BYTES, WINDOW_STEPS, window_bytes
 from foresee.plan.variants import Partitions, ReadOnly
 
 
@@ -40,8 +41,11 @@ def make_planner(header: Header, profile: Profile) -> Planner:
             f"planner {header.planner!r} cannot plan for {header.num_workers} workers; choose one of "
             f"{', '.join(trainable(header.num_workers))}"
         )
-    planner = Partitions(header, make, profile) if header.options.partition_rows > 1 else make(header, profile)
-    return ReadOnly(header, planner) if header.options.read_only else planner
+    inside = replace(header, options=replace(header.options, staleness=0))
+    planner = Partitions(inside, make, profile) if header.options.partition_rows > 1 else make(inside, profile)
+    if header.options.read_only:
+        return ReadOnly(header, planner)
+    return InFlight(header, planner) if header.options.staleness else planner
 
 
 def planned_from(header: Header) -> int:
@@ -69,7 +73,7 @@ def check_plan(
 
 
 __all__ = [
-    "PROFILE_STEPS", "WINDOW_BYTES", "WINDOW_STEPS", "Lookahead", "PlannerOptions", "Policy", "all_policies",
-    "check_plan", "find", "is_trainable", "make_planner", "plan", "planned_from", "register", "trainable", "unregister",
-    "window_bytes",
+    "PROFILE_STEPS", "WINDOW_BYTES", "WINDOW_FIRST_BYTES", "WINDOW_STEPS", "Lookahead", "PlannerOptions", "Policy",
+    "all_policies", "check_plan", "find", "is_trainable", "make_planner", "plan", "planned_from", "register",
+    "trainable", "unregister", "window_bytes",
 ]  # fmt: skip

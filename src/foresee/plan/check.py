@@ -7,7 +7,8 @@ worker what is in it.
 For each step it proves:
   samples    every sample is trained exactly once, by every worker the same number (this and lookups: `check_step`)
   transfers  what one worker sends another receives, one to one; a copy that is sent is the newest there is
-  reads      each lookup finds its own row, with all updates of earlier steps, and no gradient still on its way
+  reads      each lookup finds its own row, with all updates of earlier steps, and no gradient still on its way; a
+             step that is in flight has read the newest rows there were, at most `staleness` steps before its own
   fetches    the row's last write-back is at or before `not_before`; the store's version is the true, promised one
   slots      a slot is below the capacity, free when a row is put into it, and never used after it was freed; a worker
              holds a row once
@@ -29,7 +30,7 @@ from typing import Protocol
 import numpy as np
 
 from foresee.errors import PlanViolation
-from foresee.plan.check_step import StatedUses, faults_of_fetch, faults_of_lookups, faults_of_step
+from foresee.plan.check_step import FlightReads, StatedUses, faults_of_fetch, faults_of_lookups, faults_of_step
 from foresee.plan.count import Counting
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Kind, Record, Transfers, compared_parts
 
@@ -45,7 +46,7 @@ class Verdict:
     stale_reads: int = 0
     """Rows read without all earlier updates."""
     missing_updates: int = 0
-    """Of stale reads, where updates are added at the store: (worker, step) updates that a read did not see, summed."""
+    """Of stale reads, where plans allow them: (worker, step) updates that a read did not see, summed."""
     missing_updates_max: int = 0
     violations: list[str] = field(default_factory=list)
     """The first few, in words."""
@@ -147,6 +148,7 @@ class _Game:
         self.parcels: dict[int, list[_Parcel]] = {}
         """By deadline."""
         self.stated_uses = StatedUses(header.options.partition_rows)
+        self.flight_reads = FlightReads(header.options.staleness)
         self.end = header.first_step
 
     def wrong(self, what: str) -> None:
@@ -169,6 +171,7 @@ class _Game:
             self._put(f"step {step}", parcel.worker, parcel.slot, parcel.held)
         for record in records:
             self._fetch(step, record)
+            self._read_ahead(step, record)
             self._read(step, accesses, record)
         self._apply(step, records)
         self._exchange(step, records)
@@ -211,6 +214,25 @@ class _Game:
             self.wrong(f"{where}: the plan promises version {version}, training needs {true}")
         self._put(f"step {step}", worker, slot, _Held(row, stored))
 
+    def _read_ahead(self, step: int, record: Record) -> None:
+        """Later steps read what is the newest now."""
+        for ahead in record.read_ahead:
+            held = [self.slots[record.worker].get(slot) for slot in ahead.slot.tolist()]
+            for it in held:
+                if it is None or it.version != self.true_version.get(it.row, 0):
+                    self.wrong(f"step {step}: step {ahead.step} reads row {it and it.row} in it, not the newest")
+            for fault in self.flight_reads.read(step, ahead.step, [it.row if it else -1 for it in held]):
+                self.wrong(fault)
+
+    def _missing(self, step: int, found: list[int]) -> None:
+        """Counts what the step's rows were read without."""
+        missing, faults = self.flight_reads.missing(step, found)
+        for fault in faults:
+            self.wrong(fault)
+        self.verdict.stale_reads += sum(number > 0 for number in missing)
+        self.verdict.missing_updates += sum(missing)
+        self.verdict.missing_updates_max = max([self.verdict.missing_updates_max, *missing])
+
     def _read(self, step: int, accesses: Accesses, record: Record) -> None:
         slots = self.slots[record.worker]
         for slot in record.unique.tolist():
@@ -226,6 +248,7 @@ class _Game:
         found = np.array([slots[slot].row if slot in slots else -1 for slot in record.unique.tolist()], np.int64)
         for fault in faults_of_lookups(step, accesses, record, found):
             self.wrong(fault)
+        self._missing(step, found.tolist())
 
     def _apply(self, step: int, records: list[Record]) -> None:
         """Every touched row is applied by one worker, who gets a gradient from every other user."""
@@ -256,6 +279,7 @@ class _Game:
             self.wrong(f"step {step}: the rows applied are not the rows touched, each once")
         if gradients:
             self.wrong(f"step {step}: {len(gradients)} slots get gradients and are not applied")
+        self.flight_reads.applied(expected)
         for row in expected:
             self.true_version[row] = step + 1
 

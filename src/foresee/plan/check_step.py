@@ -6,7 +6,8 @@ A record's samples, lookups, distinct slots and digest follow from the accesses 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -78,6 +79,37 @@ class StatedUses:
         for left, use, row in self._stated.values():
             if use < end:
                 yield f"step {left}, row {row}: evicted as used next in step {use}, which does not use it"
+
+
+class FlightReads:
+    """What later steps have read, held against how late a read may be, and against the rows of those steps."""
+
+    def __init__(self, staleness: int) -> None:
+        self._staleness = staleness
+        self._num_updates: Counter[int] = Counter()
+        """Of each row."""
+        self._read: dict[int, tuple[list[int], list[int]]] = {}
+        """Of each step that has read: its rows, and how many updates each had."""
+
+    def read(self, step: int, ahead: int, rows: list[int]) -> Iterator[str]:
+        """In a step, before its updates, a later one reads some rows."""
+        if not step < ahead <= step + self._staleness:
+            yield f"step {step}: step {ahead} reads its rows in it, and may miss the updates of {self._staleness} steps"
+        if ahead in self._read:
+            yield f"step {step}: step {ahead} has read its rows before"
+        self._read[ahead] = (rows, [self._num_updates[row] for row in rows])
+
+    def missing(self, step: int, rows: list[int]) -> tuple[list[int], list[str]]:
+        """Updates that a step with these rows has not seen of each; and what is wrong with what it read."""
+        if step not in self._read:
+            return [], []
+        found, seen = self._read.pop(step)
+        faults = [] if found == rows else [f"step {step}: it has read other rows than it trains"]
+        return [self._num_updates[row] - num for row, num in zip(found, seen, strict=True)], faults
+
+    def applied(self, rows: Iterable[int]) -> None:
+        """A step has updated these rows."""
+        self._num_updates.update(rows)
 
 
 def faults_of_fetch(step: int, fetch: Fetch, not_before: int, header: Header) -> Iterator[str]:

@@ -47,6 +47,8 @@ class Accesses:
     sample_offsets: Int32  # [samples + 1]: sample i accesses rows[sample_offsets[i]:sample_offsets[i + 1]]
     next_uses: Callable[[Int64], Int32] | None = None
     """(distinct rows in order of first access) -> the step that uses each next, or NOT_KNOWN; None: not looked for."""
+    drained: bool = False
+    """Nothing is in flight when its rows are read: all updates before this step are there, whatever may be stale."""
 
     @property
     def num_samples(self) -> int:
@@ -116,6 +118,15 @@ class Reduce:
         return len(self.slot)
 
 
+@dataclass(frozen=True, slots=True)
+class ReadAhead:
+    """Slots that a later step reads now, before the updates of this step and of those between: a batch in flight."""
+
+    step: int
+    slot: Int32
+    """Of its distinct rows, in order of first access."""
+
+
 class Kind(IntEnum):
     """What travels between two workers."""
 
@@ -168,6 +179,8 @@ class Record:
     drop: Int32 = field(default_factory=empty_int32)
     """Slots that are free after the step without a write-back: of copies that served this step only, and of rows that
     are only read."""
+    read_ahead: tuple[ReadAhead, ...] = ()
+    """What later steps read in this one, once its fetch is in the slots; empty where training is synchronous."""
 
     @property
     def learns(self) -> bool:
@@ -244,6 +257,8 @@ class PlannerOptions:
     """A fixed lookahead, instead of all that the cache can use."""
     window_bytes: int | None = None
     """What the batches of the window may take."""
+    window_first_bytes: int | None = None
+    """What they may take at first; from there on the window grows by what is planned. None: all of it at once."""
     remember_versions: bool = False
     """Predict the version of every fetched row, however long ago it was written."""
     placement: str | None = None
@@ -254,7 +269,7 @@ class PlannerOptions:
     read_ahead_steps: int | None = None
     """Batches that may wait in memory, where they come from a source that is read only once."""
     staleness: int = 0
-    """Updates that replicas may be late by, for protocols that allow it; these only compare."""
+    """Updates that a read may miss: of replicas, in protocols that only compare; of batches in flight, in others."""
     read_only: bool = False
     """Nothing is applied, and rows that leave are dropped."""
     partition_rows: int = 1
@@ -275,7 +290,8 @@ class PlannerOptions:
             "planned_from": self.planned_from,
         }
         more: dict[str, Value] = {
-            "read_ahead_steps": self.read_ahead_steps, "staleness": self.staleness, "read_only": int(self.read_only),
+            "window_first_bytes": self.window_first_bytes, "read_ahead_steps": self.read_ahead_steps,
+            "staleness": self.staleness, "read_only": int(self.read_only),
             "partition_rows": self.partition_rows if self.partition_rows > 1 else None,
             "uses_ahead_steps": self.uses_ahead_steps,
         }  # fmt: skip

@@ -6,6 +6,8 @@ each step of the window, and one list, oldest first, of those without a known us
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 
@@ -16,6 +18,8 @@ WINDOW_STEPS = 4096
 WINDOW_BYTES = 2 << 30
 """A window whose length nobody fixed also ends where its batches take so many bytes. Mostly it is this that ends it.
 A number, not a share of the machine's memory: the same settings give the same plan wherever it is made."""
+WINDOW_FIRST_BYTES = 32 << 20
+"""What the batches of a window take at first, so that the first record does not wait for gigabytes of them."""
 LOOKUP_BYTES = 12
 """What a lookup of a batch in the window takes: its position, and its part of the record to come."""
 NEXT_USE_BYTES = 12
@@ -36,6 +40,22 @@ def window_bytes(header: Header) -> int | None:
     if options.window_bytes is not None:
         return options.window_bytes
     return WINDOW_BYTES if options.window_steps is None else None
+
+
+class Reach:
+    """How many bytes of batches the window may hold: all of them at once, or few at first and more with every step.
+
+    A window that grows does so by what is planned, so two batches are read for each step until it is full. What it
+    holds at a step follows from the log and the header alone: nothing here knows how fast anybody was.
+    """
+
+    def __init__(self, full_bytes: int | None, first_bytes: int | None) -> None:
+        self._full: float = math.inf if full_bytes is None else full_bytes
+        self.num_bytes = self._full if first_bytes is None else min(self._full, first_bytes)
+
+    def planned(self, num_bytes: int) -> None:
+        """A batch of so many bytes left the window."""
+        self.num_bytes = min(self._full, self.num_bytes + num_bytes)
 
 
 class NextUses:

@@ -59,9 +59,10 @@ class Partitions:
         _check_sizes(header)
         self._inner = make(_header_inside(header), lambda steps: (_inside(it, self._size) for it in profile(steps)))
         self._numbering = RowTable(num_rows=header.num_rows, fresh_version=UNKNOWN_VERSION)
-        remembers = header.options.remember_versions and header.first_step == 0
-        self._stored = np.zeros(header.num_rows, np.int32) if remembers else None
-        """The version of every row in the store, if the planner is to remember them."""
+        at_first = 0 if header.first_step == 0 else UNKNOWN_VERSION
+        remembers = header.options.remember_versions
+        self._stored = np.full(header.num_rows, at_first, np.int32) if remembers else None
+        """The version of every row in the store, if the planner is to remember them; in the middle, once it knows."""
         self._version = np.full(header.capacity_rows, UNKNOWN_VERSION, np.int32)
         """Of the row in each slot."""
         self._read = header.first_step

@@ -4,6 +4,7 @@ In: a stream, how to make the header of a plan that begins at some step, and wor
 Out: batches of records. A thread plans `AHEAD_STEPS` ahead of the farthest worker and no more, and keeps the steps that
 a slower or reconnected worker may still ask for. Workers train in lockstep, so the slowest is never further behind than
 a worker's queues are long; an older step is planned again from the plan's first step, which gives the same records.
+A saved plan is served likewise: `records` says where the records of a header come from.
 
 One plan is served at a time, that of the newest run. Loopback only, unless there are TLS and a token; connections that
 take more than this protocol needs are ended by the `ConnectionLimiter`.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from threading import Condition, Lock, Thread
 from typing import Any
@@ -47,13 +49,19 @@ def kept_steps(header: Header) -> int:
     return 2 * (header.fetch_ahead_steps + 2) + 2 * CHUNK_STEPS + 4
 
 
+Records = Callable[[Header], Iterator[Record]]
+"""Those of all workers, from a header's first step on, the same every time."""
+
+
 class PlanSession:
     """Use it as a context manager, or close it. Any thread may ask."""
 
-    def __init__(self, stream: BatchStream, header: Header, *, after: PlanSession | None = None) -> None:
-        """`after` is a session on the same stream that is given up for this one."""
+    def __init__(
+        self, stream: BatchStream, header: Header, *, records: Records | None = None, after: PlanSession | None = None
+    ) -> None:
+        """`after` is a session on the same stream that is given up for this one; without `records` they are planned."""
         self.header = header
-        self._stream = stream
+        self._records = records or partial(planned_records, stream)
         self._changed = Condition()
         self._kept: dict[int, list[Any]] = {}
         """For each kept step the batch of each worker."""
@@ -124,9 +132,13 @@ class PlanSession:
         try:
             if before is not None:
                 before.join()  # one thread at a time reads the stream
-            for records in _by_step(planned_records(self._stream, self.header), self.header.num_workers):
+            step, end = self.header.first_step, self.header.first_step + self.header.num_steps
+            for records in _by_step(self._records(self.header), self.header.num_workers):
                 if not self._keep(records, generation):
                     return
+                step += 1
+            if step < end:
+                raise PlanError(f"there are batches for {step} steps, and {end} were promised; say how many there are")
         except BaseException as error:
             with self._changed:
                 if generation == self._generation:
@@ -177,10 +189,11 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
         host: str = "127.0.0.1",
         port: int = 0,
         security: Security | None = None,
+        records: Records | None = None,
     ) -> None:
         security = security or Security()
         check_address(host, security)
-        self._stream, self._make_header = stream, make_header
+        self._stream, self._make_header, self._records = stream, make_header, records
         self._lock = Lock()
         self._run: str | None = None
         self._session: PlanSession | None = None
@@ -231,7 +244,8 @@ class PlannerServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _begin_or_join(self, run: str, beginning: Beginning) -> PlanSession:
         if run != self._run or self._session is None:
-            session = PlanSession(self._stream, self._make_header(beginning), after=self._session)
+            header = self._make_header(beginning)
+            session = PlanSession(self._stream, header, records=self._records, after=self._session)
             self._run, self._session = run, session
             logs.at_step(beginning.first_step)
             _logger.info("planning for run %.64r from step %d on", run, beginning.first_step)

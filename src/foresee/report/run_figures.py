@@ -9,7 +9,7 @@ hottest rows take, as a curve of about a hundred points. Rows without an access 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,27 @@ from foresee.base.extras import OptionalModule
 from foresee.errors import UsageError
 from foresee.report.page import PALETTE
 from foresee.report.page import styled as styled_with_legend
-from foresee.report.run_breakdown import COLOURS, IDEAL_PARTS, LINK_COLOURS, Breakdown, LinkTraffic, breakdown
-from foresee.report.run_records import Line, Point, WorkerRecords
+from foresee.report.run_breakdown import (
+    COLOURS,
+    IDEAL_PARTS,
+    LINK_COLOURS,
+    READ,
+    WRITTEN,
+    Breakdown,
+    Direction,
+    DiskUse,
+    LinkTraffic,
+    breakdown,
+    disk_use,
+)
+from foresee.report.run_records import Line, Point, WorkerRecords, figure_words
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+    from plotly import subplots
 else:
     go = OptionalModule("plotly.graph_objects")
+    subplots = OptionalModule("plotly.subplots")
 
 NUM_POINTS = 120
 
@@ -91,21 +105,22 @@ def loss_figure(points: Sequence[Point], train: Sequence[Line], valid: Sequence[
     figure = go.Figure()
     losses: list[tuple[int, Any]] = [(point.step, point.loss) for point in points if point.loss is not None]
     losses = losses or [(line["step"], line.get("loss")) for line in train]
-    _curve(figure, "training loss", losses, BLUE, len(losses) < MARKED_POINTS_MAX)
+    curve(figure, "training loss", losses, BLUE, len(losses) < MARKED_POINTS_MAX)
     judged = [(line["step"], line.get("log_loss")) for line in valid]
-    _curve(figure, "log loss on the valid split", judged, ORANGE, True)
+    curve(figure, "log loss on the valid split", judged, ORANGE, True)
     return styled(figure, x="step", y="loss (nats)", height_pixels=320)
 
 
-def auc_figure(train: Sequence[Line], valid: Sequence[Line], best_auc: float | None) -> go.Figure:
+def task_figure(name: str, train: Sequence[Line], valid: Sequence[Line], best: float | None) -> go.Figure:
+    """How good a task is over the run, by one of its figures; `best` is the best that can be reached."""
     figure = go.Figure()
-    latest = [(line["step"], line.get("auc")) for line in train]
-    _curve(figure, "training, before learning from the sample", latest, BLUE, len(train) < MARKED_POINTS_MAX)
-    _curve(figure, "valid split", [(line["step"], line.get("auc")) for line in valid], ORANGE, True)
-    if best_auc is not None:
+    latest = [(line["step"], line.get(name)) for line in train]
+    curve(figure, "training, before learning from the sample", latest, BLUE, len(train) < MARKED_POINTS_MAX)
+    curve(figure, "valid split", [(line["step"], line.get(name)) for line in valid], ORANGE, True)
+    if best is not None:
         last = max((line["step"] for line in [*train, *valid]), default=0)
-        _curve(figure, f"best reachable: {best_auc:.4f}", [(0, best_auc), (last, best_auc)], GREY, False, "dot")
-    return styled(figure, x="step", y="AUC", height_pixels=320)
+        curve(figure, f"best reachable: {best:.4f}", [(0, best), (last, best)], GREY, False, "dot")
+    return styled(figure, x="step", y=figure_words(name), height_pixels=320)
 
 
 def breakdown_figure(of_workers: dict[str, Breakdown]) -> go.Figure:
@@ -154,11 +169,11 @@ def occupancy_figure(workers: Sequence[WorkerRecords]) -> go.Figure:
     figure = go.Figure()
     for number, worker in enumerate(workers):
         name = f"worker {worker.worker}" if len(workers) > 1 else "rows in the cache"
-        _curve(figure, name, [(point.step, point.occupied) for point in worker.points], PALETTE[number % 7], False)
+        curve(figure, name, [(point.step, point.occupied) for point in worker.points], PALETTE[number % 7], False)
     capacity = max(worker.start["capacity_rows"] for worker in workers)
     steps = [point.step for worker in workers for point in worker.points]
     ends = [(min(steps), capacity), (max(steps), capacity)]
-    _curve(figure, f"slots: {capacity:,}", ends, GREY, False, "dot")
+    curve(figure, f"slots: {capacity:,}", ends, GREY, False, "dot")
     styled(figure, x="step", y="rows", height_pixels=300)
     figure.update_yaxes(rangemode="tozero")
     return figure
@@ -173,7 +188,7 @@ def window_figure(points: Sequence[Point]) -> go.Figure:
     for number, (key, name) in enumerate(AHEAD.items()):
         there = [(point.step, point.ahead[key]) for point in points if key in point.ahead]
         if there:
-            _curve(figure, name, there, PALETTE[number], False)
+            curve(figure, name, there, PALETTE[number], False)
     styled(figure, x="step", y="steps ahead of training", height_pixels=300)
     if max((max(point.ahead.values(), default=0) for point in points), default=0) >= LONG_WINDOW_STEPS:
         figure.update_yaxes(type="log", dtick=1)
@@ -203,8 +218,39 @@ def traffic_figure(series: dict[str, list[tuple[int, float]]]) -> go.Figure:
     figure = go.Figure()
     for kind, points in series.items():
         if any(value for _, value in points):
-            _curve(figure, kind, [(step, value / MEGABYTE) for step, value in points], LINK_COLOURS[kind], False)
+            curve(figure, kind, [(step, value / MEGABYTE) for step, value in points], LINK_COLOURS[kind], False)
     styled(figure, x="step", y="megabytes a step", height_pixels=300)
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+def disk_figure(points: Sequence[Point]) -> go.Figure:
+    """Six small charts of all disks together, over the run."""
+    charts: dict[str, Callable[[Direction, DiskUse], float | None]] = {
+        "megabytes a step": lambda moved, use: moved.num_bytes / use.steps / MEGABYTE,
+        "requests a step": lambda moved, use: moved.requests / use.steps,
+        "kilobytes a request": lambda moved, use: moved.request_bytes / 1e3 if moved.requests else None,
+        "requests at once": lambda moved, use: moved.depth if moved.requests else None,
+        "ms of a processor a step": lambda moved, use: moved.processor_seconds / use.steps * MILLISECONDS,
+        "ms under way a step": lambda moved, use: moved.seconds / use.steps * MILLISECONDS,
+    }
+    figure: go.Figure = subplots.make_subplots(
+        rows=3, cols=2, subplot_titles=list(charts), vertical_spacing=0.13, horizontal_spacing=0.09
+    )
+    uses = [(point.step, use) for point in points if (use := disk_use([point])) is not None]
+    for place, value in enumerate(charts.values()):
+        for name, colour in (("read", LINK_COLOURS[READ]), ("written", LINK_COLOURS[WRITTEN])):
+            curve = [(step, value(getattr(use, name), use)) for step, use in uses]
+            there = [(step, y) for step, y in curve if y is not None]
+            figure.add_scatter(
+                x=[step for step, _ in there], y=[y for _, y in there], name=name, mode="lines+markers",
+                line={"color": colour, "width": 2}, marker={"size": 4}, showlegend=not place,
+                row=place // 2 + 1, col=place % 2 + 1,
+            )  # fmt: skip
+    styled(figure, x="", y="", height_pixels=640)
+    figure.update_layout(margin={"t": 34})
+    figure.update_annotations(font_size=13)
+    figure.update_xaxes(matches="x")
     figure.update_yaxes(rangemode="tozero")
     return figure
 
@@ -212,7 +258,7 @@ def traffic_figure(series: dict[str, list[tuple[int, float]]]) -> go.Figure:
 def hit_rate_figure(points: Sequence[Point]) -> go.Figure:
     """The share of a step's rows that were not fetched, over the run."""
     figure = go.Figure()
-    _curve(figure, "hit rate", [(point.step, 100 * point.hit_rate) for point in points], GREEN, False)
+    curve(figure, "hit rate", [(point.step, 100 * point.hit_rate) for point in points], GREEN, False)
     styled(figure, x="step", y="percent of a step's rows", height_pixels=280)
     return figure
 
@@ -236,7 +282,7 @@ def tables_figure(names: Sequence[str], sizes: Sequence[int], rates: Sequence[fl
 def skew_figure(skew: Skew, cache_share: float | None) -> go.Figure:
     figure = go.Figure()
     shares = [(100 * rows, 100 * accesses) for rows, accesses in zip(skew.row_shares, skew.access_shares, strict=True)]
-    _curve(figure, "accesses", shares, BLUE, False)
+    curve(figure, "accesses", shares, BLUE, False)
     marks = sorted({0.001, 0.01, 0.1} | ({float(f"{cache_share:.2g}")} if cache_share else set()))
     marks = [share for share in marks if skew.row_shares[0] <= share <= 1]
     figure.add_scatter(
@@ -251,9 +297,10 @@ def skew_figure(skew: Skew, cache_share: float | None) -> go.Figure:
     return figure
 
 
-def _curve(
+def curve(
     figure: go.Figure, name: str, points: Iterable[tuple[float, Any]], colour: str, markers: bool, dash: str = "solid"
 ) -> None:
+    """Adds a line through the points that have a value."""
     there = [(x, y) for x, y in points if y is not None]
     if there:
         figure.add_scatter(

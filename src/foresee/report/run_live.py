@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from foresee.report.run_breakdown import COLOURS, LINK_COLOURS, breakdown, links_of
-from foresee.report.run_records import Point, RunRecords, WorkerRecords
+from foresee.report.run_breakdown import COLOURS, LINK_COLOURS, breakdown, disk_use, links_of, num_disks, waiting_for
+from foresee.report.run_records import Point, RunRecords, WorkerRecords, figure_words, hit_rate
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 SPARKLINE_COLUMNS = 40
@@ -48,13 +48,17 @@ def live_line(records: RunRecords) -> str:
     losses = [point.loss for point in points if point.loss is not None]
     if losses:
         said.append(f"loss {sum(losses) / len(losses):.4f}")
-    if (auc := _last(records, "valid", "auc")) is not None:
-        said.append(f"valid AUC {auc:.4f}")
+    for name in records.task_figures:
+        if (value := _last(records, "valid", name)) is not None:
+            said.append(f"valid {figure_words(name)} {value:.4f}")
     if points:
         parts = breakdown(points)
         waits = parts.waited / max(1e-9, parts.step_seconds)
         said.append(f"{1e3 * parts.step_seconds:.1f} ms a step ({waits:.1%} waits)")
-        said.append(f"hits {_hit_rate(points):.1%}")
+        said.append(f"hits {hit_rate(points):.1%}")
+        first = next(worker for worker in records.workers if worker.points)
+        if (cause := waiting_for(_latest(first), num_servers=first.start["num_servers"])) is not None:
+            said.append(f"waits for {cause}")
     return "  ".join(said)
 
 
@@ -107,23 +111,31 @@ def _rows(records: RunRecords) -> list[tuple[str, RenderableType]]:
     workers = [worker for worker in records.workers if worker.points]
     rows: list[tuple[str, RenderableType]] = [*_learning(records, workers)]
     if workers:
-        rows += [*_time(workers), *_cache(workers), *_links(workers)]
+        rows += [*_time(workers), *_cache(workers), *_disk(workers), *_links(workers)]
     return rows
 
 
 def _learning(records: RunRecords, workers: Sequence[WorkerRecords]) -> list[tuple[str, RenderableType]]:
     losses = [point.loss for point in workers[0].points if point.loss is not None] if workers else []
     losses = losses or [line["loss"] for line in records.of_kind("train") if line.get("loss") is not None]
-    aucs = [line["auc"] for line in records.of_kind("train") if line.get("auc") is not None]
-    valid = [line for line in records.of_kind("valid") if line.get("auc") is not None]
     rows: list[tuple[str, RenderableType]] = []
     if losses:
         rows.append(("loss", Text(f"{losses[-1]:<9.4f}{sparkline(losses)}")))
-    if aucs:
-        rows.append(("AUC", Text(f"{aucs[-1]:<9.4f}{sparkline(aucs)}")))
+    for name in records.task_figures:
+        rows += _judged(records, name)
+    return rows
+
+
+def _judged(records: RunRecords, name: str) -> list[tuple[str, RenderableType]]:
+    values = [line[name] for line in records.of_kind("train") if line.get(name) is not None]
+    valid = [line for line in records.of_kind("valid") if line.get(name) is not None]
+    rows: list[tuple[str, RenderableType]] = []
+    if values:
+        rows.append((figure_words(name), Text(f"{values[-1]:<9.4f}{sparkline(values)}")))
     if valid:
-        trend = sparkline([line["auc"] for line in valid])
-        rows.append(("valid AUC", Text(f"{valid[-1]['auc']:<9.4f}{trend}  at step {valid[-1]['step']:,}")))
+        trend = sparkline([line[name] for line in valid])
+        told = f"{valid[-1][name]:<9.4f}{trend}  at step {valid[-1]['step']:,}"
+        rows.append((f"valid {figure_words(name)}", Text(told)))
     return rows
 
 
@@ -145,7 +157,24 @@ def _time(workers: Sequence[WorkerRecords]) -> list[tuple[str, RenderableType]]:
     )
     over = first.step_seconds / first.ideal_seconds if first.ideal_seconds else 0.0
     waits = Text(f"{first.waited / max(1e-9, first.step_seconds):<9.1%}of a step")
-    return [*rows, ("", legend), ("waits", waits.append(f", {over:.2f} times the ideal" if over else ""))]
+    rows += [("", legend), ("waits", waits.append(f", {over:.2f} times the ideal" if over else ""))]
+    cause = waiting_for(_latest(workers[0]), num_servers=workers[0].start["num_servers"])
+    return [*rows, *([("", Text(f"for {cause}", style="yellow"))] if cause is not None else [])]
+
+
+def _disk(workers: Sequence[WorkerRecords]) -> list[tuple[str, RenderableType]]:
+    points = _latest(workers[0])
+    rows: list[tuple[str, RenderableType]] = []
+    for number in range(min(num_disks(points), LINKS_MAX)):
+        use = disk_use(points, number)
+        if use is None or not use.read.requests + use.written.requests:
+            continue
+        name = f"server {number}, {use.way}" if workers[0].start["num_servers"] else use.way
+        for direction, moved in (("reads", use.read), ("writes", use.written)):
+            if moved.requests:
+                processor = f"{1e3 * moved.processor_seconds / use.steps:.2f} ms of a processor a step"
+                rows.append(("" if rows else "disk", Text(f"{name} {direction} {moved.words}, {processor}")))
+    return rows
 
 
 def _cache(workers: Sequence[WorkerRecords]) -> list[tuple[str, RenderableType]]:
@@ -159,7 +188,7 @@ def _cache(workers: Sequence[WorkerRecords]) -> list[tuple[str, RenderableType]]
     points = [point for worker in workers for point in _latest(worker)]
     trend = sparkline([point.hit_rate for point in workers[0].points])
     return [
-        ("hits", Text(f"{_hit_rate(points):<9.1%}{trend}")),
+        ("hits", Text(f"{hit_rate(points):<9.1%}{trend}")),
         ("cache", Text(f"{share:<9.1%}").append(bar).append(f" of {capacity:,} slots")),
         ("ahead", Text(f"{ahead} steps")),
     ]
@@ -197,11 +226,6 @@ def _latest(worker: WorkerRecords) -> Sequence[Point]:
 def _recent(records: RunRecords, *, of_all: bool = True) -> list[Point]:
     workers = [worker for worker in records.workers if worker.points]
     return [point for worker in (workers if of_all else workers[:1]) for point in _latest(worker)]
-
-
-def _hit_rate(points: Sequence[Point]) -> float:
-    unique = sum(point.unique for point in points)
-    return 1.0 - sum(point.fetched for point in points) / unique if unique else 0.0
 
 
 def _last(records: RunRecords, kind: str, key: str) -> float | None:

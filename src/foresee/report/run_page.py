@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING
 from foresee.base.extras import OptionalModule
 from foresee.report import run_figures as figures
 from foresee.report.page import PageTable, Section
-from foresee.report.run_breakdown import Breakdown, breakdown, links_of, traffic_over_run
+from foresee.report.run_breakdown import (
+    Breakdown,
+    breakdown,
+    disk_use,
+    links_of,
+    num_disks,
+    traffic_over_run,
+    waiting_for,
+)
 from foresee.report.run_figures import Skew, colours_of
-from foresee.report.run_records import Point, RunRecords, WorkerRecords
+from foresee.report.run_records import Point, RunRecords, WorkerRecords, figure_words, hit_rate
 from foresee.report.run_timeline import WORKERS_MAX, timeline_figure, windows
 
 if TYPE_CHECKING:
@@ -30,6 +38,7 @@ NO_TIMELINE = (
     "to see this."
 )
 NO_SKEW = "The log of this run is not where the run folder says, so its rows cannot be counted."
+NO_DISK = "The rows of this run are in memory, or it was recorded before disks were counted."
 BESIDE = (("planner", "plan"), ("reader", "fetch"), ("writer", "write_back"), ("exchange", "background"))
 
 
@@ -60,22 +69,30 @@ def run_sections(records: RunRecords, *, skew: Skew | None = None, best_auc: flo
     return [
         _summary(records, workers),
         *_learning(records, workers, best_auc),
-        *_time(workers),
-        _timeline(records.workers),
-        *_cache(workers),
+        *time_sections(records),
         *_traffic(workers),
+        *_disks(workers),
         *_hits(workers),
         _skew(skew, records),
     ]
 
 
+def time_sections(records: RunRecords) -> list[Section]:
+    """Of any kind of run: where the time went, and what the cache did."""
+    workers = [worker for worker in records.workers if worker.points]
+    return [*_time(workers), _timeline(records.workers), *_cache(workers)]
+
+
 def _summary(records: RunRecords, workers: Sequence[WorkerRecords]) -> Section:
     rows: list[tuple[str, str, str]] = []
     valid, train = records.of_kind("valid"), records.of_kind("train")
-    if valid and valid[-1].get("auc") is not None:
-        rows.append(("AUC on the valid split", f"{valid[-1]['auc']:.4f}", f"after {valid[-1]['step']:,} steps"))
+    judged = [name for name in records.task_figures if valid and valid[-1].get(name) is not None]
+    for name in judged:
+        words = f"{figure_words(name)} on the valid split"
+        rows.append((words, f"{valid[-1][name]:.4f}", f"after {valid[-1]['step']:,} steps"))
+    if judged and valid[-1].get("log_loss") is not None:
         rows.append(("log loss on the valid split", f"{valid[-1]['log_loss']:.4f}", ""))
-    elif train:
+    elif train and not judged:
         rows.append(("training loss", f"{train[-1]['loss']:.4f}", f"after {train[-1]['step']:,} steps"))
     if workers:
         rows += _speed_rows(workers)
@@ -88,13 +105,12 @@ def _speed_rows(workers: Sequence[WorkerRecords]) -> list[tuple[str, str, str]]:
     mean = breakdown([point for worker in workers for point in worker.steady])
     over = mean.step_seconds / mean.ideal_seconds if mean.ideal_seconds else 0.0
     points = [point for worker in workers for point in worker.points]
-    unique, fetched = sum(point.unique for point in points), sum(point.fetched for point in points)
     said = "forward and backward with all rows at hand take"
     return [
         ("a step", f"{1e3 * mean.step_seconds:.2f} ms", f"{over:.2f} times the ideal: {said} "
          f"{1e3 * mean.ideal_seconds:.2f} ms" if over else ""),
         ("waited for rows", f"{mean.waited / mean.step_seconds:.1%}" if mean.step_seconds else "-", "of a step"),
-        ("hit rate", f"{1 - fetched / unique:.1%}" if unique else "-", "of a step's rows were not fetched"),
+        ("hit rate", f"{hit_rate(points):.1%}", "of a step's rows were not fetched"),
         ("lookups a step", f"{sum(p.lookups for p in points) / max(1, sum(p.steps for p in points)):,.0f}",
          "by each worker"),
     ]  # fmt: skip
@@ -119,11 +135,19 @@ def _learning(records: RunRecords, workers: Sequence[WorkerRecords], best_auc: f
             legend=colours_of(loss),
         )
     ]
-    if any(line.get("auc") is not None for line in [*train, *valid]):
-        auc = figures.auc_figure(train, valid, best_auc)
-        sentence = "How often a click is ranked above a non-click; 0.5 is guessing."
-        found.append(Section(heading="AUC", sentence=sentence, content=auc, legend=colours_of(auc)))
+    for name in records.task_figures:
+        chart = figures.task_figure(name, train, valid, best_auc if name == "auc" else None)
+        sentence = MEANINGS[name.rpartition(".")[2]]
+        heading = figure_words(name)
+        found.append(Section(heading=heading, sentence=sentence, content=chart, legend=colours_of(chart)))
     return found
+
+
+MEANINGS = {
+    "auc": "How often a click is ranked above a non-click; 0.5 is guessing.",
+    "rmse": "Root mean squared error, in units of the label; lower is better.",
+    "accuracy": "Share of samples whose likeliest class was the right one.",
+}
 
 
 def _time(workers: Sequence[WorkerRecords]) -> list[Section]:
@@ -238,6 +262,62 @@ def _traffic(workers: Sequence[WorkerRecords]) -> list[Section]:
     ]
 
 
+def _disks(workers: Sequence[WorkerRecords]) -> list[Section]:
+    points = workers[0].points if workers else ()
+    everything = disk_use(points)
+    if everything is None:
+        return [Section(heading="Disk", sentence=NO_DISK if workers else NO_SERIES)]
+    fetched = sum(one[0] for worker in workers for point in worker.points for one in point.store_bytes)
+    over = f" Read were {everything.read.num_bytes / max(1, fetched):.1f} times the bytes of the rows."
+    over = over if everything.read.requests else " No row had to be read from it."
+    cause = waiting_for(workers[0].steady, num_servers=workers[0].start["num_servers"])
+    waits = f" Steps waited for {cause}." if cause is not None else ""
+    notes = ["Rows that were never written need no read; the fold at the end of a run is not counted."]
+    if "mapped" in everything.way:
+        notes.append(
+            "Files that memory holds are mapped: there a request is a row that is copied, and the system decides what "
+            "comes from the disk."
+        )
+    chart = figures.disk_figure(points)
+    return [
+        Section(
+            heading="Disk",
+            sentence=f"What was read and written in a step, by {everything.way}; mean over all steps.{over}{waits}",
+            content=_disk_table(points, workers[0].start["num_servers"]),
+            notes=notes,
+        ),
+        Section(
+            heading="Disk over the run",
+            sentence="All disks together. Requests at once are counted while there is one.",
+            content=chart,
+            legend=colours_of(chart),
+        ),
+    ]
+
+
+def _disk_table(points: Sequence[Point], num_servers: int) -> PageTable:
+    rows = []
+    for number in range(num_disks(points)):
+        use = disk_use(points, number)
+        if use is None:
+            continue
+        name = f"server {number} " if num_servers else ""
+        for what, moved in (("reads", use.read), ("writes", use.written)):
+            figures_a_step = (
+                moved.num_bytes / use.steps / 1e6, moved.requests / use.steps, moved.request_bytes / 1e3, moved.depth,
+                1e3 * moved.seconds / use.steps, 1e3 * moved.processor_seconds / use.steps,
+            )  # fmt: skip
+            syncs = _short(1e3 * use.sync_seconds / use.steps) if what == "writes" else ""
+            rows.append((f"{name}{what}", *map(_short, figures_a_step), syncs))
+    columns = ("", "MB", "requests", "kB each", "at once", "ms", "ms of a processor", "ms of syncs")
+    return PageTable(columns=columns, rows=rows)
+
+
+def _short(value: float) -> str:
+    """Three digits, and never a rounded one before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _hits(workers: Sequence[WorkerRecords]) -> list[Section]:
     if not workers:
         return [Section(heading="Hit rate", sentence=NO_SERIES)]
@@ -267,7 +347,7 @@ def _tables(workers: Sequence[WorkerRecords]) -> Section:
         content=figures.tables_figure(
             [names[number] for number in largest],
             [sizes[number] for number in largest],
-            [1 - fetched[number] / unique[number] for number in largest],
+            [max(0.0, 1 - fetched[number] / unique[number]) for number in largest],
         ),
     )
 
@@ -283,6 +363,7 @@ def _summed(workers: Sequence[WorkerRecords]) -> list[Point]:
             step=step, steps=some[0].steps, seconds=some[0].seconds, tracks={}, ahead={}, store_bytes=[], peer_bytes=[],
             lookups=sum(point.lookups for point in some), unique=sum(point.unique for point in some),
             fetched=sum(point.fetched for point in some), evicted=sum(point.evicted for point in some),
+            refilled=sum(point.refilled for point in some),
             received=sum(point.received for point in some), occupied=sum(point.occupied for point in some),
             loss=_mean([point.loss for point in some if point.loss is not None]),
         )

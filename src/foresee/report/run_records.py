@@ -7,7 +7,7 @@ passed over, as is everything a later start of the run did again. Reads plain fi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +15,11 @@ from typing import Any
 
 import yaml
 
+from foresee.base.disk_counts import DiskFigures
 from foresee.errors import InputError
 
 Line = dict[str, Any]
+TASK_FIGURES = ("auc", "rmse", "accuracy")
 SPAN_MARK = '{"kind": "span"'
 
 
@@ -62,17 +64,27 @@ class Point:
     """For each worker: sent and received on the critical path, sent and received in the background."""
     loss: float | None = None
     """Mean over the interval, if the loop said it."""
+    refilled: int = 0
+    """Of the fetched rows, those that only filled the cache where the run went on."""
+    disks: list[DiskFigures] = field(default_factory=list)
+    """For each disk, or each server's: what it read and wrote; only at worker 0."""
     first: bool = False
     """The first of a start of the run: it contains compiling, reading ahead and planning the first window."""
 
     @property
     def hit_rate(self) -> float:
-        return 1.0 - self.fetched / self.unique if self.unique else 0.0
+        return hit_rate([self])
 
     def train_seconds(self, *activities: str) -> float:
         """Of the training thread, by these activities."""
         done = self.tracks.get("train", {})
         return sum(done.get(what, 0.0) for what in activities)
+
+
+def hit_rate(points: Sequence[Point]) -> float:
+    """The share of the steps' rows that were not fetched for them. Older recordings count refills as fetches."""
+    unique = sum(point.unique for point in points)
+    return max(0.0, 1.0 - sum(point.fetched - point.refilled for point in points) / unique) if unique else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +117,13 @@ class RunRecords:
     workers: tuple[WorkerRecords, ...] = field(repr=False)
     """Empty if the run was not recorded."""
 
+    @property
+    def task_figures(self) -> list[str]:
+        """The figures that say how good the run's tasks are: auc, or task.auc, task.rmse, task.accuracy of several."""
+        lines = [line for line in self.metrics if line.get("kind") in ("train", "valid")]
+        names = dict.fromkeys(name for line in lines for name in line if name.rpartition(".")[2] in TASK_FIGURES)
+        return [name for name in names if any(line.get(name) is not None for line in lines)]
+
     def of_kind(self, kind: str) -> list[Line]:
         """The metrics of one kind: train, valid or commit."""
         return [line for line in self.metrics if line.get("kind") == kind]
@@ -126,6 +145,13 @@ class RunRecords:
     def steps_done(self) -> int:
         points = [worker.points[-1].step for worker in self.workers if worker.points]
         return max([*points, *(line["step"] for line in self.metrics)], default=0)
+
+
+def figure_words(name: str) -> str:
+    """A figure for a person: `auc` is AUC, `click.auc` is click: AUC."""
+    task, _, figure = name.rpartition(".")
+    words = figure.upper() if figure in ("auc", "rmse") else figure
+    return f"{task}: {words}" if task else words
 
 
 def read_run(folder: Path, *, spans: bool = True) -> RunRecords:

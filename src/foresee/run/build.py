@@ -7,6 +7,7 @@ configuration can get wrong about a part is a ConfigError that names the key. No
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -20,18 +21,19 @@ from foresee.engine.header import make_header
 from foresee.engine.loop import Run
 from foresee.engine.optimizers import Optimizer, Schedule, make_optimizer
 from foresee.engine.optimizers.contract import Rate
-from foresee.engine.plan_file import PlanFile
-from foresee.engine.planned_step import Pooling, too_large
+from foresee.engine.plan_folder import SavedPlan, open_plan
+from foresee.engine.planned_step import Pooling, planned_records, too_large
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.uses_ahead import USES_AHEAD_STEPS
 from foresee.errors import ConfigError, PlanError
 from foresee.plan import is_trainable, trainable
-from foresee.plan.record import Header
+from foresee.plan.record import Header, Record
 from foresee.run import checkpoint
 from foresee.run.by_name import build, look_in, row_width
 from foresee.run.config import AnyRun, RowOptimizerConfig, RowScheduleConfig, RunConfig
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import LocalShards, shard_folders
+from foresee.run.tasks import tasks_of
 from foresee.store.contract import Layout, TwoPhaseStore
 from foresee.store.registry import store_kind
 
@@ -109,11 +111,11 @@ def _placement_positions(config: RunConfig, log: ClickLog) -> tuple[int, ...] | 
     return tuple(sorted({names.index(name) for name in chosen}))
 
 
-def saved_plan(config: RunConfig, stream: LogStream) -> PlanFile | None:
+def saved_plan(config: RunConfig, stream: LogStream) -> SavedPlan | None:
     """The plan file of the configuration, if it names one; refuses the plan of another stream, or of a part of it."""
     if config.cache.plan_file is None:
         return None
-    plan = PlanFile.open(config.cache.plan_file)
+    plan = open_plan(config.cache.plan_file)
     if plan.header.stream_digest != stream.digest:
         raise PlanError(
             f"{plan.path} was made for another log, seed, batch size or number of epochs than this run has; "
@@ -126,8 +128,38 @@ def saved_plan(config: RunConfig, stream: LogStream) -> PlanFile | None:
     return plan
 
 
+def check_alone(saved: SavedPlan) -> None:
+    """Refuses the plan of several workers for one process."""
+    if saved.header.num_workers > 1:
+        raise PlanError(
+            f"{saved.path} is a plan for {saved.header.num_workers} workers; train with --workers "
+            f"{saved.header.num_workers}, or plan this run again"
+        )
+
+
+def check_same_plan(saved: SavedPlan, header: Header) -> None:
+    """Refuses a saved plan that was made with other settings than those of a run with several workers."""
+    theirs, ours = saved.header.to_dict(), header.to_dict()
+    for name in ours:
+        if theirs.get(name) != ours[name]:
+            raise PlanError(
+                f"{saved.path} was planned with {name} {theirs.get(name)}, this run has {ours[name]}; plan this run "
+                "again, or leave cache.plan_file out"
+            )
+
+
+def records_of(saved: SavedPlan | None, stream: LogStream, header: Header) -> Iterator[Record]:
+    """The records of all workers: of the saved plan, where the header begins with it, or planned as the stream is read.
+
+    A run in the middle is planned: its caches have to be filled, and a saved plan began with empty ones.
+    """
+    if saved is not None and saved.header.first_step == header.first_step:
+        return saved.records()
+    return planned_records(stream, header)
+
+
 def make_run(
-    config: RunConfig, log: ClickLog, stream: LogStream, tables: Tables, header: Header, saved: PlanFile | None = None,
+    config: RunConfig, log: ClickLog, stream: LogStream, tables: Tables, header: Header, saved: SavedPlan | None = None,
     *, num_threads: int = 1,
 ) -> Run:  # fmt: skip
     """Steps from the tables' last commit on, as the saved plan has them or planned as they go.
@@ -176,6 +208,9 @@ def tables_of(config: AnyRun, layout: Layout) -> Tables:
     """The same, of any kind of run, with rows of this layout."""
     kind, optimizer = store_kind(config.tables.store), row_optimizer(config.tables.optimizer)
     store: TwoPhaseStore
+    if kind.open_newest is not None:
+        commits = checkpoint.whole_steps(RunFolder(config.run).checkpoints)
+        return Tables(kind.open_newest(layout, commits), optimizer)
     if kind.in_folder and shard_folders(config.tables_folder):
         store = LocalShards.open(config.tables_folder, layout, kind=kind)
     else:
@@ -195,7 +230,8 @@ def build_model(config: RunConfig, log: ClickLog) -> nn.Module:
     device = training_device(config)
     torch.manual_seed(config.train.seed)
     _look_beside_run_file(config)
-    return build(config.model.name, log, config.model.dim, **config.model.options).to(device)
+    num_outputs = tasks_of(config.tasks, log).num_outputs
+    return build(config.model.name, log, config.model.dim, num_outputs, **config.model.options).to(device)
 
 
 def _width(config: RunConfig) -> int:

@@ -146,9 +146,15 @@ def _made(make: Callable[[], Any], name: str, key: str) -> Any:
 ModelFactory = Callable[..., Any]
 
 
-def build(name: str, shape: Shape, dim: int, **options: Any) -> nn.Module:
-    """The model called `name`, with fresh weights from torch's global generator."""
+def build(name: str, shape: Shape, dim: int, num_outputs: int = 1, /, **options: Any) -> nn.Module:
+    """The model called `name`, with fresh weights from torch's global generator.
+
+    num_outputs: numbers for each sample; one is what every model gives, more are asked of it by this option.
+    """
     factory = find_model(name)
+    if num_outputs > 1:
+        _check_outputs(name, factory, num_outputs)
+        options["num_outputs"] = num_outputs
     _check_options(name, factory, options)
     try:
         model = factory(shape, dim, **options)
@@ -183,25 +189,50 @@ def find_model(name: str) -> ModelFactory:
     """The class behind a name or an import path."""
     if name in MODELS:
         return MODELS[name]
-    module_name, colon, attribute = name.partition(":")
-    if not colon or not module_name or not attribute:
+    if not _is_path(name):
         known = ", ".join(MODELS)
         raise ConfigError(f"model {name!r} is unknown: give one of {known}, or your own as package.module:Class")
-    return _import_model(name, module_name, attribute)
+    return imported(name, f"model {name!r}")
 
 
-def _import_model(name: str, module_name: str, attribute: str) -> ModelFactory:
+def _is_path(name: str) -> bool:
+    module, colon, attribute = name.partition(":")
+    return bool(colon and module and attribute)
+
+
+def imported(name: str, where: str) -> Callable[..., Any]:
+    """What a person has named as package.module:Class; `where` stands in front of errors."""
+    if not _is_path(name):
+        raise ConfigError(f"{where}: {name!r} is no path to a class; write package.module:Class")
+    module_name, _, attribute = name.partition(":")
     look_in(os.getcwd())  # a console script does not search it by itself
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module can fail to import in any way
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        sentence = f"model {name!r}: module {module_name!r} cannot be imported: correct it or its path ({reason})"
+        sentence = f"{where}: module {module_name!r} cannot be imported: correct it or its path ({reason})"
         raise ConfigError(sentence) from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
-        raise ConfigError(f"model {name!r}: module {module_name!r} has no class {attribute!r}: correct the import path")
+        raise ConfigError(f"{where}: module {module_name!r} has no class {attribute!r}: correct the import path")
     return factory  # type: ignore[no-any-return]
+
+
+def called(kind: Callable[..., Any], options: dict[str, Any], where: str) -> Any:
+    """Something made with the options of a run file; its complaint about them is a sentence."""
+    try:
+        return kind(**options)
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{where} cannot be made ({reason}); correct its options") from None
+
+
+def _check_outputs(name: str, factory: ModelFactory, num_outputs: int) -> None:
+    if "num_outputs" not in inspect.signature(factory).parameters:
+        raise ConfigError(
+            f"model {name!r} gives one number a sample, and the tasks need {num_outputs}; let its class take the "
+            "option num_outputs and give [samples, num_outputs], or learn one label only (tasks)"
+        )
 
 
 def _check_options(name: str, factory: ModelFactory, options: dict[str, Any]) -> None:

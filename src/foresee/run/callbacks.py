@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,15 +23,18 @@ from foresee.base.failpoints import failpoint
 from foresee.data.click_log import ClickLog
 from foresee.engine.loop import Run
 from foresee.errors import ConfigError, UsageError
-from foresee.run import checkpoint
+from foresee.run import checkpoint, task_metrics
 from foresee.run.by_name import Schedule
-from foresee.run.config import AnyRun, RankingConfig
+from foresee.run.config import AnyRun
 from foresee.run.dense_half import BestFolder, DenseHalf
 from foresee.run.evaluation import evaluate
+from foresee.run.given_metrics import GivenMetrics
 from foresee.run.group import Group
-from foresee.run.metrics import Figures, Metrics, MetricsWindow
+from foresee.run.metrics import Figures, Metrics, SampleWindow
 from foresee.run.progress import Display, Meter
 from foresee.run.run_folder import RunFolder
+from foresee.run.task_config import RankingConfig
+from foresee.run.tasks import Tasks
 from foresee.store.contract import Store, TwoPhaseStore
 
 _logger = logging.getLogger(__name__)
@@ -48,11 +51,13 @@ class StepResult:
     loss: float
     num_samples: int
     """Of all workers."""
-    logits: Tensor
-    """What the model gave for this worker's samples."""
+    outputs: Tensor
+    """What the model gave for this worker's samples: logits, [samples], or [samples, outputs] of several tasks."""
     labels: Tensor
     commit: bool
     """All workers have agreed that it is time, by the clock."""
+    show: bool
+    """All workers have agreed to give their figures for the display."""
     last: bool
     """The loop ends here, for whatever reason; a callback that comes first may decide so."""
     finished: bool
@@ -86,41 +91,45 @@ class MoveRate:
 class FillWindow:
     """The samples just trained, for figures over the last ones."""
 
-    def __init__(self, window: MetricsWindow) -> None:
+    def __init__(self, window: SampleWindow) -> None:
         self._window = window
 
     def after(self, done: StepResult) -> None:
-        self._window.add(done.logits.cpu().numpy(), done.labels.cpu().numpy())
+        self._window.add(done.outputs.float().cpu().numpy(), done.labels.cpu().numpy())
 
 
 class ShowProgress:
-    """Readings for the display, whenever one would be seen."""
+    """Readings for the display of worker 0, whenever one would be seen."""
 
-    def __init__(self, meter: Meter, display: Display) -> None:
-        self._meter, self._display = meter, display
+    def __init__(self, meter: Meter, display: Display, group: Group) -> None:
+        self._meter, self._display, self._group = meter, display, group
 
     def after(self, done: StepResult) -> None:
         self._meter.add(done.loss, done.num_samples)
-        if self._display.due() or done.last:
-            self._display.show(self._meter.read())
+        if not (done.show or done.last):
+            return
+        reading = self._meter.read()
+        if self._group.rank == 0:
+            self._display.show(reading)
 
 
 class WriteMetrics:
     """Readings for the record, every so many steps."""
 
-    def __init__(self, meter: Meter, run: Run, sinks: Sequence[Sink], *, every_steps: int) -> None:
-        self._meter, self._run, self._sinks, self._every_steps = meter, run, sinks, every_steps
+    def __init__(self, meter: Meter, run: Run, group: Group, sinks: Sequence[Sink], *, every_steps: int) -> None:
+        self._meter, self._run, self._group, self._sinks, self._every_steps = meter, run, group, sinks, every_steps
 
     def after(self, done: StepResult) -> None:
         self._meter.add(done.loss, done.num_samples)
         if done.steps_done % self._every_steps == 0 or done.last:
             counters, row_bytes = self._run.counters, self._run.tables.layout.row_bytes
+            fetched, written = map(int, self._group.sum([counters.num_fetched, counters.num_evicted]))
             moved = {
-                "rows_fetched": counters.num_fetched,
-                "rows_written": counters.num_evicted,
-                "bytes_moved": (counters.num_fetched + counters.num_evicted) * row_bytes,
+                "rows_fetched": fetched,
+                "rows_written": written,
+                "bytes_moved": (fetched + written) * row_bytes,
             }
-            send({"kind": "train", **asdict(self._meter.read()), **moved}, self._sinks)
+            send({"kind": "train", **self._meter.read().as_dict(), **moved}, self._sinks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +142,22 @@ class Evaluation:
     """The same on one line."""
 
 
-def clicks(run: Run, model: nn.Module, log: ClickLog, ranking: RankingConfig) -> Evaluation | None:
-    """The evaluation of a click log; None if it has no valid split."""
+def of_log(
+    run: Run, model: nn.Module, log: ClickLog, ranking: RankingConfig, tasks: Tasks, given: GivenMetrics
+) -> Evaluation | None:
+    """The evaluation of a log; None if it has no valid split."""
 
-    def figures(samples_max: int | None) -> Metrics:
+    def figures(samples_max: int | None) -> Any:
         return evaluate(
             model, run.tables.store, log, samples_max=samples_max, ranking=ranking, device=run.device,
-            num_threads=run.num_threads,
+            num_threads=run.num_threads, tasks=tasks, given=given,
         )  # fmt: skip
 
-    return Evaluation(figures, in_words) if "valid" in log.split_sizes else None
+    return (
+        Evaluation(figures, lambda found: task_metrics.in_words(found, in_words))
+        if "valid" in log.split_sizes
+        else None
+    )
 
 
 class EvaluateValid:

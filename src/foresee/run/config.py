@@ -9,13 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-
-class Section(BaseModel):
-    """Unknown keys are refused, nothing is converted behind a person's back, and nothing changes afterwards."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+from foresee.run.task_config import BestConfig, MetricConfig, RankingConfig, Section, TaskConfig
 
 
 class ModelConfig(Section):
@@ -90,6 +86,8 @@ class TablesConfig(Section):
     """Initial values of rows follow from it."""
     init_scale: float = Field(default=0.05, ge=0, allow_inf_nan=False)
     """Initial values are uniform in [-init_scale, init_scale)."""
+    fold: Literal["at_end", "never"] = "at_end"
+    """When rows go from the log into rows.npy, which numpy reads: at the end of the run, or by `foresee fold` alone."""
 
 
 class CacheConfig(Section):
@@ -141,45 +139,8 @@ class ScheduleConfig(Section):
     """Its options by torch's names, such as `T_max: 10000`."""
 
 
-class RankingConfig(Section):
-    """Figures within groups of samples, such as those shown to one user."""
-
-    group: str | None = None
-    """A feature whose value makes a group, such as `user`: evaluations then have GAUC, NDCG@k and recall@k."""
-    at: list[int] = Field(default=[10], min_length=1)
-    """The k of NDCG@k and recall@k; several if you like."""
-
-    @field_validator("at")
-    @classmethod
-    def ranks(cls, value: list[int]) -> list[int]:
-        if any(rank < 1 for rank in value):
-            raise ValueError(f"found {value}; give whole numbers from 1 up")
-        return sorted(set(value))
-
-
-FIGURES = ("auc", "log_loss", "normalised_entropy")
-SMALLER_IS_BETTER = ("log_loss", "normalised_entropy")
-
-
-class BestConfig(Section):
-    """The best evaluation: its rows and weights are kept beside the last ones, and training may stop after it."""
-
-    metric: str | None = None
-    """auc, log_loss, normalised_entropy, gauc, ndcg@K or recall@K of the valid split. Left out: none is kept."""
-    mode: Literal["max", "min"] | None = None
-    """Whether more or less is better. Left out: as the metric has it."""
-    patience: int | None = Field(default=None, ge=1)
-    """Stop after so many evaluations in a row that are not better. Left out: train all epochs."""
-    min_delta: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """By how much an evaluation has to be better to count."""
-
-    @property
-    def larger_is_better(self) -> bool:
-        return self.mode == "max" if self.mode is not None else self.metric not in SMALLER_IS_BETTER
-
-
-class TrainConfig(Section):
-    """Training itself."""
+class LoopConfig(Section):
+    """Training itself, of any kind of run."""
 
     batch_size: int = Field(default=2048, ge=1)
     """Samples of a step."""
@@ -187,16 +148,12 @@ class TrainConfig(Section):
     """Passes over the train split, each in an order of its own."""
     seed: int = Field(default=0, ge=0)
     """The order of samples and the initial weights of the model follow from it."""
-    shuffle_samples: int = Field(default=131_072, ge=1)
-    """Samples that are decoded and mixed together. More mixes better and takes more memory."""
     optimizer: DenseOptimizerConfig = DenseOptimizerConfig()
     """How the dense part learns."""
     schedule: ScheduleConfig = ScheduleConfig()
     """How its learning rate changes."""
     best: BestConfig = BestConfig()
     """The best evaluation, and early stopping."""
-    ranking: RankingConfig = RankingConfig()
-    """Figures within groups."""
     evaluate_every_steps: int | None = Field(default=None, ge=1)
     """Evaluate on the valid split so often. Left out: at the end only."""
     evaluate_samples_max: int | None = Field(default=None, ge=1)
@@ -209,34 +166,55 @@ class TrainConfig(Section):
     """One line of metrics.jsonl so often."""
     num_threads: int | None = Field(default=None, ge=1)
     """Threads of the arithmetic. Left out: torch's own choice. Another number may change the last bits of a result."""
-    device: str = "cpu"
-    """Where the model computes: cpu, cuda, cuda:1, mps. Several workers: cpu, or cuda for a GPU each."""
     tensorboard: bool = False
     """Write the same figures for TensorBoard into the run folder; needs `pip install foresee[tensorboard]`."""
 
     @model_validator(mode="after")
-    def something_to_compare(self) -> TrainConfig:
+    def something_to_compare(self) -> LoopConfig:
         best = self.best
         if best.metric is None and (best.patience is not None or best.mode is not None or best.min_delta):
             raise ValueError("best.metric is missing: say which figure is compared, such as best.metric: auc")
         if best.patience is not None and self.evaluate_every_steps is None:
             raise ValueError("best.patience counts evaluations; say how often with evaluate_every_steps")
-        ranked = ["gauc", *(f"{name}@{k}" for name in ("ndcg", "recall") for k in self.ranking.at)]
-        known = [*FIGURES, *(ranked if self.ranking.group is not None else ())]
-        if best.metric is not None and best.metric not in known:
-            more = "" if self.ranking.group is not None else "; with ranking.group also gauc, ndcg@K and recall@K"
-            raise ValueError(f"best.metric: there is no {best.metric!r}; choose one of {', '.join(known)}{more}")
+        return self
+
+
+class TrainConfig(LoopConfig):
+    """Training itself."""
+
+    shuffle_samples: int = Field(default=131_072, ge=1)
+    """Samples that are decoded and mixed together. More mixes better and takes more memory."""
+    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Gradients of weights and rows are scaled to this norm, all together, where it is larger. Left out: never."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """bf16: matrix products of the model in bfloat16 (torch.autocast); weights, rows and updates stay float32."""
+    ranking: RankingConfig = RankingConfig()
+    """Figures within groups."""
+    metrics: list[MetricConfig] = Field(default=[])
+    """More figures of evaluations, by metrics of torchmetrics or of your own."""
+    device: str = "cpu"
+    """Where the model computes: cpu, cuda, cuda:1, mps. Several workers: cpu, or cuda for a GPU each."""
+
+    @model_validator(mode="after")
+    def known_figure(self) -> TrainConfig:
+        """Which figures there are follows from the labels of the log; those within groups are known here."""
+        metric, ranked = str(self.best.metric), self.ranking.figures
+        figure = metric.rpartition(".")[2]
+        if figure.partition("@")[0] in ("gauc", "ndcg", "recall") and figure not in ranked:
+            more = "" if ranked else "; with ranking.group also gauc, ndcg@K and recall@K"
+            known = ", ".join(["auc", "log_loss", "normalised_entropy", *ranked])
+            raise ValueError(f"best.metric: there is no {metric!r}; choose one of {known}{more}")
         return self
 
 
 class ResourcesConfig(Section):
     """What each part of a run reserves on a cluster, by the names that the cluster has for it, such as CPU and GPU."""
 
-    server: dict[str, float] = {"CPU": 1}
+    server: dict[str, float] = Field(default={"CPU": 1})
     """An embedding server."""
-    planner: dict[str, float] = {"CPU": 1}
+    planner: dict[str, float] = Field(default={"CPU": 1})
     """The planner."""
-    worker: dict[str, float] = {"CPU": 1}
+    worker: dict[str, float] = Field(default={"CPU": 1})
     """A trainer; on a cluster it computes with as many threads as it has cores."""
 
 
@@ -266,35 +244,6 @@ class ReportConfig(Section):
     """Points of the curves over the run, such as time by activity and bytes by link; at most. 0: no curves."""
 
 
-class TrainSettings(Protocol):
-    """What the loop and its callbacks ask of the train section of any run file."""
-
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def epochs(self) -> int: ...
-    @property
-    def optimizer(self) -> DenseOptimizerConfig: ...
-    @property
-    def schedule(self) -> ScheduleConfig: ...
-    @property
-    def best(self) -> BestConfig: ...
-    @property
-    def evaluate_every_steps(self) -> int | None: ...
-    @property
-    def evaluate_samples_max(self) -> int | None: ...
-    @property
-    def commit_every_steps(self) -> int | None: ...
-    @property
-    def commit_every_seconds(self) -> float | None: ...
-    @property
-    def log_every_steps(self) -> int: ...
-    @property
-    def num_threads(self) -> int | None: ...
-    @property
-    def tensorboard(self) -> bool: ...
-
-
 class AnyRun(Protocol):
     """What run files, run folders and the loop ask of a run, whatever it trains on."""
 
@@ -312,7 +261,7 @@ class AnyRun(Protocol):
     @property
     def tables(self) -> TablesConfig: ...
     @property
-    def train(self) -> TrainSettings: ...
+    def train(self) -> LoopConfig: ...
     @property
     def report(self) -> ReportConfig: ...
     @property
@@ -330,10 +279,10 @@ class RunConfig(Section):
         "model.options.", "tables.optimizer.", "train.optimizer.options.", "train.schedule.options.",
     )  # fmt: skip
     result_keys: ClassVar[tuple[str, ...]] = (
-        "model.name", "model.dim", "model.options", "tables.store", "tables.optimizer", "tables.seed",
+        "model.name", "model.dim", "model.options", "tasks", "tables.store", "tables.optimizer", "tables.seed",
         "tables.init_scale", "train.batch_size", "train.seed", "train.shuffle_samples", "train.optimizer",
-        "train.schedule", "train.num_threads", "train.device", "distributed.placement",
-        "distributed.placement_features",
+        "train.schedule", "train.clip_norm", "train.precision", "train.num_threads", "train.device",
+        "distributed.placement", "distributed.placement_features",
     )  # fmt: skip
     """The others say where things are, how often something is shown or kept, how far to train, or how rows are cached:
     a run may be resumed with other values of these and ends with the same bytes."""
@@ -344,6 +293,8 @@ class RunConfig(Section):
     """Folder of this run: tables, checkpoints, metrics."""
     model: ModelConfig = ModelConfig()
     """The dense part of the model."""
+    tasks: list[TaskConfig] = Field(default=[])
+    """What is learned. Left out: every label of the log, each with the loss that suits it."""
     tables: TablesConfig = TablesConfig()
     """The embedding tables."""
     cache: CacheConfig
@@ -361,6 +312,15 @@ class RunConfig(Section):
         if value in ("", None):
             raise ValueError("give a path")
         return value
+
+    @model_validator(mode="after")
+    def servers_are_started(self) -> RunConfig:
+        if "://" in self.tables.store:
+            raise ValueError(
+                "tables.store: addresses are for runs over graphs; servers of this run are started by "
+                "distributed.servers, or given to its trainers (docs/servers.md)"
+            )
+        return self
 
     @property
     def source(self) -> Path:

@@ -24,14 +24,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from foresee.engine.cache import BatchesInFlight
 from foresee.engine.tables import ROWS_AT_ONCE
 from foresee.errors import StoreError
 from foresee.run import checkpoint
 from foresee.run.by_name import Schedule, dense_optimizer
-from foresee.run.config import AnyRun, BestConfig
+from foresee.run.config import AnyRun
 from foresee.run.metrics import Figures
 from foresee.run.run_folder import RunFolder
 from foresee.run.state_tree import Stateful
+from foresee.run.task_config import BestConfig
 from foresee.store.contract import Layout, Rows, Store
 from foresee.store.disk import DiskStore
 from foresee.store.disk.reader import DiskReader
@@ -103,6 +105,8 @@ class DenseHalf:
     optimizer: torch.optim.Optimizer
     schedule: Schedule
     best: Best
+    in_flight: BatchesInFlight | None = None
+    """What steps to come have read, where they may miss updates."""
 
     @classmethod
     def of(cls, config: AnyRun, model: nn.Module, num_steps: int) -> DenseHalf:
@@ -122,7 +126,8 @@ class DenseHalf:
         checkpoint.load(folder, step, self.model, self.optimizer, others=others)
 
     def _others(self) -> dict[str, Stateful]:
-        return {"schedule": self.schedule, "best": self.best}
+        others: dict[str, Stateful] = {"schedule": self.schedule, "best": self.best}
+        return others if self.in_flight is None else {**others, "in_flight": self.in_flight}
 
 
 class BestFolder:

@@ -8,16 +8,27 @@ differ here: random numbers of a step, and whether rows are updated beside backw
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from foresee.engine.exchange.dense import Agreed, StepSync
+from foresee.base.arrays import Float32
+from foresee.engine.exchange.dense import Agreed, StepSync, of_all_workers, sum_of_all_workers
 from foresee.engine.step import Step
 
 SEED_STEP = 1_000_003
+
+
+FLOAT32, BF16 = "float32", "bf16"
+
+
+def computing(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """In which the model computes: as it is, or with matrix products in bfloat16, by torch.autocast."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == BF16 else nullcontext()
 
 
 class Group(Protocol):
@@ -38,8 +49,16 @@ class Group(Protocol):
         """Logits of this worker's samples, whose backward leaves the mean gradient of all workers."""
         ...
 
-    def agree(self, *, stop: bool, commit: bool, loss: float) -> Agreed:
+    def agree(self, *, stop: bool, commit: bool, show: bool, loss: float) -> Agreed:
         """After every step: this worker's wishes in, the same answer for all out."""
+        ...
+
+    def sum(self, numbers: list[float]) -> list[float]:
+        """Over all workers; all call it at the same point."""
+        ...
+
+    def join(self, rows: Float32) -> Float32:
+        """The rows of all workers, one worker's after the other's; all call it at the same point."""
         ...
 
     def barrier(self) -> None:
@@ -60,15 +79,24 @@ class Alone:
 
     rank, num_workers = 0, 1
 
-    def __init__(self, model: nn.Module, forward: Callable[[nn.Module, Step], Tensor] | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, forward: Callable[[nn.Module, Step], Tensor] | None = None, precision: str = FLOAT32
+    ) -> None:
         """`forward` calls the model for a step, where it takes something else than dense features and embeddings."""
-        self.model, self._forward = model, forward or _on_samples
+        self.model, self._forward, self._precision = model, forward or _on_samples, precision
 
     def forward(self, step: Step) -> Tensor:
-        return self._forward(self.model, step)
+        with computing(self._precision, step.dense.device):
+            return self._forward(self.model, step)
 
-    def agree(self, *, stop: bool, commit: bool, loss: float) -> Agreed:
-        return Agreed(stop=stop, commit=commit, loss=loss)
+    def agree(self, *, stop: bool, commit: bool, show: bool, loss: float) -> Agreed:
+        return Agreed(stop=stop, commit=commit, show=show, loss=loss)
+
+    def sum(self, numbers: list[float]) -> list[float]:
+        return numbers
+
+    def join(self, rows: Float32) -> Float32:
+        return rows
 
     def barrier(self) -> None:
         pass
@@ -88,26 +116,40 @@ def _on_samples(model: nn.Module, step: Step) -> Tensor:
 class TorchGroup:
     """One worker of several. Every worker makes it at the same point of its program."""
 
-    def __init__(self, model: nn.Module, shared: nn.Module, *, seed: int) -> None:
-        """`shared` is the model as all workers have it: its backward averages gradients."""
+    def __init__(
+        self, model: nn.Module, shared: nn.Module, *, seed: int, precision: str = FLOAT32, overlap: bool = True
+    ) -> None:
+        """`shared` is the model as all workers have it: its backward averages gradients.
+
+        overlap: rows are updated beside backward; nobody looks at their gradient in between.
+        """
+        self._precision, self._overlap = precision, overlap
         self.model, self.rank, self.num_workers = model, dist.get_rank(), dist.get_world_size()
         self._shared, self._seed, self._sync = shared, seed, StepSync()
-        self._announced = False
-        """Worker 0 has said that it is time to commit, and all have not yet agreed."""
+        self._commit, self._show = _Announcement(), _Announcement()
 
     def forward(self, step: Step) -> Tensor:
         torch.manual_seed(_seed(self._seed, step.index, self.rank))
-        step.update_during_backward()
-        logits: Tensor = self._shared(step.dense, step.embeddings_for(self.model))
+        if self._overlap:
+            step.update_during_backward()
+        with computing(self._precision, step.dense.device):
+            logits: Tensor = self._shared(step.dense, step.embeddings_for(self.model))
         return logits
 
-    def agree(self, *, stop: bool, commit: bool, loss: float) -> Agreed:
-        # Clocks differ: that of worker 0 counts, and what it says is said once, as the answer is a step late.
-        commit = commit and self.rank == 0
-        announced, self._announced = commit and not self._announced, commit
-        agreed = self._sync.agree(stop=stop, commit=announced, loss=loss)
-        self._announced = self._announced and not agreed.commit
+    def agree(self, *, stop: bool, commit: bool, show: bool, loss: float) -> Agreed:
+        first = self.rank == 0  # clocks differ: that of worker 0 counts
+        agreed = self._sync.agree(
+            stop=stop, commit=self._commit.say(first and commit), show=self._show.say(first and show), loss=loss
+        )
+        self._commit.heard(agreed.commit)
+        self._show.heard(agreed.show)
         return agreed
+
+    def sum(self, numbers: list[float]) -> list[float]:
+        return sum_of_all_workers(numbers)
+
+    def join(self, rows: Float32) -> Float32:
+        return np.concatenate(of_all_workers(rows))
 
     def barrier(self) -> None:
         dist.barrier()
@@ -120,6 +162,20 @@ class TorchGroup:
 
     def close(self) -> None:
         self._sync.close()
+
+
+class _Announcement:
+    """A wish of worker 0 that is said once, as the answer is a step late."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def say(self, wish: bool) -> bool:
+        said, self._said = wish and not self._said, wish
+        return said
+
+    def heard(self, agreed: bool) -> None:
+        self._said = self._said and not agreed
 
 
 def _seed(seed: int, step: int, rank: int) -> int:

@@ -127,27 +127,27 @@ class MetricsAccumulator:
         self._logits, self._labels = [], []
 
 
-class MetricsWindow:
-    """The last `samples_max` samples of training, for progress. Adding is a copy; all work is in `result()`."""
+class SampleWindow:
+    """The last `samples_max` samples of training, for progress. Adding is a copy; all work is in who looks at them."""
 
     def __init__(self, *, samples_max: int = 65_536) -> None:
-        self._logits: Float32 = np.zeros(samples_max, dtype=np.float32)
-        self._labels: Float32 = np.zeros(samples_max, dtype=np.float32)
+        self._samples_max = samples_max
+        self._kept: tuple[Float32, ...] = ()
         self._num_added = 0
 
-    def add(self, logits: Float32, labels: Float32) -> None:
+    def add(self, outputs: Float32, labels: Float32) -> None:
         """Put a batch in, over the oldest samples."""
-        size = len(self._logits)
-        logits, labels = logits[-size:], labels[-size:]
-        positions = np.arange(self._num_added, self._num_added + len(logits)) % size
-        self._logits[positions] = logits
-        self._labels[positions] = labels
-        self._num_added += len(logits)
+        size, batch = self._samples_max, (outputs[-self._samples_max :], labels[-self._samples_max :])
+        self._kept = self._kept or tuple(np.zeros((size, *it.shape[1:]), np.float32) for it in batch)
+        positions = np.arange(self._num_added, self._num_added + len(batch[0])) % size
+        for kept, new in zip(self._kept, batch, strict=True):
+            kept[positions] = new
+        self._num_added += len(batch[0])
 
-    def result(self) -> Metrics:
-        """Metrics of the samples in the window."""
-        filled = min(self._num_added, len(self._logits))
-        return measure(self._logits[:filled], self._labels[:filled])
+    def samples(self) -> tuple[Float32, ...]:
+        """(outputs, labels) of the samples in the window; nothing before there were any."""
+        filled = min(self._num_added, self._samples_max)
+        return tuple(kept[:filled] for kept in self._kept)
 
 
 def measure(logits: Float32, labels: Float32) -> Metrics:

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from foresee.engine.loop import Run
 from foresee.plan.record import Counters
-from foresee.run.metrics import MetricsWindow
+from foresee.run.group import Group as Workers
+from foresee.run.metrics import SampleWindow
+from foresee.run.tasks import Tasks
 
 PLAIN_SECONDS = 10.0
 TERMINAL_SECONDS = 1.0
@@ -31,7 +33,7 @@ TERMINAL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The state of a run, over the interval since the last reading."""
+    """The state of a run, over the interval since the last reading; of all workers together."""
 
     step: int
     """Steps done."""
@@ -42,17 +44,22 @@ class Reading:
     """Since this process began to train."""
     loss: float
     """Mean over the interval."""
-    auc: float | None
-    """Of the latest predictions, each made before its sample was learned from."""
+    figures: dict[str, float | None]
+    """By name, such as auc, of the latest predictions, each made before its sample was learned from."""
     samples_per_second: float | None
     """None, as is `wait_share`, before a second step: the first one has the start-up in it, which is no training."""
     hit_rate: float | None
     """Share of the distinct rows of the steps that were in the cache already; None if there were none."""
     wait_share: float | None
-    """Share of the time that the loop waited for rows."""
+    """Share of the time that the loop waited for rows; the mean over workers."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON: figures stand beside the others."""
+        content = asdict(self)
+        return {**content.pop("figures"), **content}
 
     def line(self) -> str:
-        known = [f"loss {self.loss:.4f}", *self._of_labels()]
+        known = [f"loss {self.loss:.4f}", *(_said(*it) for it in self.figures.items())]
         if self.samples_per_second is not None:
             known.append(f"{self.samples_per_second:,.0f} samples/s")
         if self.hit_rate is not None:
@@ -61,16 +68,10 @@ class Reading:
             known.append(f"waited {self.wait_share:.1%}")
         return "  ".join(known)
 
-    def _of_labels(self) -> list[str]:
-        return [f"AUC {'  -  ' if self.auc is None else f'{self.auc:.4f}'}"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingWithoutLabels(Reading):
-    """Of a run whose samples have no labels, such as edges of a graph."""
-
-    def _of_labels(self) -> list[str]:
-        return []
+def _said(name: str, value: float | None) -> str:
+    words = " ".join(word.upper() if word in ("auc", "rmse") else word for word in name.replace(".", " ").split())
+    return f"{words} {'  -  ' if value is None else f'{value:.4f}'}"
 
 
 class Display(Protocol):
@@ -174,12 +175,14 @@ class Meter:
     def __init__(
         self,
         run: Run,
-        window: MetricsWindow | None,
+        workers: Workers,
+        tasks: Tasks | None,
+        window: SampleWindow | None,
         *,
         samples_before: int,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._run, self._window, self._clock = run, window, clock
+        self._run, self._workers, self._tasks, self._window, self._clock = run, workers, tasks, window, clock
         self._begun = clock()
         self._samples = samples_before
         self._warm = False
@@ -198,28 +201,83 @@ class Meter:
             self._warm, self._last, self._waited = True, self._clock(), self._run.times.rows_seconds
 
     def read(self) -> Reading:
-        """The interval since the last reading; a new one begins."""
+        """The interval since the last reading; a new one begins. All workers call it at the same point."""
         now, counters = self._clock(), self._run.counters
         seconds, timed = max(now - self._last, 1e-9), self._num_samples > 0
-        num_unique = counters.num_unique - self._counters.num_unique
-        num_fetched = counters.num_fetched - self._counters.num_fetched - (self._run.rows_refilled - self._refilled)
-        kind = Reading if self._window is not None else ReadingWithoutLabels
-        reading = kind(
+        num_unique, num_fetched, waited = self._workers.sum([
+            counters.num_unique - self._counters.num_unique,
+            counters.num_fetched - self._counters.num_fetched - (self._run.rows_refilled - self._refilled),
+            self._run.times.rows_seconds - self._waited,
+        ])  # fmt: skip
+        wait_share = min(1.0, waited / (self._workers.num_workers * seconds))
+        reading = Reading(
             step=self._run.steps_done,
             num_steps=self._run.stream.num_steps,
             samples=self._samples,
             seconds=now - self._begun,
             loss=self._loss / max(1, self._num_steps),
-            auc=self._window.result().auc if self._window is not None else None,
+            figures=self._figures(),
             samples_per_second=self._num_samples / seconds if timed else None,
             hit_rate=1.0 - num_fetched / num_unique if num_unique else None,
-            wait_share=min(1.0, (self._run.times.rows_seconds - self._waited) / seconds) if timed else None,
+            wait_share=wait_share if timed else None,
         )
         self._forget()
         return reading
+
+    def _figures(self) -> dict[str, float | None]:
+        if self._tasks is None or self._window is None:
+            return {}
+        if not (kept := self._window.samples()):
+            return dict.fromkeys(self._tasks.shown)
+        return self._tasks.measured(*map(self._workers.join, kept))
 
     def _forget(self) -> None:
         self._last = self._clock()
         self._counters: Counters = self._run.counters
         self._waited, self._refilled = self._run.times.rows_seconds, self._run.rows_refilled
         self._loss, self._num_steps, self._num_samples = 0.0, 0, 0
+
+
+PATIENCE_SECONDS = 1.0
+
+
+class FoldDisplay:
+    """Called with rows done and rows in all; a context that ends what it shows."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._begun: float | None = None
+        self._said = False
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("rows of the log into rows.npy")
+
+    def __enter__(self) -> FoldDisplay:
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._clock()
+        self._begun = now if self._begun is None else self._begun
+        if now - self._begun < PATIENCE_SECONDS:
+            return
+        if not self._said:
+            self._said = True
+            self._console.print(
+                f"{total:,} rows of the log go into rows.npy, which numpy reads; Ctrl-C leaves that to foresee fold",
+                highlight=False, soft_wrap=True,
+            )  # fmt: skip
+            self._bar.start()
+        self._bar.update(self._task, completed=done, total=total)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+
+def show_fold(store: object, shown: Callable[[int, int], None], *, at_end: bool) -> None:
+    """How a store folds when it is closed, if it does."""
+    if hasattr(store, "fold_at_end"):
+        store.fold_at_end, store.fold_progress = at_end, shown  # type: ignore[attr-defined]

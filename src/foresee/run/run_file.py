@@ -12,14 +12,16 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from foresee.errors import ConfigError
-from foresee.run.config import AnyRun, RunConfig, Section
+from foresee.run.config import AnyRun, RunConfig
+from foresee.run.task_config import Section
+from foresee.store.registry import kind_name
 
 Config = TypeVar("Config", bound=Section)
 
@@ -55,10 +57,12 @@ def load(kind: type[Config], path: str | Path, overrides: Sequence[str] = ()) ->
 
 
 def _look_beside(file: Path, content: dict[str, Any]) -> None:
-    """A model of one's own usually lies beside the run file."""
-    model = content.get("model")
-    if isinstance(model, dict) and ":" in str(model.get("name")) and model.get("folder") is None:
-        model["folder"] = str(file.parent)
+    """Models and metrics of one's own usually lie beside the run file."""
+    model, train = content.get("model", {}), content.get("train", {})
+    if not isinstance(model, dict) or model.get("folder") is not None:
+        return
+    if ":" in str(model.get("name")) or (isinstance(train, dict) and train.get("metrics")):
+        content["model"] = {**model, "folder": str(file.parent)}
 
 
 def make_run(content: dict[str, Any], *, where: str) -> RunConfig:
@@ -89,6 +93,10 @@ def dump_run(config: AnyRun, folder: Path) -> str:
     return yaml.safe_dump(content, sort_keys=False)
 
 
+STORE_KEY = "tables.store"
+"""Servers may listen elsewhere when a run goes on."""
+
+
 def changed_result_keys(old: AnyRun, new: AnyRun) -> Iterator[tuple[str, Any, Any]]:
     """(key, old value, new value) wherever two configurations compute different things."""
     for key in new.result_keys:
@@ -98,7 +106,7 @@ def changed_result_keys(old: AnyRun, new: AnyRun) -> Iterator[tuple[str, Any, An
             for name in {**values, **others}:
                 if values.get(name) != others.get(name):
                     yield f"{key}.{name}", values.get(name), others.get(name)
-        elif before != after:
+        elif before != after and not (key == STORE_KEY and kind_name(before) == kind_name(after)):
             yield key, before, after
 
 
@@ -108,6 +116,16 @@ def known_keys(section: type[Section] = RunConfig, prefix: str = "") -> Iterator
         yield prefix + name
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             yield from known_keys(field.annotation, f"{prefix}{name}.")
+
+
+def _keys_in_lists(section: type[Section], prefix: str = "") -> Iterator[str]:
+    """Keys of what stands in lists of a run file, such as tasks.0.label."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _keys_in_lists(field.annotation, f"{prefix}{name}.")
+        for below in get_args(field.annotation):
+            if isinstance(below, type) and issubclass(below, Section):
+                yield from (f"{prefix}{name}.0.{key}" for key in known_keys(below))
 
 
 class _Loader(yaml.SafeLoader):
@@ -196,11 +214,14 @@ def _value_of(config: AnyRun, key: str) -> Any:
 
 
 def _unknown(key: str, kind: type[Section]) -> str:
-    close = difflib.get_close_matches(key, list(known_keys(kind)), n=1, cutoff=0.6)
+    number = re.search(r"\.(\d+)\.", key)
+    keys = list(known_keys(kind) if number is None else _keys_in_lists(kind))
+    if number is not None:
+        keys = [it.replace(".0.", number[0]) for it in keys]
+    close = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
     if close:
         return f"unknown key; did you mean {close[0]}?"
     section = key.rpartition(".")[0]
-    keys = list(known_keys(kind))
     siblings = [name for name in keys if name.rpartition(".")[0] == section]
     return f"unknown key; the keys here are {', '.join(siblings or [name for name in keys if '.' not in name])}"
 

@@ -30,8 +30,9 @@ from foresee.base.files import Files, file_sentence
 from foresee.engine.recording.series import TIMELINE_FOLDER
 from foresee.errors import ConfigError, InputError, StoreError
 from foresee.plan.record import Header
-from foresee.run.config import AnyRun, RunConfig, Section
+from foresee.run.config import AnyRun, RunConfig
 from foresee.run.run_file import changed_result_keys, dump_run, load, load_run
+from foresee.run.task_config import Section
 from foresee.store.disk.folder import lock_folder
 from foresee.store.registry import store_kind
 
@@ -218,6 +219,11 @@ def check_can_begin(config: AnyRun, *, replace: bool) -> None:
             )
         if kind.checked:
             os.close(lock_folder(tables))  # somebody may be training them at this moment
+    elif kind.open_newest is not None and kind.holds(tables):
+        raise ConfigError(
+            f"tables.store: {config.tables.store} holds the rows of a run already, and a new run needs new ones; go on "
+            "with --resume, or start servers with new folders"
+        )
 
 
 def _write_down(config: AnyRun, log_digest: str) -> None:

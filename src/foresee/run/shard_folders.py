@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from foresee.base.arrays import Int32, Int64
+from foresee.base.disk_counts import DiskFigures
 from foresee.base.files import Files
 from foresee.base.terminal import counted
 from foresee.errors import StoreError
 from foresee.run.checkpoint import open_newest
 from foresee.store.commits import Part
-from foresee.store.contract import Layout, Rows, TwoPhaseStore, open_part, prepare_part, settle_part
+from foresee.store.contract import Layout, Rows, TwoPhaseStore, disks_of, open_part, prepare_part, settle_part
 from foresee.store.registry import DISK, StoreKind
 from foresee.store.remote.shards import scatter, split
 from foresee.store.server.shard import Shard, Share, disk_shard, read_shard
@@ -84,6 +85,9 @@ class LocalShards:
             at = parts.of(number)
             part = Rows(source.values[at], source.state[at], source.versions[at])
             shard.write(rows[at], part, None if next_use is None else next_use[at])
+
+    def disks(self) -> list[DiskFigures]:
+        return [figures for shard in self._shards for figures in disks_of(shard)]
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -25,7 +25,9 @@ from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
 from foresee.engine.recording.timeline import NOT_RECORDED, Recording
 from foresee.engine.tables import BATCHES, LOG, NAME, Tables, Trained, newest, parse
+from foresee.engine.uses_ahead import USES_AHEAD_STEPS
 from foresee.errors import DataError, UsageError
+from foresee.store.contract import takes_next_use
 
 MARKS = 8
 """So many of the first batches tell a source without a name."""
@@ -170,7 +172,9 @@ def steps(
     Returns:
         A `Run`: iterate over it once, and call `step.update()` in every step.
     """
-    stream, pooling = _stream_of(log, tables, batch_size=batch_size, epochs=epochs, seed=seed)
+    stream, pooling = stream_of(log, batch_size=batch_size, epochs=epochs, seed=seed)
+    if isinstance(log, Batches):
+        log.bags.check_tables(tables)
     committed_step = tables.store.committed_step
     source = enter(stream, first_step, committed_step, tables.history)
     header = make_header(
@@ -179,6 +183,8 @@ def steps(
     )  # fmt: skip
     if isinstance(log, Batches):
         header = log.bounded(header)
+    elif takes_next_use(tables.store):  # a log can be read twice
+        header = replace(header, options=replace(header.options, uses_ahead_steps=USES_AHEAD_STEPS))
     timeline = NOT_RECORDED if record is None else Recording(Path(record))
     return Run(
         source, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline,
@@ -190,13 +196,13 @@ lookahead = steps
 """The same, by the name of the planner that it has unless told otherwise."""
 
 
-def _stream_of(
-    log: ClickLog | Batches, tables: Tables, *, batch_size: int | None, epochs: int, seed: int
+def stream_of(
+    log: ClickLog | Batches, *, batch_size: int | None, epochs: int, seed: int
 ) -> tuple[BatchStream, Pooling]:
+    """What a log or batches of one's own give, and how their lookups become vectors."""
     if isinstance(log, Batches):
         if batch_size is not None or epochs != 1 or seed != 0:
             raise UsageError("batches of one's own have their size, order and epochs; give these to Batches, not here")
-        log.bags.check_tables(tables)
         return log, log.bags.pooling
     if batch_size is None:
         raise UsageError("a log is cut into batches of batch_size samples; give it, such as batch_size=2048")

@@ -25,6 +25,7 @@ from foresee.plan.record import Counters
 from foresee.run import checkpoint, run_folder
 from foresee.run.build import (
     build_model,
+    check_alone,
     check_batch_fits,
     make_run,
     open_log,
@@ -34,17 +35,19 @@ from foresee.run.build import (
     table_layout,
     train_stream,
 )
-from foresee.run.callbacks import Callback, EvaluateValid, Evaluation, Sink, TakeTime, clicks, tensorboard_sink
+from foresee.run.callbacks import Callback, EvaluateValid, Evaluation, Sink, TakeTime, of_log, tensorboard_sink
 from foresee.run.config import AnyRun, RunConfig
 from foresee.run.dense_half import Best, DenseHalf
 from foresee.run.ending import StopSignals
-from foresee.run.evaluation import group_position
+from foresee.run.evaluation import group_position, ranked_task
+from foresee.run.given_metrics import Given, GivenMetrics, given_metrics
 from foresee.run.group import Alone, Group
-from foresee.run.loop import CLICKS, Task, train_run
+from foresee.run.loop import Clip, Objective, clip_of, train_run
 from foresee.run.memory import check_memory, in_words, memory_needed, uses_in_words, window_in_words
-from foresee.run.progress import Display, make_display
+from foresee.run.progress import Display, FoldDisplay, make_display, show_fold
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import finish_switch
+from foresee.run.tasks import Tasks, tasks_of
 from foresee.store.registry import store_kind
 
 _logger = logging.getLogger(__name__)
@@ -89,6 +92,7 @@ def train(
     console: Console | None = None,
     display: Display | None = None,
     callbacks: Sequence[Callback] = (),
+    metrics: Given = (),
 ) -> Outcome:
     """Trains to the end of the last epoch, until a signal, or until `stop_after` steps of the run are done.
 
@@ -101,6 +105,7 @@ def train(
         display: Takes progress instead of the console's own display.
         callbacks: Called after every step, before the commit of that step: one that sets `done.last` ends the run
             there, kept.
+        metrics: More figures of every evaluation: objects of torchmetrics, or a dict of them by task.
 
     Returns:
         How it ended.
@@ -108,8 +113,10 @@ def train(
     log = open_log(config)
     model, stream = build_model(config, log), train_stream(config, log)
     half = DenseHalf.of(config, model, stream.num_steps)
-    check_ranking(config, log)
+    tasks, given = checked_tasks(config, log, metrics)
     first_batch, kept = stream.batch(0), saved_plan(config, stream)
+    if kept is not None:
+        check_alone(kept)
     header = kept.header if kept else plan_header(config, log, stream)
     check_batch_fits(header, first_batch, stream)
     memory = memory_needed(
@@ -120,12 +127,13 @@ def train(
     if resume:
         finish_switch(config.tables_folder)
     parts = Parts(
-        digest=log.digest, half=half, group=Alone(model), task=CLICKS,
+        digest=log.digest, half=half, group=Alone(model, precision=config.train.precision),
+        objective=Objective.of(tasks), clip=clip_of(config.train.clip_norm, model),
         open_tables=lambda: open_tables(config, log),
         make_run=lambda tables, num_threads: make_run(
             config, log, stream, tables, header, kept, num_threads=num_threads
         ),
-        evaluation=lambda run: clicks(run, model, log, config.train.ranking),
+        evaluation=lambda run: of_log(run, model, log, config.train.ranking, tasks, given),
         opening=lambda run, first_step: [
             _opening(config, run, first_step), in_words(memory), window_in_words(header, first_batch),
             *([uses_in_words(header, first_batch)] if header.options.uses_ahead_steps else []),
@@ -145,13 +153,14 @@ class Parts:
     """Of what is trained on."""
     half: DenseHalf
     group: Group
-    task: Task
+    objective: Objective
     open_tables: Callable[[], Tables]
     make_run: Callable[[Tables, int], Run]
     """With so many threads, from the tables' last commit on."""
     evaluation: Callable[[Run], Evaluation | None]
     opening: Callable[[Run, int], Sequence[str]]
     """What is said when training begins after so many steps."""
+    clip: Clip = lambda step: None
 
 
 def carry_out(
@@ -163,11 +172,13 @@ def carry_out(
     with (
         _folder(config, parts.digest, resume=resume, replace=replace) as folder,
         torch_threads(config.train.num_threads) as num_threads,
+        FoldDisplay(console) as folding,
         parts.open_tables() as tables,
         StopSignals() as stop,
         sinks_of(config, folder) as sinks,
         display or make_display(console) as display,
     ):
+        show_fold(tables.store, folding, at_end=config.tables.fold == "at_end")
         first_step = _restore(folder, tables.store.committed_step, half)
         run = parts.make_run(tables, num_threads)
         run.timeline = recording(config)
@@ -179,7 +190,7 @@ def carry_out(
         valid = EvaluateValid(config, run, half, parts.group, parts.evaluation(run), folder, sinks, display)
         train_run(
             config, run, half, parts.group, folder, sinks, display, callbacks=[clock, valid, *callbacks],
-            stop_asked=lambda: stop.asked, stop_after=stop_after, task=parts.task,
+            stop_asked=lambda: stop.asked, stop_after=stop_after, objective=parts.objective, clip=parts.clip,
         )  # fmt: skip
         outcome = Outcome(
             steps_done=run.steps_done,
@@ -202,12 +213,20 @@ def _folder(config: AnyRun, log_digest: str, *, resume: bool, replace: bool) -> 
     return run_folder.begin(config, log_digest=log_digest, replace=replace)
 
 
-def check_ranking(config: RunConfig, log: ClickLog) -> None:
-    """Refuses what an evaluation could not do, before anything is written."""
-    if config.train.ranking.group is not None:
-        group_position(log, config.train.ranking.group)
+def checked_tasks(config: RunConfig, log: ClickLog, metrics: Given = ()) -> tuple[Tasks, GivenMetrics]:
+    """What is learned, and by what else it is judged; refuses what cannot be evaluated, before anything is written."""
+    tasks, ranking, metric = tasks_of(config.tasks, log), config.train.ranking, config.train.best.metric
+    given = given_metrics(config.train.metrics, tasks, metrics)
+    known = [*tasks.figures, *given.figures(tasks)]
+    if ranking.group is not None:
+        group_position(log, ranking.group)
+        known += [tasks.named(ranked_task(tasks), figure) for figure in ranking.figures]
+    if metric is not None and metric not in known:
+        more = "" if ranking.group is not None else "; with ranking.group also gauc, ndcg@K and recall@K"
+        raise ConfigError(f"train.best.metric: there is no {metric!r}; choose one of {', '.join(known)}{more}")
     if config.train.best.metric is not None and "valid" not in log.split_sizes:
         raise ConfigError(f"train.best.metric: {config.log} has no valid split to evaluate on; leave the key out")
+    return tasks, given
 
 
 def _restore(folder: RunFolder, step: int, half: DenseHalf) -> int:

@@ -38,15 +38,15 @@ from foresee.planner_service.client import PlannerClient
 from foresee.rpc.endpoint import Endpoint
 from foresee.run import checkpoint, run_folder
 from foresee.run.build import build_model, open_log, plan_header, row_optimizer, table_layout, train_stream
-from foresee.run.callbacks import EvaluateValid, Sink, clicks
+from foresee.run.callbacks import EvaluateValid, Sink, of_log
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import Best, DenseHalf
 from foresee.run.ending import StopSignals
 from foresee.run.group import TorchGroup
-from foresee.run.loop import train_run
+from foresee.run.loop import Objective, clip_of, train_run
 from foresee.run.progress import Display
 from foresee.run.run_folder import RunFolder, plan_origin
-from foresee.run.training import check_ranking, early_words, recording, sinks_of
+from foresee.run.training import checked_tasks, early_words, recording, sinks_of
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import await_servers, open_run
 
@@ -88,7 +88,7 @@ def run_worker(
     log = open_log(config)
     model, stream = build_model(config, log), train_stream(config, log)
     half = DenseHalf.of(config, model, stream.num_steps)
-    check_ranking(config, log)
+    tasks, given = checked_tasks(config, log)
     torch.set_num_threads(config.train.num_threads or torch.get_num_threads())
     sys.setswitchinterval(SWITCH_SECONDS)
     with collective():
@@ -122,13 +122,15 @@ def run_worker(
             timeline=timeline,
         )  # fmt: skip
         display.say(_opening(config, run, place))
-        group = TorchGroup(model, dense, seed=config.train.seed)
-        valid = EvaluateValid(
-            config, run, half, group, clicks(run, model, log, config.train.ranking), folder, sinks, display
-        )
+        group = TorchGroup(
+            model, dense, seed=config.train.seed, precision=config.train.precision,
+            overlap=config.train.clip_norm is None,
+        )  # fmt: skip
+        evaluation = of_log(run, model, log, config.train.ranking, tasks, given)
+        valid = EvaluateValid(config, run, half, group, evaluation, folder, sinks, display)
         train_run(
             config, run, half, group, folder, sinks, display, callbacks=[valid], stop_asked=lambda: stop.asked,
-            stop_after=stop_after,
+            stop_after=stop_after, objective=Objective.of(tasks), clip=clip_of(config.train.clip_norm, model),
         )  # fmt: skip
         if exchange is not None:
             exchange.close()
@@ -160,8 +162,6 @@ def check_place(config: RunConfig, place: WorkerContext) -> None:
             f"{place.num_workers} workers were started, but distributed.workers is {config.distributed.workers}; "
             f"give --set distributed.workers={place.num_workers}, or start as many"
         )
-    if config.cache.plan_file is not None:
-        raise ConfigError("cache.plan_file: a run with servers is planned by its planner; leave the key out")
 
 
 def _folder(config: RunConfig, log: ClickLog, use: FolderUse) -> AbstractContextManager[RunFolder]:

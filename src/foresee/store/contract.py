@@ -24,6 +24,7 @@ import numpy as np
 
 from foresee.base import json_fields
 from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.disk_counts import DiskFigures
 from foresee.base.files import Files
 from foresee.errors import ConfigError, StoreError, UsageError
 from foresee.store.commits import Instruction, Message, OpenAt, Part, Prepare, Settle, decide
@@ -186,6 +187,12 @@ def written_rows(store: Store, begin: int, end: int) -> Int64:
     found = Rows.empty(len(rows), store.layout)
     store.read(rows, found)
     return rows[found.versions > 0]
+
+
+def disks_of(store: object) -> list[DiskFigures]:
+    """What a store has read from disks and written to them so far, one entry for each; empty if it does not say."""
+    ask = getattr(store, "disks", None)
+    return list(ask()) if ask is not None else []
 
 
 def prepare_part(store: SinglePart, step: int) -> None:

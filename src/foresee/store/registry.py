@@ -3,19 +3,19 @@
 In: a name, as in `tables.store` of a run file. Out: a `StoreKind`, whose capabilities decide what a run may promise:
 whether it can be resumed, whether its rows take memory, whether a folder holds them. Nobody else asks for a name.
 A store of your own is made known by `register_store(StoreKind(...))`, or by an entry point of the group
-`foresee.stores`; `foresee.testing` has the suites that it has to pass.
+`foresee.stores`; `foresee.testing` has the suites that it has to pass. Addresses of servers are a kind, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from foresee.base.registry import Registry
 from foresee.errors import ConfigError
-from foresee.store.contract import Layout, PartStore
+from foresee.store.contract import Layout, PartStore, TwoPhaseStore
 from foresee.store.disk import DiskReader, DiskStore
 from foresee.store.disk.log import log_memory_bytes
 from foresee.store.disk.manifest import MANIFEST_FILE
@@ -43,6 +43,8 @@ class StoreKind:
         in_folder: The rows are files below the path, and go when it is removed.
         open_server: As `open`, for a shard of a server, which has to keep its last commits openable. None: `open`.
         open_reader: As `open`, for who only reads, beside a process that trains. None: `open`.
+        open_newest: Opens the tables of a run at the newest of some commits that all of their parts have. None: `open`
+            gives one part, which whoever calls brings to that commit.
         holds: Whether tables of this kind are at a path.
         checked: The files are those of docs/formats-tables.md, which `foresee check` reads.
         takes_next_use: It lays rows out by their next use, so a run looks far ahead for those.
@@ -55,6 +57,7 @@ class StoreKind:
     in_folder: bool
     open_server: Open | None = None
     open_reader: Callable[[Path, Layout], Any] | None = None
+    open_newest: Callable[[Layout, Collection[int]], TwoPhaseStore] | None = None
     holds: Callable[[Path], bool] = holds_files
     checked: bool = False
     takes_next_use: bool = False
@@ -105,6 +108,32 @@ def register_store(kind: StoreKind) -> None:
     STORES.add(getattr(kind, "name", ""), kind)
 
 
+SERVERS = "servers"
+"""The kind of all addresses."""
+
+
+def kind_name(store: str) -> str:
+    """The kind that `tables.store` names: addresses may change while a run stays where it is."""
+    return SERVERS if "://" in store else store
+
+
 def store_kind(name: str) -> StoreKind:
     """The kind that `tables.store` names."""
-    return STORES.find(name, "tables.store")
+    return _servers(name) if kind_name(name) == SERVERS else STORES.find(name, "tables.store")
+
+
+def _servers(addresses: str) -> StoreKind:
+    """Rows on servers that are there already."""
+    from foresee.store.remote import named
+
+    named.addresses_of(addresses)
+    return StoreKind(
+        name=SERVERS,
+        open=lambda folder, layout: cast("PartStore", named.open_trainer(addresses, layout)),
+        open_reader=lambda folder, layout: named.CommittedRows(addresses, layout),
+        open_newest=lambda layout, commits: named.open_trainer(addresses, layout, commits),
+        durable=True,
+        rows_in_memory=False,
+        in_folder=False,
+        holds=lambda folder: named.committed_step(addresses) > 0,
+    )

@@ -19,17 +19,20 @@ from typing import Any
 import pyarrow.compute as pc
 
 from foresee.analysis.explanation.following import Decided, Played, decided_records, played_steps
+from foresee.analysis.explanation.paper_log import PaperLog, StoreSettings
 from foresee.analysis.explanation.row_life import RowFollower, RowLife
 from foresee.analysis.explanation.step_account import StepAccount, StepFollower
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
-from foresee.engine.plan_file import PlanFile
+from foresee.engine.plan_folder import SavedPlan
 from foresee.engine.planned_step import Advance
-from foresee.errors import DataError, PlanError
+from foresee.errors import DataError, PlanError, StoreError
 from foresee.plan import find
 from foresee.plan.record import Header
-from foresee.run.build import open_log, plan_header, saved_plan, train_stream
+from foresee.run.build import open_log, plan_header, saved_plan, table_layout, train_stream
 from foresee.run.config import RunConfig
+from foresee.store.disk import DiskReader
+from foresee.store.registry import DISK
 
 TABLES_SHOWN = 8
 
@@ -120,7 +123,9 @@ class RunPlan:
     header: Header
     stream: LogStream
     names: RowNames
-    saved: PlanFile | None
+    saved: SavedPlan | None
+    store: StoreSettings | None = None
+    """None: it is not on disk."""
 
     @classmethod
     def of(cls, config: RunConfig) -> RunPlan:
@@ -131,8 +136,8 @@ class RunPlan:
             header = plan_header(config, log, stream)
             # Versions change no decision, and without them nothing says when a fetched row was last used.
             header = replace(header, options=replace(header.options, remember_versions=True))
-            return cls(header, stream, RowNames(log), None)
-        return cls(file.header, stream, RowNames(log), file)
+            return cls(header, stream, RowNames(log), None, store_settings(config, log))
+        return cls(file.header, stream, RowNames(log), file, store_settings(config, log))
 
     def steps(self, advance: Advance | None) -> Iterator[Played]:
         """Every step of the plan, in order."""
@@ -146,9 +151,44 @@ class RunPlan:
         return played_steps(self.header, decided)
 
 
+def store_settings(config: RunConfig, log: ClickLog) -> StoreSettings | None:
+    """How the store of a run lays rows down; None if it does not."""
+    if config.tables.store != DISK.name:
+        return None
+    return StoreSettings(
+        layout=table_layout(config, log), num_shards=max(1, config.num_servers),
+        commit_every_steps=config.train.commit_every_steps, evaluate_every_steps=config.train.evaluate_every_steps,
+    )  # fmt: skip
+
+
+def place_now(config: RunConfig, row: int) -> str | None:
+    """Where a row lies in the tables of a run, in words; None if they are not there, elsewhere or in use."""
+    if config.tables.store != DISK.name or config.num_servers:
+        return None
+    try:
+        reader = DiskReader.open(config.tables_folder)
+    except StoreError:
+        return None
+    try:
+        return f"after the commit of step {reader.committed_step:,} {reader.place_of(row)}"
+    finally:
+        reader.close()
+
+
 def explain_row(plan: RunPlan, name: str, *, advance: Advance | None = None) -> RowLife:
     """What happens to a row over all steps of a run, and why."""
-    return explain_rows(plan, [plan.names.find(name)], advance=advance)[0]
+    row = plan.names.find(name)
+    follower = _follower_of(plan, row)
+    ahead = plan.header.fetch_ahead_steps
+    paper = None if plan.store is None else PaperLog(plan.store, row, fetch_ahead_steps=ahead, name=plan.names.name)
+    for played in plan.steps(advance):
+        follower.add(played)
+        if paper is not None:
+            paper.add(played)
+    lays = {} if paper is None else paper.finish()
+    for stay in follower.life.stays:
+        stay.lay = lays.get(stay.fetched_for)
+    return follower.life
 
 
 def explain_rows(plan: RunPlan, rows: Sequence[int], *, advance: Advance | None = None) -> list[RowLife]:

@@ -69,6 +69,28 @@ class Move:
 
 
 @dataclass(slots=True, kw_only=True)
+class Lay:
+    """Where a row was when it was fetched, and with whom it came, if the store is on disk."""
+
+    place: Literal["nowhere", "memory", "log"] = "nowhere"
+    """Never written, and so made from its id; among the rows written last; in a chunk of the log."""
+    num_rows: int
+    """Of that fetch, at this store."""
+    num_in_memory: int
+    num_in_log: int
+    chunk: int | None = None
+    num_in_chunk: int = 0
+    """Rows of the fetch in the same chunk, itself included."""
+    num_reads: int = 0
+    """That brought all rows of the fetch which were in the log."""
+    num_together: int = 0
+    """Rows that came with the same read, itself included."""
+    read_bytes: int = 0
+    companions: list[str] = field(default_factory=list)
+    """Names of some of those."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Stay:
     """From a fetch to the write-back."""
 
@@ -90,6 +112,8 @@ class Stay:
     num_copies_critical: int = 0
     num_gradients: int = 0
     num_gradients_critical: int = 0
+    lay: Lay | None = None
+    """None: the store is not on disk."""
     left: Left | None = None
 
 

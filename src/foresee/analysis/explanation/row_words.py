@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from foresee.analysis.explanation.row_life import Left, Move, RowLife, Stay
+from foresee.analysis.explanation.row_life import Lay, Left, Move, RowLife, Stay
 from foresee.plan import find
-from foresee.plan.record import UNKNOWN_VERSION
+from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION
 
 SHOWN_MAX = 8
 IRREGULAR = {"copy": "copies"}
@@ -103,7 +103,10 @@ def paragraphs(life: RowLife) -> list[list[str]]:
 
 
 def _stay(life: RowLife, stay: Stay, number: int) -> Iterator[str]:
-    yield _fetched(life, stay, life.stays[number - 1].left if number else None)
+    before = life.stays[number - 1].left if number else None
+    yield _fetched(life, stay, before)
+    if stay.lay is not None and stay.lay.place != "nowhere":
+        yield _lay(stay.lay, stay, before)
     yield _used(life, stay)
     for move in stay.moves[:MOVES_SHOWN]:
         yield _moved(move)
@@ -124,6 +127,31 @@ def _fetched(life: RowLife, stay: Stay, before: Left | None) -> str:
     if stay.version == 0:
         read = "as it was initialised, because no step had trained it"
     return f"fetched for step {stay.fetched_for:,}{who}, {read}; {_guard(stay, before)}"
+
+
+def _lay(lay: Lay, stay: Stay, before: Left | None) -> str:
+    """Where it was, and why it came with others."""
+    if lay.place == "memory":
+        return f"it was in memory then, among the rows written last ({lay.num_in_memory:,} of the fetch were): no read"
+    told = before is not None and before.stated_use != NOT_KNOWN
+    why = f"rows lie by their next use, and step {stay.fetched_for:,} needs all of them"
+    if not told:
+        why = "its next use was not known when it was written, so it lies among others of which that is true"
+    elif lay.num_together == 1:
+        why = "no other row of the fetch lies near it"
+    with_it = "no other row"
+    if lay.companions:
+        with_it = f"{counted(lay.num_together - 1, 'other row')} of the fetch ({_some(lay)})"
+    return (
+        f"it lay in chunk {lay.chunk:,} of the log and came with {with_it} in one read of "
+        f"{lay.read_bytes / 1e3:,.1f} kB: {why}; {counted(lay.num_reads, 'read')} brought the {lay.num_in_log:,} of "
+        f"{counted(lay.num_rows, 'row')} of the fetch that were in the log"
+    )
+
+
+def _some(lay: Lay) -> str:
+    more = lay.num_together - 1 - len(lay.companions)
+    return ", ".join(lay.companions) + (f" and {more:,} more" if more else "")
 
 
 def _guard(stay: Stay, before: Left | None) -> str:

@@ -6,8 +6,8 @@ Three layouts are recognised by the file with the ratings, the others being its 
     ratings.dat   + users.dat, movies.dat    `::` between cells, no header, Latin-1 (ml-1m, ml-10m)
     ratings.csv   + movies.csv               commas and headers (ml-20m and later)
 
-A rating of at least the threshold is a positive sample. Genres are a bag. Titles are left out. Neighbours that are
-missing are left out too.
+A rating of at least the threshold is a positive sample, or the rating itself is what is learned. Genres are a bag.
+Titles are left out. Neighbours that are missing are left out too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from foresee.data.columns import Categorical, Columns
+from foresee.data.columns import Categorical, Columns, Label
 from foresee.data.formats.csv import Csv
 from foresee.data.formats.delimited import Join, Layout, header_names
 from foresee.data.source import RawChunk, ReportBadLine, SplitMode, check_files
@@ -39,6 +39,10 @@ class MovieLens:
     files: tuple[Path, ...]
     """The file of ratings, alone."""
     label_threshold: Annotated[float, "A rating of at least this is positive."] = 4.0
+    learn: Annotated[
+        Literal["click", "rating", "both"],
+        "What is learned: whether the rating is at least the threshold (click), the rating as a number, or both.",
+    ] = "click"
     pooling: Annotated[Literal["sum", "mean"], "How the vectors of a film's genres become one."] = "mean"
 
     @property
@@ -139,7 +143,13 @@ def _csv(options: MovieLens, file: Path) -> Csv:
 
 
 def _columns(options: MovieLens, label: str, time: str, categorical: list[Categorical]) -> Columns:
-    return Columns(label=label, categorical=tuple(categorical), time=time, label_threshold=options.label_threshold)
+    if options.learn == "click":
+        return Columns(label=label, categorical=tuple(categorical), time=time, label_threshold=options.label_threshold)
+    liked = Label(name="liked", column=label, threshold=options.label_threshold)
+    labels = (Label(name="rating", column=label, kind="number"),)
+    return Columns(
+        labels=(liked, *labels) if options.learn == "both" else labels, categorical=tuple(categorical), time=time
+    )
 
 
 def _neighbour(file: Path, name: str) -> Path | None:

@@ -17,8 +17,10 @@ from threading import Event, Lock
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
@@ -172,12 +174,36 @@ def _average(sums: Sums, bucket: GradBucket, group: dist.ProcessGroup | None) ->
     return result
 
 
+def of_all_workers(array: NDArray[Any]) -> list[NDArray[Any]]:
+    """The arrays of all workers, which may differ in their first dimension; all call it at the same point."""
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    own = torch.from_numpy(np.ascontiguousarray(array))
+    with collective():
+        dist.all_gather(sizes, torch.tensor([len(own)]))
+        padded = torch.zeros(int(max(sizes)), *own.shape[1:], dtype=own.dtype)
+        padded[: len(own)] = own
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+    return [part.numpy()[: int(size)] for part, size in zip(parts, sizes, strict=True)]
+
+
+def sum_of_all_workers(numbers: list[float]) -> list[float]:
+    """Number by number; all call it at the same point."""
+    total = torch.tensor(numbers, dtype=torch.float64)
+    with collective():
+        dist.all_reduce(total)
+    summed: list[float] = total.tolist()
+    return summed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
     """What all workers know of the step before."""
 
     stop: bool = False
     commit: bool = False
+    show: bool = False
+    """Worker 0 wants to show progress, for which all give their figures."""
     loss: float | None = None
     """Mean over the samples of all workers; None before there was a step."""
 
@@ -188,13 +214,13 @@ class StepSync:
     def __init__(self) -> None:
         with collective():
             self._group = dist.new_group()
-        self._numbers = torch.zeros(3, dtype=torch.float64)
+        self._numbers = torch.zeros(4, dtype=torch.float64)
         self._travelling: Any = None
 
-    def agree(self, *, stop: bool, commit: bool, loss: float) -> Agreed:
+    def agree(self, *, stop: bool, commit: bool, loss: float, show: bool = False) -> Agreed:
         """Takes part in the exchange of this step; returns what came of the one before."""
         agreed = self._receive()
-        self._numbers = torch.tensor([float(stop), float(commit), loss], dtype=torch.float64)
+        self._numbers = torch.tensor([float(stop), float(commit), float(show), loss], dtype=torch.float64)
         with collective():
             self._travelling = dist.all_reduce(self._numbers, group=self._group, async_op=True)
         return agreed
@@ -209,5 +235,5 @@ class StepSync:
         with collective():
             self._travelling.wait()
         self._travelling = None
-        stop, commit, loss = self._numbers.tolist()
-        return Agreed(stop=stop > 0, commit=commit > 0, loss=loss / dist.get_world_size())
+        stop, commit, show, loss = self._numbers.tolist()
+        return Agreed(stop=stop > 0, commit=commit > 0, show=show > 0, loss=loss / dist.get_world_size())

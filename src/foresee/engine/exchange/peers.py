@@ -14,11 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor
 
-from foresee.base.arrays import Int32, Int64
+from foresee.base.arrays import Float32, Int32, Int64
 from foresee.engine.cache import Cache
-from foresee.engine.exchange.dense import Sums
+from foresee.engine.exchange.dense import Sums, of_all_workers, sum_of_all_workers
 from foresee.engine.exchange.mesh import LinkScheduler, Mesh, UnscheduledLink
 from foresee.engine.exchange.protocol import ExchangeProtocol, Phases, Request, StartBackground, Swap, nothing
 from foresee.engine.exchange.schedule import ExchangeSchedule, Payload, pack, unpack
@@ -54,6 +55,10 @@ class Exchange(Protocol):
         """
         ...
 
+    def squared_norm(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> float:
+        """Of the gradients of all rows of the step, each summed over all lookups of all workers."""
+        ...
+
     def send_rows(self, record: Record, cache: Cache) -> None:
         """After the evictions: rows leave for the peers that need them next."""
         ...
@@ -84,6 +89,9 @@ class LocalExchange:
     def update(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> None:
         if work.record.learns:
             cache.update(work, gradient)
+
+    def squared_norm(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> float:
+        return sum_of_squares(cache.sums(work, gradient, _all_positions(work)).numpy())
 
     def send_rows(self, record: Record, cache: Cache) -> None:
         cache.table.free(record.drop)
@@ -124,6 +132,18 @@ class PeerExchange:
     def update(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> None:
         schedule, gradients = self._schedules[work.record.step], _OfStep(work, gradient, cache, self.num_workers)
         self._carry_out(self._protocol.update(work.record, schedule, gradients, cache))
+
+    def squared_norm(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> float:
+        """Rows of one worker alone are summed up there; sums of the others go round once more than an update needs."""
+        positions, shared = _all_positions(work), self._schedules[work.record.step].travelling
+        sums = cache.sums(work, gradient, positions).div_(self.num_workers).numpy()
+        (alone,) = sum_of_all_workers([sum_of_squares(np.delete(sums, shared, axis=0))])
+        rows = np.concatenate(of_all_workers(cache.table.row[work.record.unique[shared]]))
+        parts = np.concatenate(of_all_workers(sums[shared]))
+        distinct, place = np.unique(rows, return_inverse=True)
+        total = np.zeros((len(distinct), sums.shape[1]), np.float32)
+        np.add.at(total, place, parts)  # in worker order, as the owners add them
+        return alone + sum_of_squares(total)
 
     def send_rows(self, record: Record, cache: Cache) -> None:
         self._carry_out(self._protocol.send_rows(record, self._schedules.pop(record.step), cache))
@@ -180,6 +200,15 @@ class PeerExchange:
         return unpack(finish(), swap.incoming, self._layout)
 
 
+def _all_positions(work: PlannedStep) -> Int32:
+    return np.arange(len(work.record.unique), dtype=np.int32)
+
+
+def sum_of_squares(sums: Float32) -> float:
+    """Over all rows, in an order that follows from the numbers: where rows lie in a cache must not change a bit."""
+    return float(np.sort(np.square(sums, dtype=np.float64).sum(axis=1)).sum())
+
+
 @dataclass(frozen=True, slots=True)
 class _OfStep:
     """The gradients of a step. A row's gradient is the mean over workers, as each weighs its loss by its samples."""
@@ -206,6 +235,7 @@ class RecordedExchange:
     def __init__(self, exchange: Exchange, timeline: Timeline) -> None:
         self._exchange, self._timeline = exchange, timeline
         self.link, self.rank, self.expect, self.settle = exchange.link, exchange.rank, exchange.expect, exchange.settle
+        self.squared_norm = exchange.squared_norm
 
     def receive_rows(self, step: int, cache: Cache) -> None:
         self._exchange.receive_rows(step, cache)

@@ -20,9 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Int64
+from foresee.base.disk_counts import DiskFigures, since
 from foresee.base.files import Files
 from foresee.engine.cache import EMPTY, Cache
 from foresee.engine.planned_step import PlannedStep
+from foresee.plan.count import num_unused
 from foresee.store.contract import Layout
 
 EVERY_STEPS_MIN = 10
@@ -45,10 +47,16 @@ class Series:
         # Never set back: a background exchange may add to it at any moment. Each number is one thread's.
         self._peers = np.zeros((num_workers, 4), np.int64)
 
+    def begin(self, step: int, now: float, tracks: TrackSeconds, disks: list[DiskFigures]) -> None:
+        """A run begins, or goes on, with this step."""
+        self._first_step = step
+        self._disks = disks
+        self.start(step, now, tracks)
+
     def start(self, step: int, now: float, tracks: TrackSeconds) -> None:
         """An interval begins."""
         self._step, self._now, self._tracks = step, now, tracks
-        self._loss, self._losses = 0.0, 0
+        self._loss, self._losses, self._refilled = 0.0, 0, 0
         self._lookups, self._unique, self._fetched, self._evicted, self._received = 0, 0, 0, 0, 0
         self._store = np.zeros((self._num_links, 2), np.int64)
         self._peers_before = self._peers.copy()
@@ -66,7 +74,8 @@ class Series:
         if not self.due(work.record.step):
             return
         self._unique_by_table += self._by_table(rows_of(work, cache))
-        self._fetched_by_table += self._by_table(work.record.fetch.row)
+        fetch = work.record.fetch
+        self._fetched_by_table += self._by_table(fetch.row[np.isin(fetch.slot, work.record.unique)])
         self._counted_steps += 1
 
     def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
@@ -83,6 +92,8 @@ class Series:
         self._lookups += len(record.inverse)
         self._unique += len(record.unique)
         self._fetched += len(record.fetch)
+        if record.step <= self._first_step + 1:
+            self._refilled += num_unused(record)
         self._evicted += len(record.evict)
         self._received += len(record.recv)
         if self._num_links > 1:
@@ -92,19 +103,22 @@ class Series:
             self._store[0] += len(record.fetch), len(record.evict)
 
     def read(
-        self, work: PlannedStep, cache: Cache, now: float, tracks: TrackSeconds, ahead: dict[str, int]
-    ) -> list[dict[str, Any]]:
+        self, work: PlannedStep, cache: Cache, now: float, tracks: TrackSeconds, ahead: dict[str, int],
+        disks: list[DiskFigures],
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """The lines of the interval that ends with this step; a new one begins."""
         steps_done, peers_now = work.record.step + 1, self._peers.copy()
         peers = peers_now - self._peers_before
         line = {
             "kind": "series", "step": steps_done, "steps": steps_done - self._step,
             "seconds": round(now - self._now, 6), "lanes": _differences(tracks, self._tracks),
-            "lookups": self._lookups, "unique": self._unique, "fetched": self._fetched, "evicted": self._evicted,
-            "received": self._received, "occupied": int(np.count_nonzero(cache.table.row != EMPTY)), "ahead": ahead,
+            "lookups": self._lookups, "unique": self._unique, "fetched": self._fetched,
+            "refilled": self._refilled, "evicted": self._evicted, "received": self._received,
+            "occupied": int(np.count_nonzero(cache.table.row != EMPTY)), "ahead": ahead,
             "store_bytes": (self._store * self._row_bytes).tolist(), "peer_bytes": peers.tolist(),
-            "loss": self._loss / self._losses if self._losses else None,
+            "loss": self._loss / self._losses if self._losses else None, "disks": since(disks, self._disks),
         }  # fmt: skip
+        self._disks = disks
         self.start(steps_done, now, tracks)
         self._peers_before = peers_now
         last = steps_done == self._num_steps

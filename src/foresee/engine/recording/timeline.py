@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from foresee.base.disk_counts import DiskFigures
 from foresee.engine.cache import Cache
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.recording.series import Series, TimelineFile
@@ -34,6 +35,14 @@ UPDATE = "update"
 UPDATE_THREAD = "foresee-update"
 EXCHANGE = "exchange"
 """The track of the thread that swaps rows with peers in the background."""
+
+
+Disks = Callable[[], list[DiskFigures]]
+
+
+def no_disks() -> list[DiskFigures]:
+    """Of a store that has none."""
+    return []
 
 
 class Stepped(Protocol):
@@ -60,8 +69,8 @@ class Timeline(Protocol):
     step: int
     """The step that is carried out."""
 
-    def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int) -> None:
-        """Before the first step; `num_steps` are those of the whole run."""
+    def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int, disks: Disks = no_disks) -> None:
+        """Before the first step; `num_steps` are those of the whole run, `disks` says what those of the store did."""
         ...
 
     def track(self, name: str) -> Track:
@@ -124,7 +133,7 @@ class NoTimeline:
 
     step = 0
 
-    def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int) -> None:
+    def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int, disks: Disks = no_disks) -> None:
         pass
 
     def track(self, name: str) -> Track:
@@ -210,7 +219,7 @@ class Recording:
         self._spans_left = timeline_steps * SPANS_PER_STEP_MAX
         self._last_done: tuple[PlannedStep, Cache] | None = None
 
-    def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int) -> None:
+    def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int, disks: Disks = no_disks) -> None:
         self._windows = window_steps(num_steps, self._timeline_steps)
         self._file = TimelineFile(self._folder, worker)
         self._file.forget_from(header.first_step)
@@ -219,7 +228,8 @@ class Recording:
             num_workers=header.num_workers,
         )  # fmt: skip
         self._file.append([self._start_line(header, layout, num_steps, worker)])
-        self._series.start(header.first_step, self.clock(), self._track_seconds())
+        self._disks = disks if worker == 0 else no_disks  # servers are the same for all workers
+        self._series.begin(header.first_step, self.clock(), self._track_seconds(), self._disks())
         self._open_or_close(header.first_step)
 
     def track(self, name: str) -> RecordedTrack:
@@ -282,7 +292,8 @@ class Recording:
             self._write_spans()
 
     def _write_point(self, work: PlannedStep, cache: Cache) -> None:
-        self._file.append(self._series.read(work, cache, self.clock(), self._track_seconds(), self._ahead(work)))
+        tracks, disks = self._track_seconds(), self._disks()
+        self._file.append(self._series.read(work, cache, self.clock(), tracks, self._ahead(work), disks))
 
     def _write_spans(self) -> None:
         spans, self.spans = self.spans[: max(0, self._spans_left)], []

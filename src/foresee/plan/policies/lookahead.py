@@ -20,7 +20,6 @@ whole, and victims come off the farthest bucket.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, replace
 
@@ -39,6 +38,7 @@ from foresee.plan.upcoming import (
     WINDOW_BYTES,
     WINDOW_STEPS,
     NextUses,
+    Reach,
     bytes_in_window,
     choose_victims,
     window_bytes,
@@ -174,19 +174,21 @@ class Lookahead:
         *,
         window_steps: int = WINDOW_STEPS,
         window_bytes: int | None = WINDOW_BYTES,
+        window_first_bytes: int | None = None,
         eager: bool = False,
         remember_versions: bool = False,
     ) -> None:
         """
         window_steps: how many steps beyond the planned one are known.
         window_bytes: fewer are known where their batches take more than this; with `eager` that is refused.
+        window_first_bytes: at first they take no more than this, and the window grows by what is planned.
         eager: rows without a next use in the window leave at once, and a cache too small for that is refused.
         remember_versions: predict the version of every fetched row, however long ago it was written, at 32 bytes for
             each row ever accessed. Without it, rows that left the cache long ago are UNKNOWN_VERSION.
         """
         self.header = header
         self.window_steps = window_steps
-        self.window_bytes = math.inf if window_bytes is None else window_bytes
+        self._reach = Reach(window_bytes, window_first_bytes)
         self.eager = eager
         self.remember_versions = remember_versions
         fresh = 0 if remember_versions and header.first_step == 0 else UNKNOWN_VERSION
@@ -214,7 +216,7 @@ class Lookahead:
         """Reads the next batch; plans the oldest one of the window once that is full."""
         self._look_at(accesses)
         records: list[Record] = []
-        while len(self._window) > self.window_steps or (self._window and self._bytes_held > self.window_bytes):
+        while len(self._window) > self.window_steps or (self._window and self._bytes_held > self._reach.num_bytes):
             if self.eager and len(self._window) <= self.window_steps:
                 raise self._window_too_long()
             records += self._plan_step()
@@ -248,7 +250,9 @@ class Lookahead:
     def _plan_step(self) -> list[Record]:
         """Plans the oldest batch of the window; returns the record of the step before, whose evictions it decides."""
         step, batch = self._planned, self._window.popleft()
-        self._bytes_held -= bytes_in_window(len(batch.inverse), len(batch.rows))
+        num_bytes = bytes_in_window(len(batch.inverse), len(batch.rows))
+        self._bytes_held -= num_bytes
+        self._reach.planned(num_bytes)
         # Rows in slots that this step accesses are exactly those of its bucket: dropping it protects them.
         self._heads[step % len(self._heads)] = NOBODY
         unique = np.empty(len(batch.rows), np.int32)
@@ -278,8 +282,9 @@ class Lookahead:
 
     def _window_too_long(self) -> PlanError:
         return PlanError(
-            f"step {self._planned}: a window of {self.window_steps} steps takes more than the {self.window_bytes:,} "
-            f"bytes of window_bytes after {len(self._window) - 1} of them; give it more bytes, or fewer steps"
+            f"step {self._planned}: a window of {self.window_steps} steps takes more than the "
+            f"{self._reach.num_bytes:,} bytes of window_bytes after {len(self._window) - 1} of them; give it "
+            "more bytes, or fewer steps"
         )
 
     def _close(self, victims: Int32, next_use: Int32) -> list[Record]:
@@ -325,7 +330,10 @@ def alone(header: Header, profile: Profile) -> Lookahead:
     versions = options.remember_versions
     if options.window_steps is None:
         most = options.read_ahead_steps or WINDOW_STEPS
-        return Lookahead(header, window_steps=most, window_bytes=bound, remember_versions=versions)
+        first = options.window_first_bytes
+        return Lookahead(
+            header, window_steps=most, window_bytes=bound, window_first_bytes=first, remember_versions=versions
+        )
     return Lookahead(
         header, window_steps=options.window_steps, window_bytes=bound, eager=True, remember_versions=versions
     )

@@ -17,7 +17,6 @@ Slots, victims and guards are those of `lookahead`, for each worker.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -45,6 +44,7 @@ from foresee.plan.upcoming import (
     WINDOW_BYTES,
     WINDOW_STEPS,
     NextUses,
+    Reach,
     bytes_in_window,
     choose_victims,
     window_bytes,
@@ -101,6 +101,7 @@ class Ownership:
         *,
         window_steps: int = WINDOW_STEPS,
         window_bytes: int | None = WINDOW_BYTES,
+        window_first_bytes: int | None = None,
         eager: bool = False,
         remember_versions: bool = False,
     ) -> None:
@@ -114,7 +115,7 @@ class Ownership:
         self.eager = eager
         # Whether a gradient is urgent depends on the next step: that one is always known.
         self.window_steps = max(1, window_steps)
-        self.window_bytes = math.inf if window_bytes is None else window_bytes
+        self._reach = Reach(window_bytes, window_first_bytes)
         self.remember_versions = remember_versions
         self._place = placement
         fresh = 0 if remember_versions and header.first_step == 0 else UNKNOWN_VERSION
@@ -144,9 +145,12 @@ class Ownership:
             )
         self._look_at(accesses)
         records: list[Record] = []
-        while len(self._window) > self.window_steps or (self._bytes_held > self.window_bytes and len(self._window) > 2):
+        while len(self._window) > self.window_steps or self._is_full():
             records += self._plan_step()
         return records
+
+    def _is_full(self) -> bool:
+        return self._bytes_held > self._reach.num_bytes and len(self._window) > 2
 
     def finish(self) -> list[Record]:
         """Plans what is left; the last records write everything back."""
@@ -184,7 +188,9 @@ class Ownership:
 
     def _plan_step(self) -> list[Record]:
         step, batch = self._planned, self._window.popleft()
-        self._bytes_held -= bytes_in_window(len(batch.inverse), len(batch.rows))
+        num_bytes = bytes_in_window(len(batch.inverse), len(batch.rows))
+        self._bytes_held -= num_bytes
+        self._reach.planned(num_bytes)
         self._heads[:, step % self._heads.shape[1]] = NOBODY
         held, pasts = np.empty(len(batch.rows), np.int64), np.empty(len(batch.rows), np.int64)
         kernels.locate(self._table.entries, batch.rows, held, pasts)
@@ -348,6 +354,7 @@ def placed_ownership(header: Header, *, eager: bool) -> Ownership:
         place,
         window_steps=WINDOW_STEPS if options.window_steps is None else options.window_steps,
         window_bytes=window_bytes(header),
+        window_first_bytes=options.window_first_bytes,
         eager=eager,
         remember_versions=options.remember_versions,
     )

@@ -38,14 +38,16 @@ from foresee.run.config import RunConfig
 from foresee.run.dense_half import open_best
 from foresee.run.run_folder import RunFolder, open_run
 from foresee.run.shard_folders import LocalShards, shard_folders
+from foresee.run.tasks import tasks_of
 from foresee.store.contract import Rows, Store, Table, TwoPhaseStore, written_rows
 from foresee.store.registry import store_kind
 
 EXPORT_FILE = "export.json"
 FORMAT_NAME = "foresee-export"
-FORMAT_VERSION = 2
-READABLE_VERSIONS = (1, 2)
-"""Version 1 wrote every row of every table, and did not say how raw cells were read."""
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (1, 2, 3)
+"""Version 1 wrote every row of every table, and did not say how raw cells were read. Version 3 has tasks; an export of
+one task of clicks is still written as version 2."""
 ROWS_AT_ONCE = 1 << 16
 ROOM_BYTES = 1 << 20
 """For descriptions and headers."""
@@ -125,9 +127,11 @@ def describe(
     config: RunConfig, log: ClickLog, store: Store, tables: list[dict[str, Any]], *, num_weights: int
 ) -> dict[str, Any]:
     """Everything that serving has to know."""
+    tasks = tasks_of(config.tasks, log).tasks
+    plain = len(tasks) == 1 and tasks[0].loss == "binary"
     return {
         "format": FORMAT_NAME,
-        "version": FORMAT_VERSION,
+        "version": 2 if plain else FORMAT_VERSION,
         "step": store.committed_step,
         "log_digest": log.digest,
         "model": {
@@ -135,6 +139,7 @@ def describe(
             "file": checkpoint.MODEL_FILE,
             "num_weights": num_weights,
         },
+        "tasks": [{"name": it.name, "loss": it.loss, "classes": list(it.classes)} for it in tasks],
         "dense": [asdict(feature) for feature in log.dense],
         "features": [asdict(feature) for feature in log.features],
         "initial": {"seed": store.layout.seed, "init_scale": store.layout.init_scale},

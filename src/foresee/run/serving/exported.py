@@ -3,11 +3,11 @@
     model = load_exported("export")
     model.score([{"user": "u17", "film": "f4", "genres": "drama|comedy", "age": 31}])
 
-In: raw samples as the raw log had them: records, a dict of columns, a data frame, Arrow. Out: probabilities. Values
+In: raw samples as the raw log had them: records, a dict of columns, a data frame, Arrow. Out: predictions. Values
 become ids and numbers as they did when the log was prepared: values it has not seen go to the unknown row, and what
-cannot be right is refused with its column and row. Tables are mapped, not loaded; rows that a file leaves out have
-their initial values, which follow from the seed. Anybody may have made these files, so each is checked against its own
-length and shapes before a row is read.
+cannot be right is refused with its column and row. A model of several tasks gives an array for each of them. Tables are
+mapped, not loaded; rows that a file leaves out have their initial values, which follow from the seed. Anybody may have
+made these files, so each is checked against its own length and shapes before a row is read.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from foresee.models import MODELS, LogShape
 from foresee.run.by_name import build
 from foresee.run.checkpoint import load_model
 from foresee.run.evaluation import EVALUATION_BATCH_SIZE, judging
-from foresee.run.metrics import sigmoid
 from foresee.run.serving.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION, READABLE_VERSIONS
 from foresee.run.serving.raw_reading import RawTable, check_ids, raw_table, read_numbers, read_values
+from foresee.run.tasks import CLICKS, LOSSES, Task, Tasks
 from foresee.store.contract import SEED_MAX, WIDTH_MAX, Layout, Rows, Table
 from foresee.store.kernels import initial_values
 
@@ -68,6 +68,7 @@ class ExportDescription:
     seed: int
     init_scale: float
     """Of which the values of rows that were never written follow."""
+    tasks: Tasks
 
 
 def load_exported(path: str | Path, *, import_model: bool = False) -> Exported:
@@ -108,9 +109,11 @@ class Exported:
 
     def __init__(self, folder: Path, description: ExportDescription) -> None:
         self.description = description.content
-        self.features, self.dense = description.features, description.dense
+        self.features, self.dense, self.tasks = description.features, description.dense, description.tasks
         shape = LogShape(num_dense=len(self.dense), num_features=len(self.features))
-        self.model: nn.Module = build(description.model, shape, description.dim, **description.options)
+        self.model: nn.Module = build(
+            description.model, shape, description.dim, description.tasks.num_outputs, **description.options
+        )
         load_model(folder, self.model)
         self._rows = ExportedRows(folder, description.tables, seed=description.seed, init_scale=description.init_scale)
         sizes = {table.name: table.num_rows for table in description.tables}
@@ -125,37 +128,54 @@ class Exported:
         names = [*(it.name for it in self.dense), *(it.name for it in self.features)]
         return tuple(dict.fromkeys(names))
 
-    def score(self, samples: Any) -> Float32:  # [samples]
-        """Probabilities of a click.
+    def score(self, samples: Any) -> Any:
+        """Predictions: probabilities of a click, numbers, or probabilities of classes.
 
         Args:
             samples: Raw samples with the columns `columns`: dicts, a dict of columns, a DataFrame or a pyarrow Table.
 
         Returns:
-            [samples], in their order.
+            [samples], in their order, or [samples, classes]; of several tasks, a dict of these by the task's name.
 
         Raises:
             DataError: A column is missing, or a cell cannot be read as training read it.
         """
-        return sigmoid(self.logits(samples)).astype(np.float32)
+        by_task = self.predictions(samples)
+        return by_task if len(by_task) > 1 else next(iter(by_task.values()))
 
-    def logits(self, samples: Any) -> Float32:  # [samples]
-        """What the model says before the sigmoid.
+    def predictions(self, samples: Any) -> dict[str, Float32]:
+        """The same as a dict by the task's name, also where there is one task.
 
         Args:
             samples: As for `score`.
 
         Returns:
-            [samples], in their order.
+            [samples] or [samples, classes] of each task.
+
+        Raises:
+            DataError: As for `score`.
+        """
+        outputs = self.logits(samples)
+        return {task.name: task.predictions(task.outputs(outputs)) for task in self.tasks.tasks}
+
+    def logits(self, samples: Any) -> Float32:
+        """What the model says before a sigmoid or softmax.
+
+        Args:
+            samples: As for `score`.
+
+        Returns:
+            [samples], in their order, or [samples, outputs] of all tasks.
 
         Raises:
             DataError: As for `score`.
         """
         table = raw_table(samples)
+        num_outputs = self.tasks.num_outputs
+        out = np.empty(table.num_rows if num_outputs == 1 else (table.num_rows, num_outputs), np.float32)
         if not table.num_rows:
-            return np.empty(0, np.float32)
+            return out
         group = assemble(self._samples(table), [self._offsets[feature.table] for feature in self.features], None)
-        out = np.empty(table.num_rows, np.float32)
         with judging(self.model):
             # In the batches of `evaluate`, so that sums inside the model come out to the last digit as they do there.
             for begin in range(0, table.num_rows, EVALUATION_BATCH_SIZE):
@@ -212,6 +232,7 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
         vocabularies=vocabularies_from(content),
         seed=json_fields.whole(initial, "seed", -SEED_MAX, SEED_MAX),
         init_scale=json_fields.number(initial, "init_scale", -1e30, 1e30),
+        tasks=_tasks(content),
     )
     tables = {table.name for table in description.tables}
     if not tables or len({table.width for table in description.tables}) > 1:
@@ -221,6 +242,18 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
     if description.vocabularies.keys() - tables:
         raise ValueError("it has a vocabulary of no table")
     return description
+
+
+def _tasks(content: dict[str, Any]) -> Tasks:
+    """What the model predicts; clicks, if the export does not say."""
+    tasks: list[Task] = []
+    for entry in json_fields.objects({"tasks": [], **content}, "tasks"):
+        loss, classes = json_fields.text_of(entry, "loss"), tuple(json_fields.texts(entry, "classes"))
+        if loss not in LOSSES or (loss == "softmax") != (len(classes) > 1):
+            raise ValueError(f"a task has the loss {json_fields.shown(loss)} and {len(classes)} classes")
+        first = sum(task.num_outputs for task in tasks)
+        tasks.append(Task(name=json_fields.text_of(entry, "name"), loss=loss, classes=classes, first_output=first))
+    return Tasks(tuple(tasks)) if tasks else CLICKS
 
 
 def _encoder(folder: Path, vocabulary: Vocabulary, num_rows: int) -> Encode:

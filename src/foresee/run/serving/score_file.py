@@ -8,6 +8,8 @@ are batches of `evaluate`, wherever the file was cut, so that both come to the s
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -32,25 +34,34 @@ _LINE = "\0line"
 """The column in which the lines of rows travel with them; no raw column has such a name."""
 
 
+def columns_of(model: Exported) -> list[str]:
+    """The names of scores: one for each task, one for each class of a task of classes."""
+    tasks = model.tasks.tasks
+    if len(tasks) == 1 and tasks[0].loss == "binary":
+        return [HEADER]
+    return [name for task in tasks for name in ([f"{task.name}:{it}" for it in task.classes] or [task.name])]
+
+
 def score_file(model: Exported, file: Path, layout: Layout) -> Iterator[Float32]:
-    """Probabilities of a file's rows; `layout` says how text is cut."""
+    """[rows, columns] of a file's rows; `layout` says how text is cut."""
     check_files((file,))
     with open(file, "rb") as stream:
         is_parquet = stream.read(4) == b"PAR1"
     tables = _parquet(file, model.columns) if is_parquet else _text(file, layout, model.columns)
     for table in _in_pieces(tables):
-        yield model.score(_with_places(table, file, "row " if is_parquet else ""))
+        found = model.predictions(_with_places(table, file, "row " if is_parquet else ""))
+        yield np.concatenate([it.reshape(len(it), -1) for it in found.values()], axis=1)
 
 
-def write_scores(scores: Iterable[Float32], out: Path | None) -> None:
-    """One probability a line, below a header; a file appears whole or not at all."""
+def write_scores(scores: Iterable[Float32], columns: list[str], out: Path | None) -> None:
+    """One row a line, below a header; a file appears whole or not at all."""
     if out is None:
-        sys.stdout.writelines(_lines(scores))
+        sys.stdout.writelines(_lines(scores, columns))
         return
     draft = out.with_name(f".{out.name}.partial")
     try:
-        with open(draft, "w", encoding="ascii") as file:
-            file.writelines(_lines(scores))
+        with open(draft, "w", encoding="utf-8") as file:
+            file.writelines(_lines(scores, columns))
         draft.replace(out)
     except OSError as error:
         raise DataError(f"{out} cannot be written ({error.strerror}); give --out another path") from error
@@ -59,10 +70,12 @@ def write_scores(scores: Iterable[Float32], out: Path | None) -> None:
             draft.unlink(missing_ok=True)
 
 
-def _lines(scores: Iterable[Float32]) -> Iterator[str]:
-    header = f"{HEADER}\n"
+def _lines(scores: Iterable[Float32], columns: list[str]) -> Iterator[str]:
+    names = io.StringIO()
+    csv.writer(names, lineterminator="\n").writerow(columns)
+    header = names.getvalue()
     for piece in scores:  # so that a file whose beginning cannot be scored prints nothing
-        yield header + "".join(f"{value}\n" for value in piece.astype(str))
+        yield header + "".join(f"{','.join(row)}\n" for row in piece.astype(str))
         header = ""
     yield header
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import tokenize
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,10 +27,11 @@ from foresee.base.arrays import Float32, Int64
 from foresee.base.direct import Transfers, Way
 from foresee.base.files import Files
 from foresee.errors import StoreError
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Layout, Rows, row_name
 from foresee.store.disk.chunks import damaged_row
 from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.kernels import (
+    NO_CRC,
     Bits,
     clear_bits,
     crc_of_words,
@@ -48,6 +51,10 @@ BLOCK_BYTES = 4096
 UNREADABLE_HEADER = (ValueError, TypeError, SyntaxError, EOFError, MemoryError, RecursionError, tokenize.TokenError)
 """What numpy raises on bytes that are no header of an array; it reads them as a literal and never runs them."""
 _INITIALISE_BYTES = 1 << 23
+BLOCK_CRCS = 1024
+"""Checksums that are read together: 4 KiB."""
+ASKED_FOR, READ = 1, 2
+NO_ROWS: Int64 = read_only(np.empty(0, np.int64))
 
 
 def row_dtype(layout: Layout) -> np.dtype[Any]:
@@ -130,6 +137,59 @@ def row_checksums(rows: Int64, words: Float32, out: Float32) -> None:
         crcs[k, 0] = np.uint32(crc_of_words(rows[k], ints, k * row_words, (k + 1) * row_words))
 
 
+@numba.njit(nogil=True, cache=True)
+def _missing_blocks(rows: Int64, known: Bits, out: Int64) -> int:
+    """Blocks of checksums that some of these rows need, each once."""
+    count = 0
+    for row in rows:
+        block = row // BLOCK_CRCS
+        if known[block] == 0:
+            known[block] = ASKED_FOR
+            out[count] = block
+            count += 1
+    for k in range(count):
+        known[out[k]] = 0
+    return count
+
+
+class KnownChecksums:
+    """Checksums that were read before, by blocks: a row that is read for the first time needs one read and not two.
+
+    4 bytes for each row of the tables, as far as blocks were read. Whoever writes rows of the base forgets them; a
+    reading that has begun before is not kept.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        num_blocks = -(-num_rows // BLOCK_CRCS)
+        self._crcs = np.zeros(num_blocks * BLOCK_CRCS, np.uint32)
+        self._known: Bits = np.zeros(num_blocks, np.uint8)
+        self._changes, self._lock = 0, threading.Lock()
+
+    def of(self, rows: Int64, descriptor: int, offset: int, reads: Transfers) -> NDArray[np.uint32]:
+        """The checksums of these rows, from a file in which they begin at this offset."""
+        changes, blocks = self._changes, np.empty(len(rows), np.int64)
+        blocks = blocks[: _missing_blocks(rows, self._known, blocks)]
+        if len(blocks):
+            table = self._crcs.reshape(-1, BLOCK_CRCS)
+
+            def take(words: Float32, at: Int64, which: Int64) -> None:
+                found = words.view(np.uint32)
+                for begin, block in zip(at.tolist(), blocks[which].tolist(), strict=True):
+                    table[block] = found[begin : begin + BLOCK_CRCS]
+
+            reads.read(descriptor, offset + 4 * BLOCK_CRCS * blocks, 4 * BLOCK_CRCS, take)
+            with self._lock:
+                if changes == self._changes:
+                    self._known[blocks] = READ
+        return self._crcs[rows]
+
+    def forget(self) -> None:
+        """The file has changed."""
+        with self._lock:
+            self._changes += 1
+            self._known[:] = 0
+
+
 class Base:
     """The rows of a table folder that are not in its log."""
 
@@ -156,6 +216,7 @@ class Base:
         """[rows, words of a row], for reading only and unchecked."""
         self._bits: Bits = np.frombuffer(self._bits_map, np.uint8, offset=bits_offset)
         self._parallel = ParallelCopy()
+        self._known_crcs = KnownChecksums(layout.num_rows if way.direct else 0)
 
     def _open(self, name: str, dtype: np.dtype[Any], length: int, flags: int) -> tuple[int, int]:
         descriptor, offset = open_array(self._path.with_name(name), dtype, length, flags)
@@ -188,7 +249,7 @@ class Base:
             if self._way.direct:
                 copy(0, len(at))
             else:
-                self._parallel.run(copy, len(at))
+                reads.moved.copied(self._parallel.run, copy, len(at), self._layout.row_bytes)
 
         starts = self._rows_offset + wanted * self._layout.row_bytes
         if self._way.direct:
@@ -203,19 +264,29 @@ class Base:
             return np.zeros(len(rows), np.uint32)
         if not self._way.direct:
             return np.frombuffer(self._crc_map, np.uint32, offset=self._crc_offset)[rows]
-        crcs = np.empty(len(rows), np.uint32)
-
-        def take(words: Float32, at: Int64, which: Int64) -> None:
-            crcs[which] = words.view(np.uint32)[at]
-
-        reads.read(self._direct[1], self._crc_offset + 4 * rows, 4, take)
-        return crcs
+        return self._known_crcs.of(rows, self._direct[1], self._crc_offset, reads)
 
     @property
     def written(self) -> Bits:
         """One bit a row: set if the row is in `rows.npy`. For reading only."""
         view: Bits = read_only(self._bits)
         return view
+
+    def bits_crc(self, add: Int64 = NO_ROWS, remove: Int64 = NO_ROWS) -> int:
+        """Checksum of the bits, as if those of some rows were set and those of others were not."""
+        bits = self._bits
+        if len(add) or len(remove):
+            bits = bits.copy()
+            set_bits(bits, add)
+            clear_bits(bits, remove)
+        return zlib.crc32(bits.data)
+
+    def check_bits(self, expected: int | None, add: Int64 = NO_ROWS, remove: Int64 = NO_ROWS) -> None:
+        """Raises StoreError if the bits are not what was written; a row whose checksum says otherwise is named."""
+        if expected is None or self.bits_crc(add, remove) == expected:
+            return
+        crcs = None if self._crc_map is None else np.frombuffer(self._crc_map, np.uint32, offset=self._crc_offset)
+        raise damaged_bits(self._path.with_name(WRITTEN_FILE), self._layout, self._bits, crcs)
 
     def new_bytes(self, rows: Int64) -> int:
         """Upper bound of the disk space that writing these rows (ascending) takes: blocks of those not there yet."""
@@ -235,6 +306,7 @@ class Base:
         crcs = np.empty((len(rows), 1), np.float32)
         row_checksums(rows, words, crcs)
         self._files.write_rows(self._crc_descriptor, self._crc_offset, rows, crcs)
+        self._known_crcs.forget()
 
     def mark_written(self, rows: Int64) -> None:
         set_bits(self._bits, rows)
@@ -297,6 +369,19 @@ class Base:
     def _close_files(self) -> None:
         while self._descriptors:
             os.close(self._descriptors.pop())
+
+
+def damaged_bits(path: Path, layout: Layout, bits: Bits, crcs: NDArray[np.uint32] | None) -> StoreError:
+    """The sentence for bits that are not what was written. A row is named if it is the only one of which bits and
+    checksums tell different things."""
+    suspects = NO_ROWS
+    if crcs is not None:
+        suspects = np.flatnonzero((np.unpackbits(bits, bitorder="little")[: layout.num_rows] == 1) != (crcs != NO_CRC))
+    which = row_name(layout, int(suspects[0])) if len(suspects) == 1 else "some row"
+    return StoreError(
+        f"{path} is damaged: it has another checksum than when it was written, and whether {which} was ever written "
+        "cannot be told; check the disk, then restore the folder from a copy"
+    )
 
 
 def _random_map(descriptor: int) -> mmap.mmap:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Int32, Int64
 from foresee.base.direct import Transfers, Way
+from foresee.base.disk_counts import Moved
 from foresee.base.files import Files
 from foresee.errors import StoreError
 from foresee.store.contract import Layout, Rows, row_name
@@ -65,10 +67,15 @@ class Shape:
     def record_bytes(self) -> int:
         return 4 * (self.row_words + 1)
 
+    def written_bytes(self, num_rows: int) -> int:
+        """What a chunk with so many rows takes of its place, in whole blocks."""
+        return _rounded(self.header_bytes + num_rows * self.record_bytes)
+
     def starts(self, positions: Int64) -> Int64:
         """Where rows at these positions begin in the file."""
-        chunk, inside = np.divmod(positions, self.chunk_rows)
-        return np.asarray(chunk * self.chunk_bytes + self.header_bytes + inside * self.record_bytes)
+        starts = np.empty(len(positions), np.int64)
+        _starts(positions, self.chunk_rows, self.chunk_bytes, self.header_bytes, self.record_bytes, starts)
+        return starts
 
 
 def chunk_bytes_for(layout: Layout) -> int:
@@ -79,6 +86,15 @@ def chunk_bytes_for(layout: Layout) -> int:
 
 def _rounded(num_bytes: int) -> int:
     return -(-num_bytes // _BLOCK) * _BLOCK
+
+
+@numba.njit(nogil=True, cache=True)
+def _starts(
+    positions: Int64, chunk_rows: int, chunk_bytes: int, header_bytes: int, record_bytes: int, out: Int64
+) -> None:
+    for k in range(len(positions)):
+        chunk = positions[k] // chunk_rows
+        out[k] = chunk * chunk_bytes + header_bytes + (positions[k] - chunk * chunk_rows) * record_bytes
 
 
 @numba.njit(nogil=True, cache=True)
@@ -111,6 +127,18 @@ def _encode(
 
 
 @numba.njit(nogil=True, cache=True)
+def _encode_all(
+    order: Int64, recent_rows: Int64, recent_words: Float32, sequence: int, chunk_rows: int, header_bytes: int,
+    chunk_bytes: int, out: Int64,
+) -> None:  # fmt: skip
+    """One chunk after the other."""
+    for k in range(-(-len(order) // chunk_rows)):
+        slots = order[k * chunk_rows : (k + 1) * chunk_rows]
+        content = out[k * (chunk_bytes // 8) : (k + 1) * (chunk_bytes // 8)]
+        _encode(slots, recent_rows, recent_words, sequence, chunk_rows, header_bytes, content)
+
+
+@numba.njit(nogil=True, cache=True)
 def _is_header(header: Int64, sequence: int, num_rows: int, row_words: int, chunk_rows: int) -> bool:
     if header[0] != _MAGIC or header[1] != sequence or header[2] != num_rows or header[3] != row_words:
         return False
@@ -130,6 +158,7 @@ class ChunkFile:
         self.descriptor = os.open(self.path, flags | direct, 0o644)
         self._num_bytes = os.fstat(self.descriptor).st_size
         self._mapped: mmap.mmap | None = None
+        self.syncs, self.sync_seconds = 0, 0.0
         self._parallel = ParallelCopy()
         self._writes = Transfers(way, WRITE_BYTES) if writable else None
 
@@ -138,9 +167,9 @@ class ChunkFile:
         return self._num_bytes // self.shape.chunk_bytes
 
     @property
-    def moved_bytes(self) -> int:
-        """Bytes written."""
-        return 0 if self._writes is None else self._writes.moved_bytes
+    def written(self) -> Moved:
+        """What was written."""
+        return Moved() if self._writes is None else self._writes.moved
 
     def extend(self, num_chunks: int) -> None:
         """Takes disk space for so many chunks more; OSError if there is none, and nothing has changed."""
@@ -158,18 +187,20 @@ class ChunkFile:
         at_once = len(buffer) // shape.chunk_bytes
         for first in range(0, len(chunks), at_once):
             some = chunks[first : first + at_once]
-            lengths = np.empty(len(some), np.int64)
-            for k in range(len(some)):
-                begin = (first + k) * shape.chunk_rows
-                slots = order[begin : begin + shape.chunk_rows]
-                out = buffer[k * shape.chunk_bytes : (k + 1) * shape.chunk_bytes].view(np.int64)
-                _encode(slots, *recent, sequence, shape.chunk_rows, shape.header_bytes, out)
-                lengths[k] = _rounded(shape.header_bytes + len(slots) * shape.record_bytes)
+            slots = order[first * shape.chunk_rows : (first + at_once) * shape.chunk_rows]
+            _encode_all(
+                slots, *recent, sequence, shape.chunk_rows, shape.header_bytes, shape.chunk_bytes, buffer.view(np.int64)
+            )
+            lengths = np.full(len(some), shape.written_bytes(shape.chunk_rows))
+            lengths[-1] = shape.written_bytes(len(slots) - (len(some) - 1) * shape.chunk_rows)
             places = buffer.ctypes.data + shape.chunk_bytes * np.arange(len(some), dtype=np.int64)
             self._files.write_pieces(self._writes, self.descriptor, some * shape.chunk_bytes, lengths, places)
 
     def sync(self) -> None:
+        begun = time.perf_counter()
         self._files.sync(self.descriptor)
+        self.syncs += 1
+        self.sync_seconds += time.perf_counter() - begun
 
     def read(self, positions: Int64, picks: Int64, rows: Int64, out: Rows, reads: Transfers) -> None:
         """Rows rows[picks] of a request, which are at these positions."""
@@ -188,7 +219,7 @@ class ChunkFile:
             if self._way.direct:
                 copy(0, len(at))
             else:
-                self._parallel.run(copy, len(at))
+                reads.moved.copied(self._parallel.run, copy, len(at), self.shape.record_bytes)
 
         starts = self.shape.starts(positions)
         if self._way.direct:
@@ -250,6 +281,16 @@ class ChunkFile:
             self._mapped = mapped
         words: Float32 = read_only(np.frombuffer(mapped, np.float32))
         return words
+
+
+def listed_rows(folder: Path, layout: Layout, chunk_bytes: int, chunks: Chunks) -> Int64:
+    """All rows of the chunks that a commit lists, ascending."""
+    file = ChunkFile(folder, layout, Shape.of(layout, chunk_bytes), Way("mapped"), Files(), writable=False)
+    try:
+        found = [ids for _, ids, _ in file.headers(read_directory(folder, chunks))]
+    finally:
+        file.close()
+    return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
 
 def check_chunks(folder: Path, layout: Layout, chunk_bytes: int, chunks: Chunks) -> str:

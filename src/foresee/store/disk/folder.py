@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import zlib
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,8 @@ def create_folder(folder: Path, layout: Layout, files: Files) -> None:
             _check_room(folder, layout, files)
             undo.callback(_remove_files, folder)
             create_base(folder, layout, files)
-            files.publish(folder / MANIFEST_FILE, to_json(Manifest(layout=layout)))
+            bits = zlib.crc32(bytes((layout.num_rows + 7) // 8))
+            files.publish(folder / MANIFEST_FILE, to_json(Manifest(layout=layout, written_crc32=bits)))
             files.sync_folder(folder.parent)
         except OSError as error:
             raise StoreError(

@@ -8,6 +8,8 @@ take no memory. Nothing here is locked or knows files: `disk/log.py` does both.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +34,8 @@ def _assign(
 ) -> tuple[int, int, int]:  # fmt: skip
     """Rows begin.. of a request into `Recent` until it is full; the next one, the rows there, the highest version.
 
-    Rows of a lower version than the stored one are left out; `floors` has that of rows the index does not know.
+    Rows of a lower version than the stored one are left out; `floors` has that of rows the index does not know, or is
+    empty where none of them can be newer.
     """
     words, capacity, width, state_width = recent_words.view(np.int32), len(recent_rows), values.shape[1], state.shape[1]
     address = index.ctypes.data
@@ -42,7 +45,7 @@ def _assign(
             prefetch(address + 8 * rows[k + ROWS_AHEAD], 8)
         row, version = rows[k], versions[k]
         entry = index[row]
-        stored = entry >> 32 if entry else floors[k]
+        stored = entry >> 32 if entry or not len(floors) else floors[k]
         if version < stored:
             continue
         slot = (entry & _PLACE) - 1
@@ -68,8 +71,8 @@ def _assign(
 @numba.njit(nogil=True, cache=True)
 def _look_up(
     rows: Int64, index: Int64, written: Bits, recent_words: Float32, values: Float32, state: Float32, versions: Int32,
-    places: Int64,
-) -> None:  # fmt: skip
+    logged: Int64, positions: Int64, log_versions: Int32, in_base: Int64, initial: Int64,
+) -> tuple[int, int, int]:  # fmt: skip
     words, capacity, width, state_width = (
         recent_words.view(np.int32),
         len(recent_words),
@@ -77,23 +80,32 @@ def _look_up(
         state.shape[1],
     )
     address, bits_address = index.ctypes.data, written.ctypes.data
+    num_logged = num_in_base = num_initial = 0
     for k in range(len(rows)):
         if k + ROWS_AHEAD < len(rows):
             prefetch(address + 8 * rows[k + ROWS_AHEAD], 8)
             prefetch(bits_address + (rows[k + ROWS_AHEAD] >> 3), 1)
         row = rows[k]
-        place = (index[row] & _PLACE) - 1
+        entry = index[row]
+        place = (entry & _PLACE) - 1
         if place < 0:
-            places[k] = BASE if is_set(written, row) else INITIAL
+            if is_set(written, row):
+                in_base[num_in_base] = k
+                num_in_base += 1
+            else:
+                initial[num_initial] = k
+                num_initial += 1
         elif place >= capacity:
-            places[k] = place - capacity
+            logged[num_logged], positions[num_logged] = k, place - capacity
+            log_versions[num_logged] = entry >> 32
+            num_logged += 1
         else:
-            places[k] = IN_RECENT
             for i in range(width):
                 values[k, i] = recent_words[place, i]
             for i in range(state_width):
                 state[k, i] = recent_words[place, width + i]
             versions[k] = words[place, width + state_width]
+    return num_logged, num_in_base, num_initial
 
 
 @numba.njit(nogil=True, cache=True)
@@ -125,6 +137,24 @@ def _points_into(rows: Int64, index: Int64, first: int, out: NDArray[np.bool_]) 
         out[k] = (index[rows[k]] & _PLACE) - 1 == first + k
 
 
+class Found(NamedTuple):
+    """Which rows of a request are where; those in none of the lists were copied out of `Recent`."""
+
+    logged: Int64
+    positions: Int64
+    """Of those, in the log."""
+    versions: Int32
+    """Of those, as they were last written."""
+    in_base: Int64
+    initial: Int64
+
+    def places(self, num_rows: int) -> Int64:
+        """For each row of the request its position in the log, BASE, INITIAL or IN_RECENT."""
+        places = np.full(num_rows, IN_RECENT, np.int64)
+        places[self.logged], places[self.in_base], places[self.initial] = self.positions, BASE, INITIAL
+        return places
+
+
 class RowIndex:
     """The index, `Recent`, and how many rows of each chunk are live."""
 
@@ -151,15 +181,19 @@ class RowIndex:
         )  # fmt: skip
         return end, version_max
 
-    def look_up(self, rows: Int64, written: Bits, out: Rows) -> Int64:
-        """Copies what is in `Recent`; for each row a position of the log, BASE, INITIAL or IN_RECENT."""
-        places = np.empty(len(rows), np.int64)
-        _look_up(rows, self._index, written, self._words, out.values, out.state, out.versions, places)
-        return places
-
-    def versions(self, rows: Int64) -> Int32:
-        """Of rows that are here, as they were last written."""
-        return (self._index[rows] >> 32).astype(np.int32)
+    def look_up(self, rows: Int64, written: Bits, out: Rows) -> Found:
+        """Copies what is in `Recent`, and says where all other rows are."""
+        logged, in_base, initial = (np.empty(len(rows), np.int64) for _ in range(3))
+        positions, versions = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
+        ends = _look_up(
+            rows, self._index, written, self._words, out.values, out.state, out.versions, logged, positions, versions,
+            in_base, initial,
+        )  # fmt: skip
+        num_logged, num_in_base, num_initial = ends
+        return Found(
+            logged[:num_logged], positions[:num_logged], versions[:num_logged], in_base[:num_in_base],
+            initial[:num_initial],
+        )  # fmt: skip
 
     def unknown(self, rows: Int64) -> NDArray[np.bool_]:
         """Which rows the base has, if anybody."""

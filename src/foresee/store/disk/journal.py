@@ -9,8 +9,8 @@ the disk before `layout.json` says so, and `recover` finishes whatever was inter
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,14 +34,16 @@ from foresee.store.disk.undo import (
     OVERLAY_FILE,
     apply_undo,
     forget_undo,
-    read_undo,
     record_bytes,
     rows_of,
     sealed_records,
+    unwritten_before,
     words_of,
     write_undo,
 )
 
+Progress = Callable[[int, int], None]
+"""Takes rows done, and rows in all."""
 _FOLD_ROWS = 1 << 15
 _FOLD_THREADS = 4
 
@@ -55,6 +57,8 @@ class CommitJournal:
     ) -> None:  # fmt: skip
         self._folder, self._base, self._log, self._files = folder, base, log, files
         self._reader, self._reads = reader, reads
+        self.progress: Progress | None = None
+        """Told how far a fold is."""
         self.manifest = manifest
 
     @property
@@ -66,6 +70,8 @@ class CommitJournal:
 
     def recover(self) -> None:
         """Finishes what was interrupted, forgets everything after the newest commit; a prepared one stays prepared."""
+        if not self.manifest.going_back and not self.manifest.folding:
+            self._base.check_bits(self.manifest.written_crc32)
         if self.manifest.going_back:
             self._finish_going_back()
         self._take_over_overlay()
@@ -74,6 +80,7 @@ class CommitJournal:
             self._fold()
         with suppress(StoreError):  # whoever goes back is told
             self._log.look(self.manifest.previous_chunks)
+        self.manifest = replace(self.manifest, written_crc32=self._base.bits_crc())
         if self.manifest.prepared is not None:
             try:
                 self._log.check(self.manifest.prepared.chunks)
@@ -117,13 +124,14 @@ class CommitJournal:
         manifest = self.manifest
         assert manifest.previous_step is not None, "there is a commit to go back to"
         self._log.check(manifest.previous_chunks)
-        if manifest.undo is not None:
-            next(read_undo(self._folder, manifest.undo, manifest.layout), None)  # damage is found before anything goes
+        bits = manifest.written_crc32
+        if manifest.undo is not None:  # damage is found before anything goes
+            bits = self._base.bits_crc(remove=unwritten_before(self._folder, manifest.undo, manifest.layout))
         self._publish(
             replace(
                 manifest, committed_step=manifest.previous_step, version_max=manifest.previous_version_max,
                 chunks=manifest.previous_chunks, previous_step=None, previous_chunks=None,
-                going_back=manifest.undo is not None,
+                going_back=manifest.undo is not None, written_crc32=bits,
             )
         )  # fmt: skip
         failpoint(failpoints.GOING_BACK)
@@ -152,7 +160,8 @@ class CommitJournal:
         if manifest.previous_step is not None and undo is None:
             changed, read = self._before()
             undo = write_undo(self._folder, manifest.layout, changed, read, self._files)
-        self._publish(replace(manifest, undo=undo, folding=True))
+        rows, _ = live_rows(self._log.file, read_directory(self._folder, manifest.chunks), self._log.index)
+        self._publish(replace(manifest, undo=undo, folding=True, written_crc32=self._base.bits_crc(add=rows)))
         failpoint(failpoints.UNDO_WRITTEN)
 
     def _before(self) -> tuple[Int64, Callable[[Int64, Rows], None]]:
@@ -184,17 +193,21 @@ class CommitJournal:
         """Writes the rows of the log into the base, and says that they are there. May be repeated from any point."""
         manifest = self.manifest
         rows, positions = live_rows(self._log.file, read_directory(self._folder, manifest.chunks), self._log.index)
+        self._base.check_bits(manifest.written_crc32, add=rows)
         parallel = ParallelCopy(_FOLD_THREADS)
         try:
             for begin in range(0, len(rows), _FOLD_ROWS):
                 self._fold_piece(rows[begin : begin + _FOLD_ROWS], positions[begin : begin + _FOLD_ROWS], parallel)
+                if self.progress is not None:
+                    self.progress(min(begin + _FOLD_ROWS, len(rows)), len(rows))
         finally:
             parallel.close()
         self._base.mark_written(rows)
         self._base.sync()
         self._publish(
             replace(
-                manifest, chunks=None, previous_chunks=None, folding=False, base_version_max=manifest.version_max
+                manifest, chunks=None, previous_chunks=None, folding=False, base_version_max=manifest.version_max,
+                written_crc32=self._base.bits_crc(),
             )
         )  # fmt: skip
         with self._reader:
@@ -216,6 +229,13 @@ class CommitJournal:
 
         parallel.run_threads(write, 0, len(rows))
 
+    @contextmanager
+    def other_bits(self) -> Iterator[None]:
+        """While all bits of the base are being set, nobody knows what they are."""
+        self._publish(replace(self.manifest, written_crc32=None))
+        yield
+        self._publish(replace(self.manifest, written_crc32=self._base.bits_crc()))
+
     def _committed(self, step: int, version_max: int, chunks: Chunks | None) -> Manifest:
         """The next commit. One of the same step replaces the last one, and there is no way back from it."""
         manifest = self.manifest
@@ -229,6 +249,8 @@ class CommitJournal:
     def _finish_going_back(self) -> None:
         assert self.manifest.undo is not None, "the way back is known"
         with self._reader:
+            gone = unwritten_before(self._folder, self.manifest.undo, self.manifest.layout)
+            self._base.check_bits(self.manifest.written_crc32, remove=gone)
             apply_undo(self._folder, self.manifest.undo, self._base, self.manifest.layout)
         self._publish(replace(self.manifest, undo=None, going_back=False))
         forget_undo(self._folder)

@@ -36,7 +36,7 @@ from foresee.store.disk.chunks import (
 )
 from foresee.store.disk.index import PLACES_MAX, RowIndex
 from foresee.store.disk.manifest import Chunks
-from foresee.store.kernels import BASE, INITIAL, Bits
+from foresee.store.kernels import Bits
 
 RECENT_BYTES = 1 << 25
 """Memory in which written rows are collected."""
@@ -53,8 +53,8 @@ def recent_rows_of(layout: Layout) -> int:
 
 
 def log_memory_bytes(layout: Layout) -> int:
-    """Memory that index, collected rows and buffers of an open folder take at most."""
-    buffers = min(BUFFER_BYTES + WRITE_BYTES, 2 * layout.num_rows * layout.row_bytes)
+    """Memory that index, known checksums, collected rows and buffers of an open folder take at most."""
+    buffers = min(BUFFER_BYTES + WRITE_BYTES + 4 * layout.num_rows, 2 * layout.num_rows * layout.row_bytes)
     return 8 * layout.num_rows + recent_rows_of(layout) * (layout.row_bytes + 12) + buffers
 
 
@@ -63,13 +63,13 @@ class RowLog:
 
     def __init__(
         self, folder: Path, layout: Layout, chunk_bytes: int, files: Files, reads: Transfers, reader: threading.Lock, *,
-        writable: bool = True,
+        writable: bool = True, file: ChunkFile | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._layout, self._files, self._reader, self._reads = folder, layout, files, reader, reads
         shape = Shape.of(layout, chunk_bytes)
         recent_rows = recent_rows_of(layout) if writable else 1
         self.index = RowIndex(layout.num_rows, shape.row_words, recent_rows, shape.chunk_rows)
-        self.file = ChunkFile(folder, layout, shape, reads.way, files, writable=writable)
+        self.file = file or ChunkFile(folder, layout, shape, reads.way, files, writable=writable)
         self._lock = threading.Lock()
         self._chunks = np.zeros((0, 3), np.int64)
         """What each chunk of the file was last written as: itself, sequence, rows."""
@@ -89,16 +89,14 @@ class RowLog:
     def read(self, rows: Int64, written: Bits, out: Rows) -> tuple[Int64, Int64]:
         """Fills in what is here, with the reader's lock held; which rows are in the base, and which are initial."""
         with self._lock:
-            places = self.index.look_up(rows, written, out)
-            here = np.flatnonzero(places >= 0)
-            versions = self.index.versions(rows[here])
-        if len(here):
-            self.file.read(places[here], here, rows, out, self._reads)
+            found = self.index.look_up(rows, written, out)
+        if len(found.logged):
+            self.file.read(found.positions, found.logged, rows, out, self._reads)
             # An older record of the same row has a right checksum, too.
-            older = np.flatnonzero(out.versions[here] != versions)
-            if len(older):
-                raise damaged_row(self._layout, int(rows[here[older[0]]]), self.file.path)
-        return np.flatnonzero(places == BASE), np.flatnonzero(places == INITIAL)
+            older = out.versions[found.logged] != found.versions
+            if older.any():
+                raise damaged_row(self._layout, int(rows[found.logged[older][0]]), self.file.path)
+        return found.in_base, found.initial
 
     def missing_bytes(self, num_rows: int) -> int:
         """Bytes that must be reserved before so many rows can be written."""

@@ -3,12 +3,14 @@
 In: a layout and the state of the commits. Out: JSON that a person can read, and back again, checked. Replacing this
 file is what makes a commit stand, be prepared, or be given up. `chunks` of a commit name the list of the chunks of the
 log that it has rows in; `undo` says which records lead back from a folded commit to the one before. Everything else in
-the folder is meaningless without it. Folders of versions 1 and 2, which had an overlay and no log, are still read.
+the folder is meaningless without it, so it has a checksum of its own. Folders of versions 1 and 2, which had an overlay
+and no log, are still read.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,8 @@ class Manifest:
     undo: Undo | None = None
     going_back: bool = False
     """The last commit was given up for the one before, and the records of `undo` may not be in the base yet."""
+    written_crc32: int | None = None
+    """Of the bits of `written.npy`, as they are once `folding` or `going_back` is done; None: nobody knows."""
 
 
 def to_json(manifest: Manifest) -> bytes:
@@ -112,8 +116,23 @@ def to_json(manifest: Manifest) -> bytes:
         "previous_chunks": None if manifest.previous_chunks is None else asdict(manifest.previous_chunks),
         "undo": None if manifest.undo is None else asdict(manifest.undo),
         "going_back": manifest.going_back,
+        "written_crc32": manifest.written_crc32,
     }
+    content["crc32"] = _checksum(content)
     return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _checksum(content: dict[str, Any]) -> int:
+    """Of everything that is said, however it is laid out."""
+    return zlib.crc32(json.dumps({**content, "crc32": None}, sort_keys=True).encode())
+
+
+def _check_sum(path: Path, content: dict[str, Any]) -> None:
+    said, expected = content.get("crc32"), _checksum(content)
+    if said != expected:
+        raise StoreError(
+            f"{path} is damaged: it has checksum {repr(said)[:40]} where {expected} is expected; restore it from a copy"
+        )
 
 
 def _prepared_to_json(prepared: Prepared) -> dict[str, Any]:
@@ -133,6 +152,8 @@ def read_manifest(folder: Path) -> Manifest:
     except ValueError as error:
         raise StoreError(f"{path} is not JSON ({error}); restore it from a copy") from error
     found = content.get("format_version") if isinstance(content, dict) else None
+    if isinstance(content, dict) and "crc32" in content:  # older ones have none
+        _check_sum(path, content)
     if found not in READABLE_VERSIONS:
         raise StoreError(
             f"{path} has format version {repr(found)[:40]}, this program reads {FORMAT_VERSION}; "
@@ -164,6 +185,7 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         previous_version_max=json_fields.whole(content, "previous_version_max"),
         undo=None if content.get("undo") is None else _undo(json_fields.object_of(content, "undo"), layout),
         going_back=content.get("going_back") is True,
+        written_crc32=None if content.get("written_crc32") is None else _crc32(content, "written_crc32"),
     )
     listed = (manifest.chunks, manifest.previous_chunks, manifest.prepared and manifest.prepared.chunks)
     if any(listed) and not manifest.chunk_bytes:
@@ -212,8 +234,8 @@ def _num_records(content: dict[str, Any], layout: Layout) -> int:
     return json_fields.whole(content, "num_records", 0, layout.num_rows)
 
 
-def _crc32(content: dict[str, Any]) -> int:
-    return json_fields.whole(content, "crc32", 0, (1 << 32) - 1)
+def _crc32(content: dict[str, Any], name: str = "crc32") -> int:
+    return json_fields.whole(content, name, 0, (1 << 32) - 1)
 
 
 def check_same_layout(folder: Path, found: Layout, wanted: Layout) -> None:

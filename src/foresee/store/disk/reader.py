@@ -22,15 +22,15 @@ from foresee.base.direct import BUFFER_BYTES, Transfers, probe
 from foresee.base.files import Files
 from foresee.base.machine import available_bytes
 from foresee.errors import StoreError, UsageError
-from foresee.store.commits import GoBack, Instruction, Part, Promote, Seal
+from foresee.store.commits import ForgetWrites, GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Layout, Rows, check_request, open_part
-from foresee.store.disk.base import ROWS_FILE, Base
+from foresee.store.disk.base import NO_ROWS, ROWS_FILE, Base
 from foresee.store.disk.chunks import LOG_FILE, chunk_bytes_for, live_rows
 from foresee.store.disk.folder import LOCK_FILE, in_use
 from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import Chunks, Manifest, Undo, check_same_layout, read_manifest
 from foresee.store.disk.undo import HEADER_WORDS, NOT_WRITTEN, UNDO_FILE, read_undo, record_bytes
-from foresee.store.kernels import Bits, fill_initial_rows, initial_key, initial_unit
+from foresee.store.kernels import BASE, INITIAL, Bits, fill_initial_rows, initial_key, initial_unit
 
 
 class DiskReader:
@@ -58,6 +58,7 @@ class DiskReader:
             if self._prepared is not None and not self._is_whole(self._prepared.chunks):
                 self._prepared = None  # damaged: as if it had never been prepared
             self._show(manifest.committed_step)
+            self._check_bits()
             undo.pop_all()
 
     def _open_log(self) -> RowLog | None:
@@ -66,6 +67,13 @@ class DiskReader:
         layout = self._manifest.layout
         chunk_bytes = self._manifest.chunk_bytes or chunk_bytes_for(layout)
         return RowLog(self._folder, layout, chunk_bytes, Files(), self._reads, self._one_at_a_time, writable=False)
+
+    def _check_bits(self) -> None:
+        """The bits of the base, as they are once somebody has finished what was interrupted."""
+        versions = np.ascontiguousarray(self._undo_words[:, -1]).view(np.int32)
+        gone = self._undo_ids[versions == NOT_WRITTEN]
+        added = self._logged if self._manifest.folding else NO_ROWS
+        self._base.check_bits(self._manifest.written_crc32, add=added, remove=gone)
 
     def _is_whole(self, chunks: Chunks | None) -> bool:
         if chunks is None:
@@ -129,6 +137,8 @@ class DiskReader:
         """What a part is told to do, as far as it concerns what is read."""
         if isinstance(instruction, Seal):
             self._refuse()
+        if isinstance(instruction, ForgetWrites) and self._step != self._manifest.committed_step:
+            self._show(self._manifest.committed_step)  # another was read until now
         if isinstance(instruction, Promote | GoBack):
             self._show(instruction.step)
 
@@ -162,6 +172,18 @@ class DiskReader:
         unwritten = undone[out.versions[undone] == NOT_WRITTEN]
         fill_initial_rows(unwritten, rows, self._key, self._unit, out.values, out.state, out.versions)
         return undone
+
+    def place_of(self, row: int) -> str:
+        """Where a row lies, in words."""
+        rows, log = np.array([row], np.int64), self._log
+        place = BASE if _bits_of(self._base.written, rows)[0] else INITIAL
+        if log is not None:
+            place = int(log.index.look_up(rows, self._base.written, Rows.empty(1, self.layout)).places(1)[0])
+        if log is None or place < 0:
+            initial = "it was not written: its initial value comes from its id"
+            return f"it lies in {ROWS_FILE}" if place == BASE else initial
+        chunk = place // log.file.shape.chunk_rows
+        return f"it lies in chunk {chunk:,} of {LOG_FILE}, beside {int(log.index.live[chunk]) - 1:,} other rows"
 
     def written(self, begin: int, end: int) -> Int64:
         """The rows from `begin` to `end` that somebody has written, ascending; all others have their initial values."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from foresee.base.arrays import Int32, Int64
 from foresee.base.direct import BUFFER_BYTES, Transfers, probe
+from foresee.base.disk_counts import DiskCounts, DiskFigures
 from foresee.base.files import Files
 from foresee.base.machine import available_bytes
 from foresee.errors import StoreError, UsageError
@@ -31,7 +32,7 @@ from foresee.store.contract import Layout, Rows, check_request, open_part, prepa
 from foresee.store.disk.base import ROWS_FILE, Base, add_checksums
 from foresee.store.disk.chunks import chunk_bytes_for
 from foresee.store.disk.folder import create_folder, lock_folder
-from foresee.store.disk.journal import CommitJournal
+from foresee.store.disk.journal import CommitJournal, Progress
 from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, check_same_layout, read_manifest
 from foresee.store.kernels import fill_initial_rows, initial_key, initial_unit
@@ -39,6 +40,7 @@ from foresee.store.kernels import fill_initial_rows, initial_key, initial_unit
 HISTORY_FILE = "sources.json"
 COMMIT_BYTES = 1 << 14
 """What a commit takes beside its rows and 24 bytes a chunk."""
+NO_FLOORS = np.zeros(0, np.int32)
 NOTHING_COMMITTED = "start anew: nothing was committed yet"
 
 
@@ -53,6 +55,8 @@ class DiskStore:
         self._key, self._unit = initial_key(manifest.layout), initial_unit(manifest.layout)
         self._writer, self._reader = threading.Lock(), threading.Lock()
         self._closed = False
+        self.fold_at_end = True
+        """Closing the folder brings its last commit into `rows.npy`."""
         self._unusable: str | None = None
         self._version_max = manifest.version_max
         with ExitStack() as undo:
@@ -107,6 +111,15 @@ class DiskStore:
         return (cls.open if exists else cls.create)(path, layout, files=files)
 
     @property
+    def fold_progress(self) -> Progress | None:
+        """Takes rows done and rows in all while the folder is folded."""
+        return self._journal.progress
+
+    @fold_progress.setter
+    def fold_progress(self, progress: Progress | None) -> None:
+        self._journal.progress = progress
+
+    @property
     def layout(self) -> Layout:
         return self._journal.manifest.layout
 
@@ -123,6 +136,12 @@ class DiskStore:
     def bytes_when_full(self) -> int:
         """Disk space of the tables once every row has been written, without the log."""
         return self.layout.num_rows * self.layout.row_bytes
+
+    def disks(self) -> list[DiskFigures]:
+        """What was read and written since the folder was opened."""
+        file = self._log.file
+        counts = DiskCounts(self.way.name, self._reads.moved, file.written, file.syncs, file.sync_seconds)
+        return [counts.figures()]
 
     @property
     def history(self) -> bytes | None:
@@ -176,14 +195,16 @@ class DiskStore:
     def _floors(self, rows: Int64, versions: Int32) -> Int32:
         """The versions of rows in the base that may be newer than those to be written. A write-back of this training
         run has a version above every one that was folded, so hardly a row is looked at."""
+        newest = self._journal.manifest.base_version_max
+        if not len(rows) or int(versions.min()) >= newest:
+            return NO_FLOORS
         floors = np.zeros(len(rows), np.int32)
-        older = np.flatnonzero(versions < self._journal.manifest.base_version_max)
-        if len(older):
-            older = older[self._log.index.unknown(rows[older])]
-            stored = Rows.empty(len(older), self.layout)
-            with self._reader:
-                self._read(rows[older], stored)
-            floors[older] = stored.versions
+        older = np.flatnonzero(versions < newest)
+        older = older[self._log.index.unknown(rows[older])]
+        stored = Rows.empty(len(older), self.layout)
+        with self._reader:
+            self._read(rows[older], stored)
+        floors[older] = stored.versions
         return floors
 
     def commit(self, step: int) -> None:
@@ -254,7 +275,7 @@ class DiskStore:
             with self._unusable_on_failure("the fold of the last commit"):
                 self._journal.fold()
 
-    def initialise_all(self, progress: Callable[[int, int], None] | None = None) -> None:
+    def initialise_all(self, progress: Progress | None = None) -> None:
         """Writes every row's initial value now, the same bytes as on first touch; progress(rows done, rows)."""
         self._check_usable()
         with self._writer:
@@ -262,7 +283,7 @@ class DiskStore:
             taken = (self._folder / ROWS_FILE).stat().st_blocks * 512
             if needed - taken > free:
                 raise StoreError(self._full_disk_sentence("all initial values", needed - taken - free))
-            with self._full_disk_as_sentence("all initial values", needed - taken):
+            with self._full_disk_as_sentence("all initial values", needed - taken), self._journal.other_bits():
                 self._base.initialise_all(progress)
 
     def forget_pages(self) -> None:
@@ -288,7 +309,7 @@ class DiskStore:
 
     def _fold_at_the_end(self) -> None:
         """Whoever opens the folder next reads the log if this fails, so nothing is lost then."""
-        if self._unusable is None and self._journal.manifest.prepared is None:
+        if self.fold_at_end and self._unusable is None and self._journal.manifest.prepared is None:
             with suppress(BaseException):
                 if self._journal.fold_bytes() <= self._files.free_bytes(self._folder):
                     self._journal.fold()

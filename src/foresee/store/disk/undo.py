@@ -20,7 +20,7 @@ from foresee.base.arrays import Float32, Int64
 from foresee.base.files import Files
 from foresee.errors import StoreError
 from foresee.store.contract import Layout, Rows
-from foresee.store.disk.base import Base
+from foresee.store.disk.base import NO_ROWS, Base
 from foresee.store.disk.manifest import Journal, Undo
 
 UNDO_FILE = "undo.bin"
@@ -91,6 +91,14 @@ def apply_undo(folder: Path, undo: Undo, base: Base, layout: Layout) -> None:
         base.write_rows(rows[was_written], np.ascontiguousarray(words[was_written]))
         base.mark_unwritten(rows[~was_written])
     base.sync()
+
+
+def unwritten_before(folder: Path, undo: Undo, layout: Layout) -> Int64:
+    """Rows that were not in the base."""
+    found = [NO_ROWS]
+    for rows, words in read_undo(folder, undo, layout):
+        found.append(rows[words.view(np.int32)[:, -1] == NOT_WRITTEN])
+    return np.concatenate(found)
 
 
 def forget_undo(folder: Path) -> None:

@@ -112,6 +112,13 @@ def open_run(
     return step
 
 
+def held_step(endpoints: Sequence[Endpoint], *, deadline_seconds: float = 60.0) -> int:
+    """The newest commit that any of these servers has, decided or not; 0: none."""
+    deadline = time.monotonic() + deadline_seconds
+    descriptions = [ask_once(endpoint, protocol.DESCRIBE, {}, deadline) for endpoint in endpoints]
+    return max(protocol.part_from_dict(description).newest for description in descriptions)
+
+
 def open_server(endpoint: Endpoint, part: Part, *, run: str, step: int, started: int = 0, num_workers: int = 1) -> None:
     """Opens one server, which is as `part` says, at one of its commits, for a run that begins there."""
     message = OpenAt(run=run, incarnation=part.incarnation, epoch=part.epoch, step=step, started=started)

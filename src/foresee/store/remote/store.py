@@ -12,12 +12,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from foresee.base.arrays import Int32, Int64
-from foresee.errors import ConfigError, UsageError
+from foresee.base.disk_counts import DiskFigures
+from foresee.errors import ConfigError, ForeseeError, UsageError
 from foresee.rpc.endpoint import Endpoint, Watchdog, ask_once
 from foresee.rpc.security import read_token
 from foresee.store.commits import Commit, Part
@@ -28,6 +30,9 @@ from foresee.store.remote.opening import check_agreement, open_server
 from foresee.store.remote.shards import scatter, split
 
 COMMIT_SECONDS = 600.0
+DISKS_EVERY_SECONDS = 0.25
+DISKS_SECONDS = 2.0
+"""After which a server that does not say what its disk does is left alone."""
 
 
 class RemoteStore:
@@ -85,11 +90,29 @@ class RemoteStore:
             )
             for endpoint, description in described
         ]  # fmt: skip
+        self._disks: list[DiskFigures] = []
+        self._disks_at = 0.0
+        self._asked: Future[None] | None = None
         self._threads = ThreadPoolExecutor(len(self._links) * (reads_in_flight + 1), "foresee-remote")
 
     @property
     def layout(self) -> Layout:
         return self._layout
+
+    def disks(self) -> list[DiskFigures]:
+        """What the servers' disks did, as they last said; asking again goes on meanwhile. Never waits."""
+        idle = self._asked is None or self._asked.done()
+        if idle and not self._closed and time.monotonic() - self._disks_at > DISKS_EVERY_SECONDS:
+            self._asked = self._threads.submit(self._ask_disks)
+        return self._disks
+
+    def _ask_disks(self) -> None:
+        deadline = time.monotonic() + DISKS_SECONDS
+        with suppress(ForeseeError):
+            answers = [ask_once(link.endpoint, protocol.STATUS, {}, deadline) for link in self._links]
+            if all(answer.get("disk") for answer in answers):
+                self._disks = [answer["disk"] for answer in answers]
+        self._disks_at = time.monotonic()
 
     @property
     def committed_step(self) -> int:

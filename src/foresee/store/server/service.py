@@ -285,6 +285,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             "limits": asdict(self._admission.limits),
             "run": self._applied.run,
             "watermarks": list(self._applied.watermarks),
+            "disk": next(iter(self._shard.disks()), None),
             **asdict(self._counters.snapshot()),
         }
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from foresee.base import json_fields
 from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.disk_counts import DiskFigures
 from foresee.base.files import Files
 from foresee.errors import ConfigError, StoreError
 from foresee.store.commits import Instruction, Part
@@ -27,6 +28,7 @@ from foresee.store.contract import (
     PartStore,
     Rows,
     Table,
+    disks_of,
     layout_from_dict,
     layout_to_dict,
     takes_next_use,
@@ -69,6 +71,11 @@ class Shard:
         return self._layout
 
     @property
+    def store(self) -> PartStore:
+        """What is inside."""
+        return self._store
+
+    @property
     def num_rows(self) -> int:
         return num_local_rows(self._layout, self.share.shard, self.share.num_shards)
 
@@ -109,6 +116,10 @@ class Shard:
 
     def carry_out(self, instruction: Instruction) -> None:
         self._store.carry_out(instruction)
+
+    def disks(self) -> list[DiskFigures]:
+        """What was read from its disk and written to it; nothing of a shard in memory."""
+        return disks_of(self._store)
 
     def written(self, begin: int, end: int) -> Int64:
         """The global ids of this shard's rows in a range that somebody has written, ascending."""

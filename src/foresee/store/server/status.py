@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from foresee.base.disk_counts import DiskFigures
 from foresee.base.machine import available_bytes, in_megabytes, used_bytes
 from foresee.errors import ConfigError
 from foresee.rpc.limits import Limits
@@ -50,8 +51,22 @@ def status_text(status: dict[str, Any]) -> str:
         f"{status['rows_written']:,} written ({status['bytes_written'] * megabytes:,.0f} MB)",
         f"  {status['parked_now']} reads parked now, {status['parked_total']:,} in all; "
         + (f"run {status['run']}, applied up to step: {workers}" if status["run"] else "no run"),
+        *([f"  {disk_text(status['disk'])}"] if status.get("disk") else []),
     )
     return "\n".join(lines)
+
+
+def disk_text(disk: DiskFigures) -> str:
+    """One line about a disk."""
+    said = [f"disk ({disk['way']})"]
+    for name in ("read", "written"):
+        requests, seconds = disk[f"{name}_requests"], disk[f"{name}_seconds"]
+        size, depth = disk[f"{name}_bytes"] / max(1, requests), disk[f"{name}_in_flight_seconds"] / max(1e-9, seconds)
+        said.append(
+            f"{disk[f'{name}_bytes'] / 1e6:,.0f} MB {name} in {requests:,} requests of {size / 1e3:,.1f} kB, "
+            f"{depth:.0f} at once, {seconds:,.1f} s ({disk[f'{name}_processor_seconds']:,.1f} s of a processor)"
+        )
+    return "; ".join([*said, f"{disk['syncs']:,} syncs in {disk['sync_seconds']:,.1f} s"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,63 @@
+"""Films that people watched, in the order of time: MovieLens-1M if it is there, else made up; and batches of them.
+
+Where MovieLens is: the folder that $FORESEE_DATA names, or shared/data beside this project. Film 0 is no film.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+DATA = Path(os.environ.get("FORESEE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+MOVIELENS = DATA / "movielens" / "ml1m_user_sequences_timeordered.parquet"
+
+
+def watched(num_people: int | None = None) -> tuple[list[np.ndarray], int]:
+    """What each person watched, and how many films there are, with film 0."""
+    if MOVIELENS.exists():
+        column = pq.read_table(MOVIELENS)["item_ids"]
+        people = [np.asarray(films, np.int64) for films in column.to_pylist()]
+    else:
+        print(f"{MOVIELENS} is not there: people and films are made up")
+        people = made_up()
+    people = [films for films in people if len(films) >= 5][:num_people]
+    return people, int(max(films.max() for films in people)) + 1
+
+
+def made_up(num_people: int = 1000, num_films: int = 1500, genres: int = 12) -> list[np.ndarray]:
+    """People who like two genres each, and films of one genre."""
+    rng = np.random.default_rng(0)
+    genre = rng.integers(0, genres, num_films)
+    found = []
+    for _ in range(num_people):
+        liked = 1 + np.flatnonzero(np.isin(genre, rng.choice(genres, 2, replace=False)))
+        length = rng.integers(20, 120)
+        drawn = np.where(rng.random(length) < 0.8, rng.choice(liked, length), rng.integers(1, num_films + 1, length))
+        found.append(drawn)
+    return found
+
+
+def pairs(people: list[np.ndarray], epoch: int, batch_size: int, each: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(person, position) of films to learn from: `each` of every person, the last two of everyone left out."""
+    rng = np.random.default_rng([1, epoch])
+    person = np.repeat(np.arange(len(people)), each)
+    position = np.array([rng.integers(1, len(people[it]) - 2) for it in person])
+    order = rng.permutation(len(person))
+    for start in range(0, len(order) - batch_size + 1, batch_size):
+        chosen = order[start : start + batch_size]
+        yield person[chosen], position[chosen]
+
+
+def histories(people: list[np.ndarray], person: np.ndarray, position: np.ndarray, length: int) -> tuple:
+    """The last `length` films before each position, as (ids, offsets), which is how bags are given."""
+    parts = [people[who][max(0, at - length) : at] for who, at in zip(person, position, strict=True)]
+    sizes = np.array([len(part) for part in parts])
+    return np.concatenate(parts), np.cumsum(sizes) - sizes
+
+
+def films_at(people: list[np.ndarray], person: np.ndarray, position: np.ndarray) -> np.ndarray:
+    return np.array([people[who][at] for who, at in zip(person, position, strict=True)])
