@@ -64,6 +64,11 @@ newcomer: $(VENV)/.installed
 		networkx requests xxhash aiohttp fsspec pyparsing
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		pytorch-lightning accelerate datasets
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps \
+		torchbiggraph==1.0.0 pykeen==1.11.1 torch-ppr
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt 'setuptools<81' \
+		attrs class_resolver click_default_group dataclasses-json docdata more_click more_itertools optuna pystow \
+		tabulate torch_max_mem
 	touch $@
 
 bench-env: .venv-bench/.installed

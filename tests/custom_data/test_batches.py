@@ -141,7 +141,7 @@ def test_it_trains_as_plain_pytorch_does(configs: list[EmbeddingBagConfig], tmp_
     first = {name: value.clone() for name, value in plain.state_dict().items()}
     with foresee.Tables.on_disk(tmp_path / "tables", bags, dim=bags.dim, optimizer=SGD) as tables:
         bags.load_state_dict(tables, first, prefix="bags.")
-        head = Head(sum(bags.keyed(torch.zeros(1, bags.num_features, bags.dim)).length_per_key()))
+        head = Head(sum(feature.dim for feature in bags.features))
         head.load_state_dict({name.removeprefix("head."): it for name, it in first.items() if name.startswith("head.")})
         run = foresee.lookahead(foresee.Batches(bags, batches), tables, cache_rows=120)
         losses = train(run, bags, head, torch.optim.Adam(head.parameters()))
@@ -438,10 +438,10 @@ def test_tables_that_do_not_fit_are_refused() -> None:
     bags = foresee.EmbeddingBags([USERS, NARROW])
     source = foresee.Batches(bags, [])
     wide = foresee.Tables.in_memory(bags, dim=8, optimizer=foresee.RowwiseAdagrad(lr=0.1))
-    with pytest.raises(ConfigError, match="'narrow' is 3 wide and rows are 8: rowwise_adagrad looks"):
+    with pytest.raises(ConfigError, match="70 rows of width 8, the bags 70 of width 8, 3"):
         foresee.lookahead(source, wide, cache_rows=10)
     other = foresee.Tables.in_memory(foresee.EmbeddingBags([USERS]), dim=8, optimizer=SGD)
-    with pytest.raises(ConfigError, match="40 rows of width 8, the bags 70 of width 8"):
+    with pytest.raises(ConfigError, match="40 rows of width 8, the bags 70 of width 8, 3"):
         foresee.lookahead(source, other, cache_rows=10)
     with pytest.raises(UsageError, match="give these to Batches"):
         foresee.lookahead(source, wide, batch_size=10, cache_rows=10)

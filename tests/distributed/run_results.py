@@ -12,14 +12,18 @@ from foresee.run.build import open_log, open_tables
 from foresee.run.run_folder import open_run
 from foresee.store.contract import Rows, Store
 from foresee.store.remote import RemoteStore
+from foresee.store.row_groups import groups_of
 
 Bytes = dict[str, bytes]
 
 
 def rows_of(store: Store) -> Bytes:
-    rows = Rows.empty(store.layout.num_rows, store.layout)
-    store.read(np.arange(store.layout.num_rows), rows)
-    return {"values": rows.values.tobytes(), "state": rows.state.tobytes(), "versions": rows.versions.tobytes()}
+    found: Bytes = {"values": b"", "state": b"", "versions": b""}
+    for group in groups_of(store):
+        rows = Rows.empty(group.layout.num_rows, group.layout)
+        group.read(np.arange(group.layout.num_rows), rows)
+        found = {name: before + getattr(rows, name).tobytes() for name, before in found.items()}
+    return found
 
 
 def rows_on_servers(addresses: Sequence[str]) -> Bytes:

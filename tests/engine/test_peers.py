@@ -166,11 +166,8 @@ def test_plain_torch_operations_exchange_the_same_bytes(
     fused = train(log, optimizer, 2, **how)  # type: ignore[arg-type]
     made = []
 
-    def torch_cache(run: Run, threads: object) -> TorchCache:
-        cache = TorchCache(
-            run.tables.layout, run.tables.optimizer, capacity_rows=run.header.capacity_rows,
-            device=torch.device("cpu"),
-        )  # fmt: skip
+    def torch_cache(run: Run, layout: Layout, capacity_rows: int, threads: object) -> TorchCache:
+        cache = TorchCache(layout, run.tables.optimizer, capacity_rows=capacity_rows, device=torch.device("cpu"))
         made.append(cache)
         return cache
 

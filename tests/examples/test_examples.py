@@ -56,6 +56,13 @@ def test_several_trainers_learn_what_one_does(tmp_path: Path) -> None:
     assert 0.55 < alone < best
 
 
+def test_several_trainers_in_ones_own_loop(tmp_path: Path) -> None:
+    """With one trainer; `tests/distributed/test_trainers.py` has two, under torchrun."""
+    told = run("several_trainers_loop.py", "--folder", str(tmp_path / "tables"))
+    assert told.startswith("158 steps by 1 trainers")
+    assert float(re.findall(r"AUC on the valid split (\d\.\d+)", told)[0]) > 0.75
+
+
 def test_torchrecs_script_before_and_after() -> None:
     if not BENCH_PYTHON.exists():
         pytest.skip("TorchRec is not installed: `make bench-env` makes the environment that has it.")

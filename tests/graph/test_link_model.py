@@ -101,6 +101,15 @@ def test_a_fresh_decoder_compares_the_ends(kind: Any) -> None:
     torch.testing.assert_close(kind(DIM, RELATIONS).query(heads, relations, heads=False), heads)
 
 
+@pytest.mark.parametrize("kind", [DistMult, ComplEx])
+def test_relations_start_at_normal_numbers_if_asked(kind: Any) -> None:
+    table = kind(64, 50, init_scale=0.01).relations.table
+    assert 0.009 < table.std().item() < 0.011
+    assert abs(table.mean().item()) < 0.001
+    with pytest.raises(ConfigError, match="init_scale: found 0; give a number above 0"):
+        kind(8, 2, init_scale=0)
+
+
 def test_complex_decoders_need_an_even_width() -> None:
     for kind, name in ((ComplEx, "complex"), (RotatE, "rotate")):
         with pytest.raises(ConfigError, match=f"model.dim: {name} .*found 7; give an even number"):
@@ -113,6 +122,10 @@ def test_losses_are_their_formulas() -> None:
     positive, negative = torch.randn(4), torch.randn(4, 3)
     all_of_them = torch.cat([positive[:, None], negative], 1)
     torch.testing.assert_close(softmax(positive, negative), -all_of_them.log_softmax(1)[:, 0])
+    torch.testing.assert_close(
+        softmax(positive, negative, margin=math.log(3)),
+        -torch.cat([all_of_them, negative, negative], 1).log_softmax(1)[:, 0],
+    )
     sigmoid = torch.sigmoid
     wanted = -sigmoid(positive).log() - (1 - sigmoid(negative)).log().mean(1)
     torch.testing.assert_close(logistic(positive, negative), wanted)
@@ -179,11 +192,14 @@ def test_padding_counts_for_nothing(num_edges: int, num_chunks: int) -> None:
 
 @pytest.mark.parametrize("masked", [None, (np.array([[0, 1], [6, 4]]), np.empty((0, 2), np.int64))])
 @pytest.mark.parametrize("name", ["distmult", "complex", "dot"])
-def test_the_fused_softmax_is_the_plain_one(name: str, masked: tuple[Int64, Int64] | None) -> None:
+@pytest.mark.parametrize("options", [{}, {"margin": 1.5}])
+def test_the_fused_softmax_is_the_plain_one(
+    name: str, masked: tuple[Int64, Int64] | None, options: dict[str, float]
+) -> None:
     """Costs and gradients, of rows and of relations, with padding and masks."""
     found = []
     for products in (True, False):
-        model = LinkModel(made(name, inverse=True), Objective(loss=softmax, options={}))
+        model = LinkModel(made(name, inverse=True), Objective(loss=softmax, options=options))
         model.decoder.products = products  # type: ignore[assignment]
         torch.manual_seed(3)
         rows = torch.randn(2 * 7 + 2 * 3 * 5, 1, DIM).requires_grad_()
@@ -209,8 +225,8 @@ def test_one_side_alone_and_penalties() -> None:
     assert (one < both).all()
     model = model_of(n3=0.5, l2=0.25)
     decoder: Any = model.decoder
-    relations = decoder.relations.table[0][torch.from_numpy(item.relations)]
-    vectors = [rows[:4], relations, rows[4:8]]
+    relations = [side[torch.from_numpy(item.relations)] for side in decoder.relations.table]
+    vectors = [rows[:4], *relations, rows[4:8]]
     large = sum(0.5 * (it.abs() ** 3).sum(1) + 0.25 * (it**2).sum(1) for it in vectors)
     torch.testing.assert_close(model(item, rows.unsqueeze(1)), both + large)
 

@@ -15,6 +15,7 @@ from foresee.run.run_file import make_run
 from foresee.run.training import Outcome, train
 from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
+from foresee.store.row_groups import group_folders
 
 
 def small_run(log: ClickLog, run: Path, **sections: dict[str, Any]) -> RunConfig:
@@ -39,14 +40,17 @@ def train_quietly(config: RunConfig, **options: Any) -> tuple[Outcome, str]:
 
 def everything(config: RunConfig) -> dict[str, bytes]:
     """All bytes that a finished run is about: rows with state and versions, dense weights, optimiser, random state."""
-    store = DiskStore.open(config.tables_folder)
-    try:
-        rows = Rows.empty(store.layout.num_rows, store.layout)
-        store.read(np.arange(store.layout.num_rows), rows)
-        step = store.committed_step
-    finally:
-        store.close()
-    found = {"values": rows.values.tobytes(), "state": rows.state.tobytes(), "versions": rows.versions.tobytes()}
+    found: dict[str, bytes] = {"values": b"", "state": b"", "versions": b""}
+    for folder in group_folders(config.tables_folder) or [config.tables_folder]:
+        store = DiskStore.open(folder)
+        try:
+            rows = Rows.empty(store.layout.num_rows, store.layout)
+            store.read(np.arange(store.layout.num_rows), rows)
+            step = store.committed_step
+        finally:
+            store.close()
+        for name in ("values", "state", "versions"):
+            found[name] += getattr(rows, name).tobytes()
     for file in sorted((config.run / "checkpoints" / f"step-{step:09d}").iterdir()):
         found[file.name] = file.read_bytes()
     return found

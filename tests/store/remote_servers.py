@@ -159,7 +159,7 @@ def _serve(request: dict[str, Any]) -> None:
     limits = Limits(**request.get("limits", {}))
     end_process(
         run_server(
-            shard, host="127.0.0.1", port=0, security=security, limits=limits, port_file=Path(request["port_file"])
+            [shard], host="127.0.0.1", port=0, security=security, limits=limits, port_file=Path(request["port_file"])
         )
     )
 

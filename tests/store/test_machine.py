@@ -51,9 +51,9 @@ def test_the_older_interface(proc: Path, tmp_path: Path) -> None:
 def test_a_server_adds_up_and_refuses() -> None:
     layout = Layout(tables=(Table("t", 1000),), width=15, state_width=0, optimizer="x")
     shard = memory_shard(layout, Share())
-    needed = footprint(shard, Limits(bytes_in_flight_max=1 << 20), in_memory=True)
+    needed = footprint(shard, limits=Limits(bytes_in_flight_max=1 << 20), in_memory=True)
     assert needed.rows == 1000 * 64 + 125
-    on_disk = footprint(shard, Limits(), in_memory=False).rows
+    on_disk = footprint(shard, limits=Limits(), in_memory=False).rows
     assert on_disk == 1000 * 8 + 1000 * (64 + 12) + 2 * 64_000, "where each row is, rows written a moment ago, buffers"
     assert needed.process >= used_bytes() // 2
     assert in_words(needed).startswith("memory needed, at most: ")

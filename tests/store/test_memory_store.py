@@ -10,7 +10,8 @@ import pytest
 from hypothesis import settings
 
 from foresee.errors import StoreError
-from foresee.store.contract import GuardedStore, Layout, Store, Table, guarded
+from foresee.store.contract import Layout, Store, Table
+from foresee.store.guarded import GuardedStore, guarded
 from foresee.store.memory import MemoryStore
 from foresee.testing import GuardedStoreSuite, TwoPhaseStoreSuite
 from foresee.testing.delays import SharedStore

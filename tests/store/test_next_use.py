@@ -13,7 +13,8 @@ from foresee.base.arrays import Int32, Int64
 from foresee.errors import StoreError
 from foresee.plan.record import NOT_KNOWN
 from foresee.run.shard_folders import LocalShards
-from foresee.store.contract import Layout, Rows, Table, Unshared, guarded
+from foresee.store.contract import Layout, Rows, Table
+from foresee.store.guarded import Unshared, guarded
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore, protocol
 from foresee.store.server import EmbeddingServer, Share

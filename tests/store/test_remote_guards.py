@@ -15,7 +15,8 @@ from remote_servers import Server, Servers, wait_until
 from foresee.base.arrays import Int64
 from foresee.errors import LostWriteError, StaleReadError, StoreUnavailableError, UsageError
 from foresee.plan.record import NOTHING_BEFORE, UNKNOWN_VERSION
-from foresee.store.contract import GuardedStore, Layout, Rows
+from foresee.store.contract import Layout, Rows
+from foresee.store.guarded import GuardedStore
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import ask_status

@@ -24,6 +24,7 @@ from foresee.run.serving.exported import load_exported
 from foresee.run.shard_folders import shard_folders
 from foresee.store.disk.manifest import MANIFEST_FILE
 from foresee.store.registry import store_kind
+from foresee.store.row_groups import group_folders
 from foresee.store.server.shard import SHARD_FILE, read_shard_file
 
 ARROW_MARK = b"\xff\xff\xff\xff"
@@ -39,9 +40,10 @@ def check(path: Path) -> FsckReport:
             report = FsckReport(kind, str(path))
             look(path, report)
             return report
-    if path.is_dir() and shard_folders(path):
-        report = FsckReport("the tables of several servers", str(path))
-        _shards(path, report)
+    if path.is_dir() and (shard_folders(path) or group_folders(path)):
+        kind = "the tables of several servers" if shard_folders(path) else "tables of several widths"
+        report = FsckReport(kind, str(path))
+        _parts(path, report)
         return report
     if _looks_like_plan(path):
         report = FsckReport("a plan", str(path))
@@ -69,14 +71,22 @@ def _tables(path: Path, report: FsckReport) -> None:
         report.attempt(SHARD_FILE, lambda: "shard {shard} of {num_shards}".format(**(read_shard_file(path) or {})))
 
 
-def _shards(path: Path, report: FsckReport) -> list[set[int]]:
-    """All shards; the steps that each can be opened at."""
+def table_folders(path: Path) -> list[Path]:
+    """The table folders of some tables: of each width, and of each shard."""
+    below = [*shard_folders(path), *group_folders(path)]
+    return [folder for part in below for folder in table_folders(part)] if below else [path]
+
+
+def _parts(path: Path, report: FsckReport, where: str = "") -> list[set[int]]:
+    """All table folders; the steps that each can be opened at."""
     steps = []
-    for folder in shard_folders(path):
-        manifest = check_tables(folder, report, f"{folder.name}/")
+    for folder in table_folders(path):
+        prefix = "" if folder == path else f"{folder.relative_to(path)}/"
+        manifest = check_tables(folder, report, where + prefix)
         steps.append(set() if manifest is None else set(openable_steps(manifest)))
-    if steps and not set.intersection(*steps):
-        report.add("shards", "damaged", "there is no step that all of them can be opened at")
+    if len(steps) > 1 and not set.intersection(*steps):
+        what = "shards" if shard_folders(path) else "widths"
+        report.add(where + what, "damaged", "there is no step that all of them can be opened at")
     return steps
 
 
@@ -107,10 +117,9 @@ def _run(path: Path, report: FsckReport) -> None:
         return
     tables = config[0].tables_folder
     if (tables / MANIFEST_FILE).exists():
-        manifest = check_tables(tables, report, "tables/")
-        steps = [set() if manifest is None else set(openable_steps(manifest))]
-    elif shard_folders(tables):
-        steps = _shards(tables, report)
+        steps = _parts(tables, report, "tables/")
+    elif shard_folders(tables) or group_folders(tables):
+        steps = _parts(tables, report)
     else:
         report.add("tables", "note" if not whole else "damaged", f"there are no tables in {tables}")
         return
@@ -129,9 +138,9 @@ def _config(path: Path) -> AnyRun:
 def _best(folder: RunFolder, report: FsckReport) -> None:
     """A pair of tables and checkpoints of its own, for the best evaluation."""
     whole = _checkpoints(folder.best_checkpoints, report, "best/")
-    manifest = check_tables(folder.best_tables, report, "best/tables/")
-    if manifest is not None:
-        _both_halves(whole, [set(openable_steps(manifest))], report, "best/")
+    steps = _parts(folder.best_tables, report, "best/tables/")
+    if all(steps):
+        _both_halves(whole, steps, report, "best/")
 
 
 def _checkpoints(folder: Path, report: FsckReport, where: str = "") -> list[int]:

@@ -25,11 +25,13 @@ from foresee.engine.planned_step import Advance, accesses_of, planned_records
 from foresee.errors import DataError, PlanError
 from foresee.plan import trainable
 from foresee.plan.check import Verdict, check
-from foresee.plan.count import count
+from foresee.plan.count import Counting, count
 from foresee.plan.policies import DEFAULT
 from foresee.plan.record import Accesses, Counters, Header, Record
+from foresee.plan.row_groups import numbering_of
 from foresee.plan.workers.ownership import Ownership
 from foresee.plan.workers.placement import LocationAware, Placement, Scene, location_aware, rank_positions
+from foresee.store.contract import Layout
 
 CURVE_POINTS = 8
 PENDING_ROWS_MIN = 1 << 20
@@ -65,6 +67,29 @@ def counters_of(stream: BatchStream, header: Header, advance: Advance | None = N
     return count(planned_records(stream, header, advance))
 
 
+def traffic_of(
+    stream: BatchStream, header: Header, layout: Layout, advance: Advance | None = None
+) -> tuple[Counters, int]:
+    """The same, and the bytes of the rows that it moves, each as wide as it is."""
+    header = replace(header, options=replace(header.options, uses_ahead_steps=None))
+    counting, num_bytes = Counting(), 0
+    for record in counting.watch(planned_records(stream, header, advance)):
+        num_bytes += bytes_moved(record, header, layout)
+    return counting.counters, num_bytes
+
+
+def bytes_moved(record: Record, header: Header, layout: Layout) -> int:
+    """Of the rows that a record fetches, evicts and receives."""
+    moved = (record.fetch.slot, record.evict.slot, record.recv.slot)
+    if not header.groups:
+        return sum(map(len, moved)) * layout.row_bytes
+    slots, numbering = np.concatenate(moved), numbering_of(header.groups)
+    return sum(
+        int(np.count_nonzero(numbering.has_slot(number, slots))) * group.row_bytes
+        for number, group in enumerate(layout.groups)
+    )
+
+
 def proved(
     stream: BatchStream, header: Header, records: Iterable[Record], promised: Counters | None,
     advance: Advance | None = None,
@@ -89,8 +114,8 @@ def proved(
 def same_for(header: Header, planner: str, *, num_steps: int, capacity_rows: int | None = None) -> Header:
     """The header of another planner for the first steps, in the same cache or another one."""
     options = header.options if planner == header.planner else replace(header.options, window_steps=None)
-    capacity = header.capacity_rows if capacity_rows is None else capacity_rows
-    return replace(header, planner=planner, options=options, num_steps=num_steps, capacity_rows=capacity)
+    other = replace(header, planner=planner, options=options, num_steps=num_steps)
+    return other if capacity_rows is None else other.in_slots(capacity_rows)
 
 
 def compared(header: Header) -> tuple[str, ...]:
@@ -133,8 +158,11 @@ def curve_capacities(demand: Demand, capacity_rows: int) -> list[int]:
 def curve(
     stream: BatchStream, header: Header, capacities: Sequence[int], advance: Advance | None = None
 ) -> dict[str, list[int]]:
-    """For each planner the rows it fetches at each capacity; windows follow the cache, whatever the header's is."""
-    free = replace(header, options=replace(header.options, window_steps=None))
+    """For each planner the rows it fetches at each capacity; windows follow the cache, whatever the header's is.
+
+    Rows of several widths share all slots here: a curve is over rows, and each of its points has to hold a batch.
+    """
+    free = replace(header, options=replace(header.options, window_steps=None), groups=())
     fetched: dict[str, list[int]] = {}
     for planner in dict.fromkeys([DEFAULT.name, *trainable(header.num_workers)]):
         headers = [

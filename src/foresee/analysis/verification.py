@@ -9,7 +9,7 @@ any state: not begun, under way, interrupted, finished.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -22,12 +22,13 @@ from torch import Tensor
 from foresee.analysis.planning import FirstSteps, demand_of, first_steps
 from foresee.base.arrays import Int64
 from foresee.data.click_log import ClickLog
-from foresee.engine.header import make_header
+from foresee.engine.header import groups_for, make_header, row_groups
 from foresee.engine.loop import Run
-from foresee.engine.planned_step import Advance, Pooling
+from foresee.engine.planned_step import Advance
 from foresee.engine.tables import Tables
 from foresee.errors import PlanError
 from foresee.plan.record import Header, Record
+from foresee.plan.row_groups import numbering_of
 from foresee.run import build
 from foresee.run.callbacks import Callback, MoveRate, StepResult
 from foresee.run.config import RunConfig
@@ -37,6 +38,7 @@ from foresee.run.loop import Objective, clip_of, train_steps
 from foresee.run.tasks import tasks_of
 from foresee.store.contract import Rows, Store
 from foresee.store.registry import MEMORY
+from foresee.store.row_groups import groups_of
 
 ROWS_AT_ONCE = 1 << 16
 
@@ -97,13 +99,14 @@ def _in_one_process(config: RunConfig) -> RunConfig:
 def compare(left: Trained, right: Trained, rows: Int64, *, num_steps: int) -> Verification:
     """Compares these rows of two stores, and two sets of weights, byte by byte."""
     differences = _Differences()
-    for begin in range(0, len(rows), ROWS_AT_ONCE):
-        some = rows[begin : begin + ROWS_AT_ONCE]
-        mine, theirs = Rows.empty(len(some), left.store.layout), Rows.empty(len(some), right.store.layout)
-        left.store.read(some, mine)
-        right.store.read(some, theirs)
-        for name in ("values", "state", "versions"):
-            differences.add(f"{name} of row", some, getattr(mine, name), getattr(theirs, name))
+    for one, other, wanted, labels in _groups(left.store, right.store, rows):
+        for begin in range(0, len(wanted), ROWS_AT_ONCE):
+            some, named = wanted[begin : begin + ROWS_AT_ONCE], labels[begin : begin + ROWS_AT_ONCE]
+            mine, theirs = Rows.empty(len(some), one.layout), Rows.empty(len(some), other.layout)
+            one.read(some, mine)
+            other.read(some, theirs)
+            for name in ("values", "state", "versions"):
+                differences.add(f"{name} of row", named, getattr(mine, name), getattr(theirs, name))
     if left.weights.keys() != right.weights.keys():
         raise PlanError("the two models have different weights; build both from one configuration")
     for name, weight in left.weights.items():
@@ -116,6 +119,16 @@ def compare(left: Trained, right: Trained, rows: Int64, *, num_steps: int) -> Ve
         num_differing=differences.num_differing,
         first_difference=differences.first,
     )
+
+
+def _groups(left: Store, right: Store, rows: Int64) -> Iterator[tuple[Store, Store, Int64, Int64]]:
+    """Of each row group the two stores, the rows as it numbers them, and as the log does."""
+    if not left.layout.widths:
+        yield left, right, rows, rows
+        return
+    groups, local = numbering_of(row_groups(left.layout)).of_rows(rows)
+    for number, (one, other) in enumerate(zip(groups_of(left), groups_of(right), strict=True)):
+        yield one, other, local[groups == number], rows[groups == number]
 
 
 class _Differences:
@@ -147,7 +160,10 @@ def _bytes_of(weight: Tensor) -> NDArray[np.uint8]:
 
 
 def _plain_run(config: RunConfig, log: ClickLog, stream: FirstSteps, tables: Tables, cache_rows: int) -> Run:
-    return _run(config, log, stream, tables, make_header(stream, planner="none", cache_rows=cache_rows), None)
+    # Of several widths every row has a slot: no plan, no eviction, and nothing to divide.
+    slots = stream.num_rows if tables.layout.widths else cache_rows
+    header = make_header(stream, planner="none", cache_rows=slots, groups=groups_for(tables.layout, stream))
+    return _run(config, log, stream, tables, header, None)
 
 
 def _planned_run(config: RunConfig, log: ClickLog, stream: FirstSteps, tables: Tables) -> Run:
@@ -168,7 +184,7 @@ def _run(
     records: Iterable[Record] | None,
 ) -> Run:  # fmt: skip
     device, num_threads = build.training_device(config), config.train.num_threads or torch.get_num_threads()
-    pooling = Pooling.of(log.mean_features)
+    pooling = log.pooling
     return Run(stream, tables, header, pooling, records=records, device=device, num_threads=num_threads)
 
 

@@ -21,7 +21,7 @@ from foresee.plan.count import rows_moved
 from foresee.plan.policies import DEFAULT
 from foresee.plan.policy import Policy
 from foresee.plan.record import Counters, Header
-from foresee.run.memory import Memory, in_words, memory_needed, window_in_words, window_is_cut, window_steps
+from foresee.run.memory import Memory, in_words, memory_needed, slots_of, window_in_words, window_is_cut, window_steps
 from foresee.store.contract import Layout
 
 
@@ -30,6 +30,8 @@ class Comparison:
     """Policies side by side."""
 
     counters: dict[str, Counters]
+    num_bytes: dict[str, int]
+    """Of the rows that each policy moves."""
     header: Header
     layout: Layout
     num_steps: int
@@ -50,14 +52,15 @@ class Comparison:
     ) -> Comparison:  # fmt: skip
         """Plans the first steps once for each policy."""
         compared = planning.first_steps(stream, num_steps).num_steps
-        counters = {}
+        counters, num_bytes = {}, {}
         for name in planning.compared(header):
             with bar(console, name, compared) as advance:
                 planned = planning.same_for(header, name, num_steps=compared)
-                counters[name] = planning.counters_of(stream, planned, advance)
+                counters[name], num_bytes[name] = planning.traffic_of(stream, planned, layout, advance)
         first_batch = stream.batch(0)
         return cls(
             counters=counters,
+            num_bytes=num_bytes,
             header=header,
             layout=layout,
             num_steps=compared,
@@ -72,7 +75,7 @@ class Comparison:
     def figures(self, name: str) -> dict[str, float]:
         """What a person asks of one policy."""
         counters, num_steps = self.counters[name], max(1, self.num_steps)
-        num_moved = counters.num_fetched + counters.num_evicted + counters.num_received
+        slot_bytes = sum(slots * group.row_bytes for group, slots in slots_of(self.layout, self.header))
         critical = rows_moved(counters, self.header.num_workers).critical
         return {
             "hit_rate": counters.hit_rate,
@@ -80,8 +83,8 @@ class Comparison:
             "written_back_per_step": counters.num_evicted / num_steps,
             "from_peers_per_step": counters.num_received / num_steps,
             "critical_per_step": critical / num_steps,
-            "bytes_per_step": num_moved * self.layout.row_bytes / num_steps,
-            "cache_bytes": counters.peak_slots * self.layout.row_bytes,
+            "bytes_per_step": self.num_bytes[name] / num_steps,
+            "cache_bytes": counters.peak_slots * slot_bytes // self.header.capacity_rows,
         }
 
 
@@ -101,6 +104,13 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps(content)
 
 
+def _each(layout: Layout, header: Header) -> str:
+    if not layout.widths:
+        return f"{layout.row_bytes} bytes each"
+    widths = (f"{slots:,} slots of {group.row_bytes} bytes" for group, slots in slots_of(layout, header))
+    return f"as wide as their tables ({', '.join(widths)})"
+
+
 def as_text(comparison: Comparison, log: str) -> list[RenderableType]:
     """What a person reads."""
     header, layout = comparison.header, comparison.layout
@@ -108,7 +118,7 @@ def as_text(comparison: Comparison, log: str) -> list[RenderableType]:
     steps = f"all {comparison.num_steps:,}" if whole else f"the first {comparison.num_steps:,}"
     lines: list[RenderableType] = [
         f"{log}: {steps} of {comparison.num_steps_all:,} steps of {comparison.batch_size:,} samples; cache of "
-        f"{header.capacity_rows:,} of {layout.num_rows:,} rows, {layout.row_bytes} bytes each",
+        f"{header.capacity_rows:,} of {layout.num_rows:,} rows, {_each(layout, header)}",
         _table(comparison),
     ]
     if header.planner == DEFAULT.name:

@@ -71,7 +71,7 @@ def serve(
     from foresee.store.contract import read_layout
     from foresee.store.registry import DISK, MEMORY, STORES
     from foresee.store.server.process import end_process, run_server
-    from foresee.store.server.shard import Share, open_shard
+    from foresee.store.server.shard import Share, open_shards
     from foresee.store.server.status import check_footprint, footprint, in_words, warm_up
 
     logs.configure(log_level, "server", shard)
@@ -84,19 +84,20 @@ def serve(
     if folder is None and described is None:
         raise ConfigError("a server has to know its tables: give --layout, or --folder with tables in it")
     kind = STORES.find(store, "--store") if store is not None else MEMORY if folder is None else DISK
-    rows = open_shard(kind, folder, described, share)
+    rows = open_shards(kind, folder, described, share)
     limits = Limits(
         connections_max=connections_max,
         bytes_in_flight_max=bytes_in_flight_max,
         rows_per_request_max=rows_per_request_max,
     )
     warm_up()
-    needed = footprint(rows, limits, in_memory=kind.rows_in_memory)
+    needed = footprint(*rows, limits=limits, in_memory=kind.rows_in_memory)
     print(in_words(needed), flush=True)
     try:
         check_footprint(needed)
     except ConfigError:
-        rows.close()
+        for opened in rows:
+            opened.close()
         raise
     code = run_server(rows, host=host, port=port, security=security, limits=limits, port_file=port_file, parent=parent)
     end_process(code)
@@ -127,10 +128,13 @@ def layout(
     write_layout(out, tables)
     dim, width = config.model.dim, tables.width
     of_model = "model.dim" if width == dim else f"{config.model.name} makes that of model.dim, which is {dim}"
+    each = f"each of {width} values ({of_model}) and {tables.state_width} of state ({tables.optimizer})"
+    if tables.widths:
+        of_widths = (f"{it.num_rows:,} of {it.width} values and {it.state_width} of state" for it in tables.groups)
+        each = f"{', '.join(of_widths)} ({tables.optimizer})"
     print(
-        f"{out}: {tables.num_rows:,} rows in {len(tables.tables)} tables, each of {width} values ({of_model}) and "
-        f"{tables.state_width} of state ({tables.optimizer}): {tables.num_rows * tables.row_bytes / 1e6:,.1f} MB when "
-        "every row is written"
+        f"{out}: {tables.num_rows:,} rows in {len(tables.tables)} tables, {each}: {tables.num_bytes / 1e6:,.1f} MB "
+        "when every row is written"
     )
 
 

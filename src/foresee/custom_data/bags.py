@@ -6,8 +6,7 @@
 In: configurations, our `EmbeddingBagConfig` or TorchRec's own: any object with these attributes. Out: the tables and
 features that `Tables` and `Batches` take, embeddings by name, and weights to give back to PyTorch. TorchRec is never
 imported. Sums and means are pooled with the lookup; maxima, weighted bags and sequences get a vector for each id and
-are pooled, or not, by `keyed`. Tables of several widths share one row width, the largest; narrower ones use their
-first columns.
+are pooled, or not, by `keyed`. Every table is as wide as its configuration says.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from foresee.custom_data.jagged import (
     pooled,
     vectors_of,
 )
-from foresee.data.batch import Pooling, Vectors
-from foresee.engine.cache import look_up
+from foresee.data.batch import Pooling
+from foresee.engine.cache import GroupVectors, look_up, look_up_groups
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError, UsageError
@@ -101,9 +100,10 @@ class EmbeddingBags:
             raise ConfigError(f"two tables are named {twice[0]!r}; give every EmbeddingBagConfig a name of its own")
         self.tables = tuple(Table(config.name, config.num_embeddings) for config in known)
         self.features = _features(known)
-        self.dim = max(config.embedding_dim for config in known)
-        """Width of a row: the largest of all tables."""
         self._dims = {config.name: config.embedding_dim for config in known}
+        several = len(set(self._dims.values())) > 1
+        self.dim: Any = dict(self._dims) if several else known[0].embedding_dim
+        """Width of a row, or that of each table by its name where they differ: what `Tables` take."""
         self.is_weighted = is_weighted
         """Every id comes with a weight."""
         unweighted = [config for config in known if config.pooling not in (SUM, MEAN)]
@@ -131,13 +131,15 @@ class EmbeddingBags:
     def pooling(self) -> Pooling:
         """How lookups become vectors: those of maxima, weights and sequences stay apart."""
         apart = (self.is_weighted or feature.pooling in (MAX, NONE) for feature in self.features)
-        return Pooling.of(self.mean_features, apart)
+        places = {table.name: place for place, table in enumerate(self.tables)}
+        return Pooling.of(self.mean_features, apart, (places[feature.table] for feature in self.features))
 
-    def keyed(self, step: Step | Tensor) -> KeyedEmbeddings:
+    def keyed(self, step: Step | Tensor | Sequence[Tensor]) -> KeyedEmbeddings:
         """Embeddings by feature name, each as wide as its table. Gradients flow back.
 
         Args:
-            step: Of these bags' batches; or its `embeddings`, [samples, features, width], where all are pooled.
+            step: Of these bags' batches; or its `embeddings`, [samples, features, width] or a list of one tensor for
+                each feature, where all are pooled.
 
         Returns:
             Something with `[name]`, [samples, dim] or a `JaggedEmbeddings`, and what TorchRec's KeyedTensor has.
@@ -145,13 +147,20 @@ class EmbeddingBags:
         Raises:
             UsageError: Embeddings of other bags, or without the step that says which vector belongs to which id.
         """
-        if isinstance(step, Tensor):
-            return self._keyed_tensor(step)
-        return self._keyed(step.embeddings, step.vectors, step.weights)
+        if isinstance(step, Step):
+            return self._keyed(step.groups, step.weights)
+        return self._keyed_tensor(step)
 
-    def _keyed_tensor(self, embeddings: Tensor) -> KeyedEmbeddings:
+    def _keyed_tensor(self, embeddings: Tensor | Sequence[Tensor]) -> KeyedEmbeddings:
         if self.pooling.apart is not None:
             raise UsageError("these bags have a vector for each id; give keyed() the step instead of its embeddings")
+        if not isinstance(embeddings, Tensor):
+            if len(embeddings) != self.num_features:
+                raise UsageError(
+                    f"these are the embeddings of {len(embeddings)} features, and there are {self.num_features}; give "
+                    "step.embeddings of the same bags"
+                )
+            return KeyedEmbeddings(self._widths, lambda position: embeddings[position])
         if embeddings.dim() != 3 or embeddings.shape[1] != self.num_features:
             raise UsageError(
                 f"embeddings have shape {tuple(embeddings.shape)}; there are {self.num_features} features: give "
@@ -159,24 +168,21 @@ class EmbeddingBags:
             )
         return KeyedEmbeddings(self._widths, lambda position: embeddings[:, position])
 
-    def _keyed(self, embeddings: Tensor, vectors: Vectors, weights: Float32 | None) -> KeyedEmbeddings:
+    def _keyed(self, groups: Sequence[GroupVectors], weights: Float32 | None) -> KeyedEmbeddings:
+        places = {feature: (group, at) for group in groups for at, feature in enumerate(group.features.tolist())}
+
         def look_up(position: int) -> Tensor | JaggedEmbeddings:
-            each, how = vectors_of(embeddings, vectors, self.num_features, position), self.features[position].pooling
+            group, at = places[position]
+            how, num_features = self.features[position].pooling, len(group.features)
+            each = vectors_of(group.embeddings, group.vectors, num_features, at)
             if how == NONE:
                 return each
             if how != MAX and weights is None:
                 return each.values()  # pooled with the lookup
-            own = None if weights is None else self._own(weights, vectors, position).to(embeddings.device)
+            own = None if weights is None else _own(weights, group, at).to(group.embeddings.device)
             return pooled(each, how, own)
 
         return KeyedEmbeddings(self._widths, look_up)
-
-    def _own(self, weights: Float32, vectors: Vectors, position: int) -> Tensor:
-        """The weights of one feature. Where ids have weights all vectors are apart: one for each lookup."""
-        columns = torch.from_numpy(weights)[:, None]
-        if vectors.of_bag is None:
-            columns = columns.view(-1, self.num_features, 1)
-        return vectors_of(columns, vectors, self.num_features, position).values()[:, 0]
 
     @property
     def _widths(self) -> dict[str, int]:
@@ -190,10 +196,13 @@ class EmbeddingBags:
             ids: Of a batch, in any of the forms that `Batches` takes.
 
         Returns:
-            [samples, features, width]. For features that are not summed or averaged, ask `look_up_keyed`.
+            [samples, features, width]. For features that are not summed or averaged, and for tables of several widths,
+            ask `look_up_keyed`.
         """
         if self.pooling.apart is not None:
             raise UsageError("these bags have a vector for each id; ask look_up_keyed() for them by name")
+        if not isinstance(self.dim, int):
+            raise UsageError("these tables have several widths; ask look_up_keyed() for their features by name")
         tables.bring_up_to_date()
         batch = bags_of(ids, self.features, step=0).batch(None, None)
         return look_up(tables.store, batch, self.pooling)
@@ -210,9 +219,7 @@ class EmbeddingBags:
         """
         tables.bring_up_to_date()
         bags = bags_of(ids, self.features, step=0, weighted=self.is_weighted)
-        batch = bags.batch(None, None)
-        embeddings = look_up(tables.store, batch, self.pooling)
-        return self._keyed(embeddings, self.pooling.vectors(batch), bags.weights)
+        return self._keyed(look_up_groups(tables.store, bags.batch(None, None), self.pooling), bags.weights)
 
     def state_dict(self, tables: Tables, prefix: str = "embedding_bags.") -> dict[str, Tensor]:
         """All tables as PyTorch has them. For tables that fit into memory.
@@ -224,10 +231,7 @@ class EmbeddingBags:
         Returns:
             `{prefix}{table}.weight` → [rows, dim].
         """
-        return {
-            f"{prefix}{name}.weight": torch.from_numpy(np.ascontiguousarray(tables.values(name)[:, :dim]))
-            for name, dim in self._dims.items()
-        }
+        return {f"{prefix}{name}.weight": torch.from_numpy(tables.values(name)) for name in self._dims}
 
     def load_state_dict(self, tables: Tables, weights: Mapping[str, Tensor], prefix: str = "embedding_bags.") -> None:
         """Takes the weights of a PyTorch or TorchRec model over into the tables, and commits them.
@@ -246,9 +250,7 @@ class EmbeddingBags:
                 raise ConfigError(f"there is no {prefix}{name}.weight; the weights given are {', '.join(weights)}")
             if weight.dim() != 2 or weight.shape[1] != dim:
                 raise ConfigError(f"{prefix}{name}.weight has shape {tuple(weight.shape)}; the table is {dim} wide")
-            values = np.zeros((len(weight), self.dim), np.float32)
-            values[:, :dim] = weight.detach().cpu().numpy()
-            tables.set_values(name, values)
+            tables.set_values(name, np.ascontiguousarray(weight.detach().cpu().numpy(), np.float32))
 
     def reset_parameters(self, tables: Tables) -> None:
         """Gives every table the values that its `init_fn` draws, from torch's generator, and commits them.
@@ -268,7 +270,7 @@ class EmbeddingBags:
         self.load_state_dict(tables, weights, prefix="")
 
     def check_tables(self, tables: Tables) -> None:
-        """Refuses tables of other rows, and an optimiser that would see the columns narrower tables do not use.
+        """Refuses tables of other rows or widths.
 
         Args:
             tables: To be used with these bags.
@@ -276,17 +278,25 @@ class EmbeddingBags:
         Raises:
             ConfigError: They do not fit.
         """
-        if tables.layout.tables != self.tables or tables.layout.width != self.dim:
+        layout = tables.layout
+        widths = {table.name: group.width for group in layout.groups for table in group.tables}
+        if layout.tables != self.tables or widths != self._dims:
             raise ConfigError(
-                f"these tables have {tables.layout.num_rows} rows of width {tables.layout.width}, the bags "
-                f"{self.num_rows} of width {self.dim}; make tables with Tables.on_disk(path, bags, dim=bags.dim)"
+                f"these tables have {layout.num_rows} rows of width {_listed(widths)}, the bags {self.num_rows} of "
+                f"width {_listed(self._dims)}; make tables with Tables.on_disk(path, bags, dim=bags.dim)"
             )
-        narrow = [name for name, dim in self._dims.items() if dim < self.dim]
-        if narrow and not tables.optimizer.elementwise:
-            raise ConfigError(
-                f"table {narrow[0]!r} is {self._dims[narrow[0]]} wide and rows are {self.dim}: "
-                f"{tables.optimizer.name} looks at a whole row; use Adagrad, or give all tables one embedding_dim"
-            )
+
+
+def _listed(widths: Mapping[str, int]) -> str:
+    return ", ".join(map(str, dict.fromkeys(widths.values())))
+
+
+def _own(weights: Float32, group: GroupVectors, position: int) -> Tensor:
+    """The weights of one feature. Where ids have weights all vectors are apart: one for each lookup."""
+    columns, num_features = torch.from_numpy(weights[group.lookups])[:, None], len(group.features)
+    if group.vectors.of_bag is None:
+        columns = columns.view(-1, num_features, 1)
+    return vectors_of(columns, group.vectors, num_features, position).values()[:, 0]
 
 
 def _features(configs: Sequence[EmbeddingBagConfig]) -> tuple[BagFeature, ...]:

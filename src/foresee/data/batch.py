@@ -9,8 +9,8 @@ id.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -60,6 +60,18 @@ class Batch:
             sample_weights=weights,
         )  # fmt: skip
 
+    def of_features(self, features: Int64) -> tuple[Batch, Int64]:
+        """The same samples with some of the features, and which lookups those are."""
+        bags = (np.arange(self.num_samples)[:, None] * self.num_features + features).reshape(-1)
+        if self.bag_offsets is None:
+            lookups, bag_offsets = bags, None
+        else:
+            starts, sizes = self.bag_offsets[bags], np.diff(self.bag_offsets)[bags]
+            bag_offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+            lookups = np.repeat(starts - bag_offsets[:-1], sizes) + np.arange(bag_offsets[-1])
+        rows = self.rows[lookups] if len(self.rows) else self.rows
+        return Batch(self.step, self.dense, self.labels, rows, bag_offsets, len(features)), lookups
+
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
@@ -76,12 +88,24 @@ class Pooling:
 
     mean: Bool  # [features]: averaged; the others are summed
     apart: Bool | None = None  # [features]: a vector for each id, to be pooled by whoever gets them; None: no feature
+    tables: Int64 | None = None  # [features]: the table of each, in the order of rows; None: nobody has to know
 
     @classmethod
-    def of(cls, mean_features: Iterable[bool], apart_features: Iterable[bool] = ()) -> Pooling:
-        """From one flag for each feature."""
+    def of(
+        cls, mean_features: Iterable[bool], apart_features: Iterable[bool] = (), tables: Iterable[int] | None = None
+    ) -> Pooling:
+        """From one flag for each feature, and its table where tables have several widths."""
         apart = np.array(list(apart_features), np.bool_)
-        return cls(mean=np.array(list(mean_features), np.bool_), apart=apart if apart.any() else None)
+        return cls(
+            mean=np.array(list(mean_features), np.bool_), apart=apart if apart.any() else None,
+            tables=None if tables is None else np.array(list(tables), np.int64),
+        )  # fmt: skip
+
+    def of_features(self, features: Int64) -> Pooling:
+        """That of some of the features."""
+        given: dict[str, Any] = {it.name: getattr(self, it.name) for it in fields(self)}
+        chosen: dict[str, Any] = {name: None if it is None else it[features] for name, it in given.items()}
+        return Pooling(**chosen)
 
     def vectors(self, batch: Batch) -> Vectors:
         """Which lookups each vector is made of."""

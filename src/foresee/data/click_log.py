@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from foresee.data.batch import Pooling
 from foresee.data.samples import Samples
 from foresee.data.schema import DenseFeature, Feature, LogDescription, LogLabel, Table, Vocabulary, parse_description
 from foresee.data.stream import LogStream, RowGroups, StreamOptions
@@ -94,6 +95,17 @@ class ClickLog:
     def mean_features(self) -> tuple[bool, ...]:
         """For each categorical feature: is its bag averaged (True) or summed (False)?"""
         return tuple(feature.pooling == "mean" for feature in self.features)
+
+    @property
+    def feature_tables(self) -> tuple[int, ...]:
+        """For each categorical feature: which of the tables it looks up."""
+        places = {table.name: place for place, table in enumerate(self.tables)}
+        return tuple(places[feature.table] for feature in self.features)
+
+    @property
+    def pooling(self) -> Pooling:
+        """What becomes of the bags of each feature."""
+        return Pooling.of(self.mean_features, tables=self.feature_tables)
 
     @property
     def multi_valued(self) -> bool:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foresee.data.batch import BatchStream
+from foresee.engine.cache import row_groups as row_groups
 from foresee.engine.tables import Tables
 from foresee.errors import PlanError
 from foresee.plan import WINDOW_BYTES, WINDOW_FIRST_BYTES
 from foresee.plan.record import Header, PlannerOptions
+from foresee.plan.row_groups import RowGroup, demand_of
+from foresee.store.contract import Layout
 
 FETCH_AHEAD_STEPS = 8
 
@@ -34,6 +37,7 @@ def make_header(
     read_only: bool = False,
     partition_rows: int = 1,
     uses_ahead_steps: int | None = None,
+    groups: tuple[RowGroup, ...] = (),
 ) -> Header:
     """The header of a plan for this stream.
 
@@ -41,12 +45,13 @@ def make_header(
     read_only: rows are only read: nothing learns, nothing is written back.
     partition_rows: so many rows come and go together, in slots that follow one another.
     uses_ahead_steps: next uses of rows are looked for so far ahead, for stores that lay rows out by them.
+    groups: the row groups of tables of several widths (`groups_for`), which share the slots.
     """
     if cache_rows < 1:
         raise PlanError(f"a cache of {cache_rows} rows cannot hold anything; give at least one batch's distinct rows")
     if partition_rows < 1:
         raise PlanError(f"partitions of {partition_rows} rows hold nothing; give partition_rows at least 1")
-    return Header(
+    header = Header(
         planner=planner,
         options=PlannerOptions(
             window_steps=window_steps,
@@ -67,7 +72,20 @@ def make_header(
         num_steps=stream.num_steps - first_step,
         fetch_ahead_steps=fetch_ahead_steps,
         stream_digest=stream.digest,
+        groups=groups,
     )
+    return header.in_slots(cache_rows) if groups else header
+
+
+def groups_for(layout: Layout, stream: BatchStream, *, read_once: bool = False) -> tuple[RowGroup, ...]:
+    """The row groups of tables of several widths; what each table wants of a cache is seen in the first batch.
+
+    read_once: of batches that can be read only once none is read; then all tables want the same.
+    """
+    groups = row_groups(layout)
+    if not groups or read_once:
+        return groups
+    return demand_of(groups, next(iter(stream.batches())).rows)
 
 
 def check_fits(header: Header, stream: BatchStream, tables: Tables) -> None:
@@ -81,6 +99,10 @@ def check_fits(header: Header, stream: BatchStream, tables: Tables) -> None:
         raise PlanError(
             f"the plan is for {header.num_rows} rows, the tables have {tables.layout.num_rows}; "
             "open the tables of this log, or make new ones"
+        )
+    if [group.tables for group in header.groups] != [group.tables for group in row_groups(tables.layout)]:
+        raise PlanError(
+            "the plan was made for tables of other widths than these; plan this run again with the widths it has"
         )
     if header.first_step != tables.store.committed_step:
         raise PlanError(

@@ -18,7 +18,7 @@ that is not what the plan predicts, by whichever thread, nothing is committed an
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +29,7 @@ import torch
 
 from foresee.data.batch import BatchStream
 from foresee.engine.cache import BatchesInFlight, Cache, SlotCache
+from foresee.engine.cache_groups import Caches
 from foresee.engine.exchange.peers import Exchange, LocalExchange, recorded
 from foresee.engine.header import check_fits
 from foresee.engine.kernels import Threads
@@ -41,7 +42,7 @@ from foresee.engine.torch_cache import TorchCache
 from foresee.errors import ConsistencyError, UsageError
 from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Header, Record
-from foresee.store.contract import disks_of
+from foresee.store.contract import Layout, disks_of
 
 
 @dataclass
@@ -82,6 +83,8 @@ class Run:
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
         self.steps_done = self.header.first_step
+        self.bytes_moved = 0
+        """Of rows between store and cache, so far."""
         self.times = PipelineTimes()
         self._exchange = self.exchange
         """As the steps use it: recorded, if the run is."""
@@ -89,7 +92,7 @@ class Run:
         """What has moved so far, and will have after each step that is planned and not done."""
         self._refills: dict[int, int] = {}
         """Rows by step that are fetched to fill the cache of a plan entered in the middle."""
-        self._active: tuple[Pipeline, Cache] | None = None
+        self._active: tuple[Pipeline, Caches] | None = None
         self._updates: ThreadPoolExecutor | None = None
         """The thread of updates that begin during backward."""
         self._sending: Future[None] | None = None
@@ -120,11 +123,11 @@ class Run:
             Threads(self.num_threads) as threads,
             Pipeline(self._work(), self.tables.store, self.header, self.timeline, self.exchange.link) as pipeline,
         ):
-            cache = self._cache(threads)
-            self._active, self.times = (pipeline, cache), pipeline.times
+            caches = self._caches(threads)
+            self._active, self.times = (pipeline, caches), pipeline.times
             try:
                 with self._never_committed_after(ConsistencyError):
-                    yield from self._steps(pipeline, cache)
+                    yield from self._steps(pipeline, caches)
             finally:
                 if self._updates is not None:
                     self._updates.shutdown()
@@ -158,11 +161,13 @@ class Run:
     def flush(self) -> None:
         """Brings the store up to date with the cache, evicting nothing. Reads see the state after the last update."""
         if self._active is not None:
-            pipeline, cache = self._active
+            pipeline, caches = self._active
             self._wait_sent()
             with self._never_committed_after(BaseException):
-                for rows, values in [*self.exchange.settle(cache), cache.changed()]:
-                    pipeline.write_now(self.steps_done - 1, rows, values)
+                settled = zip(self.exchange.settle(caches), caches, strict=True)
+                for group, (waiting, cache) in enumerate(settled):
+                    for rows, values in [*waiting, cache.changed()]:
+                        pipeline.write_now(self.steps_done - 1, group, rows, values)
                 pipeline.check()
 
     def commit(self) -> None:
@@ -171,10 +176,10 @@ class Run:
         with self._never_committed_after(BaseException):
             self.tables.commit(self.steps_done, self.trained(self.steps_done))
 
-    def _steps(self, pipeline: Pipeline, cache: Cache) -> Iterator[Step]:
+    def _steps(self, pipeline: Pipeline, caches: Caches) -> Iterator[Step]:
         track = self.timeline.track(TRAIN)
         for ready in pipeline.ready():
-            arrive = partial(self._arrive, ready, cache, track)
+            arrive = partial(self._arrive, ready, caches, track)
             step = Step(
                 ready.work, self.device, arrive, self._finish, self._start, track, self.timeline, self._squared_norm
             )  # fmt: skip
@@ -183,8 +188,8 @@ class Run:
             if not step.updated:
                 raise UsageError(f"step {step.index} was not updated; call step.update() before the next step")
 
-    def _arrive(self, ready: Ready, cache: Cache, track: Track) -> torch.Tensor:
-        """The step's embeddings, as soon as all of its rows have their slots."""
+    def _arrive(self, ready: Ready, caches: Caches, track: Track) -> tuple[torch.Tensor, ...]:
+        """The step's embeddings of each row group, as soon as all of its rows have their slots."""
         record = ready.work.record
         self._of_this_loop(ready.work)
         track.span("begin", record.step)
@@ -192,19 +197,21 @@ class Run:
             if self._sending is not None:
                 self._wait_sent()
                 track.span("exchange", record.step)
-            cache.fill(record.fetch, ready.staging)
-            self._exchange.receive_rows(record.step, cache)
-        self.timeline.arrived(ready.work, cache)
+            for cache, part, staging in zip(caches, ready.work.groups, ready.staging, strict=True):
+                cache.fill(part.record.fetch, staging)
+            self._exchange.receive_rows(record.step, caches)
+        self.timeline.arrived(ready.work, caches)
         track.span("other", record.step)
-        embeddings = self.in_flight.embeddings(ready.work, cache)
+        parts = zip(ready.work.groups, caches, strict=True)
+        embeddings = tuple(self.in_flight.embeddings(part, cache) for part, cache in parts)
         track.span("gather", record.step)
         return embeddings
 
-    def _finish(self, work: PlannedStep, gradient: torch.Tensor) -> None:
-        self._update(work, gradient)
+    def _finish(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> None:
+        self._update(work, gradients)
         self._send_rows(work)
 
-    def _start(self, work: PlannedStep, gradient: torch.Tensor) -> Callable[[], None]:
+    def _start(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> Callable[[], None]:
         """The same as `_finish`, on a thread of its own; the returned wait ends when the rows are updated.
 
         Until they have left, and the wait is over, the link is not for what has time.
@@ -214,7 +221,7 @@ class Run:
             self._updates = ThreadPoolExecutor(1, UPDATE_THREAD)
         link = self.exchange.link
         link.close()
-        updated = self._updates.submit(self._update, work, gradient)
+        updated = self._updates.submit(self._update, work, gradients)
         sending = self._sending = self._updates.submit(self._send_rows_after, updated, work)
 
         def wait() -> None:
@@ -225,25 +232,33 @@ class Run:
 
         return wait
 
-    def _update(self, work: PlannedStep, gradient: torch.Tensor) -> None:
+    def _update(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> None:
         """Updates the step's rows and frees its slots; a commit or a `break` right after it includes the step."""
-        (pipeline, cache), record = self._of_this_loop(work), work.record
+        pipeline, caches = self._of_this_loop(work)
         with self._never_committed_after(BaseException):
-            self._exchange.update(work, gradient, cache)
-            self.steps_done = record.step + 1
-            self._counters = self._counted.pop(record.step)
-            pipeline.write_back(record.step, record.evict, cache.take(record.evict))
+            self._exchange.update(work, gradients, caches)
+            self.steps_done = work.step + 1
+            self._counters = self._counted.pop(work.step)
+            self.bytes_moved += self._bytes_of(work)
+            evicted = [part.record.evict for part in work.groups]
+            taken = (cache.take(evict) for cache, evict in zip(caches, evicted, strict=True))
+            pipeline.write_back(work.step, zip(evicted, taken, strict=True))
 
-    def _squared_norm(self, work: PlannedStep, gradient: torch.Tensor) -> float:
+    def _bytes_of(self, work: PlannedStep) -> int:
+        """Rows that a step fetches and evicts, each as wide as it is."""
+        parts = zip(work.groups, self.tables.layout.groups, strict=True)
+        return sum((len(it.record.fetch) + len(it.record.evict)) * layout.row_bytes for it, layout in parts)
+
+    def _squared_norm(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> float:
         """Of the gradients of the step's rows."""
-        _, cache = self._of_this_loop(work)
-        return self._exchange.squared_norm(work, gradient, cache)
+        _, caches = self._of_this_loop(work)
+        return self._exchange.squared_norm(work, gradients, caches)
 
     def _send_rows(self, work: PlannedStep) -> None:
         """Rows leave for the peers that need them in the next step."""
-        _, cache = self._of_this_loop(work)
+        _, caches = self._of_this_loop(work)
         with self._never_committed_after(BaseException):
-            self._exchange.send_rows(work.record, cache)
+            self._exchange.send_rows(work, caches)
 
     def _send_rows_after(self, updated: Future[None], work: PlannedStep) -> None:
         if updated.exception() is None:  # else whoever waits for the update is told
@@ -254,7 +269,7 @@ class Run:
         if sending is not None:
             sending.result()
 
-    def _of_this_loop(self, work: PlannedStep) -> tuple[Pipeline, Cache]:
+    def _of_this_loop(self, work: PlannedStep) -> tuple[Pipeline, Caches]:
         if self._active is None:
             raise UsageError(
                 f"step {work.record.step} belongs to a loop that has ended; use its rows and update it inside the loop"
@@ -282,18 +297,22 @@ class Run:
         if self.records is None:
             source = planned(self.stream, self.header, self.pooling, worker=self.exchange.rank, scratch=self.scratch)
         else:
-            source = replayed(self.stream, self.records, self.header.first_step, self.pooling)
+            source = replayed(self.stream, self.records, self.header.first_step, self.pooling, self.header.groups)
         counting = Counting()
         for work in source:
             counting.add(work.record)
             self._counted[work.record.step] = counting.counters
             if work.record.step <= self.header.first_step + 1:
                 self._refills[work.record.step] = num_unused(work.record)
-            self.exchange.expect(work.record)
+            self.exchange.expect(work)
             yield work
 
-    def _cache(self, threads: Threads) -> Cache:
-        layout, capacity = self.tables.layout, self.header.capacity_rows
+    def _caches(self, threads: Threads) -> Caches:
+        capacities = [group.capacity_rows for group in self.header.groups] or [self.header.capacity_rows]
+        layouts = zip(self.tables.layout.groups, capacities, strict=True)
+        return Caches([self._cache(layout, capacity, threads) for layout, capacity in layouts], self.header.groups)
+
+    def _cache(self, layout: Layout, capacity_rows: int, threads: Threads) -> Cache:
         if self.device.type == "cpu":
-            return SlotCache(layout, self.tables.optimizer, capacity_rows=capacity, threads=threads)
-        return TorchCache(layout, self.tables.optimizer, capacity_rows=capacity, device=self.device)
+            return SlotCache(layout, self.tables.optimizer, capacity_rows=capacity_rows, threads=threads)
+        return TorchCache(layout, self.tables.optimizer, capacity_rows=capacity_rows, device=self.device)

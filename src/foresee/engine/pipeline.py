@@ -32,7 +32,9 @@ from foresee.engine.planned_step import PlannedStep
 from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, Timeline
 from foresee.errors import ConsistencyError, LostWriteError, StaleReadError
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Record
-from foresee.store.contract import Rows, Store, guarded
+from foresee.store.contract import Rows, Store
+from foresee.store.guarded import GuardedStore, guarded
+from foresee.store.row_groups import groups_of
 
 PLANNED_WITH_TIME = 4
 """With so many steps planned and not fetched, the planner has time."""
@@ -43,22 +45,30 @@ class Ready(NamedTuple):
     """Work whose missing rows have arrived in staging memory."""
 
     work: PlannedStep
-    staging: Rows
+    staging: tuple[Rows, ...]
+    """Of each row group."""
 
     @property
     def step(self) -> int:
         return self.work.step
 
 
-class _Write(NamedTuple):
-    """Rows to assign at the store; afterwards `step` counts as applied."""
+class _GroupWrite(NamedTuple):
+    """Rows of one row group."""
 
-    step: int
+    group: int
     rows: Int64
     values: Rows
-    ticket: int
-    """Counts the writes that somebody waits for."""
     next_use: Int32 | None = None
+
+
+class _Write(NamedTuple):
+    """Rows to assign at the stores; afterwards `step` counts as applied."""
+
+    step: int
+    groups: list[_GroupWrite]
+    ticket: int = 0
+    """Counts the writes that somebody waits for."""
 
 
 @dataclass
@@ -81,9 +91,9 @@ class Pipeline:
         self.times = PipelineTimes()
         self._gate = link or LinkScheduler()
         self._timeline = timeline
-        self._store = guarded(store)
+        self._stores = [guarded(it) for it in groups_of(store)]
         self._source = timeline.each("planner", source, "plan", then="ahead")
-        self._helping = FetchBatching.of(header, at_once=self._store.requests_cost)
+        self._helping = FetchBatching.of(header, at_once=any(it.requests_cost for it in self._stores))
         self._planned: Channel[PlannedStep] = Channel("plan", capacity=header.fetch_ahead_steps + 2)
         self._ready: Channel[Ready] = Channel("fetch", capacity=header.fetch_ahead_steps + 2)
         self._writes: Channel[_Write] = Channel("write-back", capacity=WRITES_IN_FLIGHT)
@@ -125,16 +135,19 @@ class Pipeline:
                 return
             yield item
 
-    def write_back(self, step: int, evict: Evict, values: Rows) -> None:
-        """Hands evicted rows to the writer. Every step must be handed over, also one without evictions."""
+    def write_back(self, step: int, evicted: Iterable[tuple[Evict, Rows]]) -> None:
+        """Hands the evicted rows of each group to the writer. Every step must be handed over, also without any."""
+        groups = [
+            _GroupWrite(group, evict.row, values, evict.known_next_use) for group, (evict, values) in enumerate(evicted)
+        ]
         begun = time.perf_counter()
-        self._writes.put(_Write(step, evict.row, values, 0, evict.known_next_use))
+        self._writes.put(_Write(step, groups))
         self.times.writes_seconds += time.perf_counter() - begun
 
-    def write_now(self, step: int, rows: Int64, values: Rows) -> None:
+    def write_now(self, step: int, group: int, rows: Int64, values: Rows) -> None:
         """Writes rows that stay cached, after everything handed over before; returns when all is applied."""
         self._num_tickets += 1
-        self._writes.put(_Write(step, rows, values, self._num_tickets))
+        self._writes.put(_Write(step, [_GroupWrite(group, rows, values)], self._num_tickets))
         self._tickets_done.wait_for(self._num_tickets)
 
     def check(self) -> None:
@@ -199,15 +212,17 @@ class Pipeline:
             yield write
 
     def _write_rows(self, write: _Write) -> None:
-        self._store.write_step(write.step, write.rows, write.values, write.next_use)
-        if len(write.rows):
-            failpoint(failpoints.ROWS_WRITTEN)
+        for it in write.groups:
+            self._stores[it.group].write_step(write.step, it.rows, it.values, it.next_use)
+            if len(it.rows):
+                failpoint(failpoints.ROWS_WRITTEN)
 
     def _bytes_of_fetch(self, ready: Ready) -> int:
-        return len(ready.staging) * self._store.layout.row_bytes
+        staged = zip(ready.staging, self._stores, strict=True)
+        return sum(len(rows) * store.layout.row_bytes for rows, store in staged)
 
     def _bytes_of_write(self, write: _Write) -> int:
-        return len(write.rows) * self._store.layout.row_bytes
+        return sum(len(it.rows) * self._stores[it.group].layout.row_bytes for it in write.groups)
 
     def _together(self, work: PlannedStep, num_steps: int) -> list[PlannedStep]:
         """The work, and what is planned after it and may be fetched now, up to so many steps."""
@@ -220,13 +235,20 @@ class Pipeline:
         return works
 
     def _fetch(self, works: list[PlannedStep]) -> list[Ready]:
-        fetch, not_before = joined([work.record for work in works])
-        staging = Rows.empty(len(fetch), self._store.layout)
-        self._store.read_guarded(fetch.row, fetch.version, not_before, staging)
+        by_group = zip(*(work.groups for work in works), strict=True)
+        fetched = [
+            self._fetch_group(store, [work.record for work in of_group])
+            for store, of_group in zip(self._stores, by_group, strict=True)
+        ]
+        return [Ready(work, parts) for work, parts in zip(works, zip(*fetched, strict=True), strict=True)]
+
+    def _fetch_group(self, store: GuardedStore, records: list[Record]) -> list[Rows]:
+        fetch, not_before = joined(records)
+        staging = Rows.empty(len(fetch), store.layout)
+        store.read_guarded(fetch.row, fetch.version, not_before, staging)
         if len(fetch):
             failpoint(failpoints.ROWS_FETCHED)
-        parts = parted([work.record for work in works], staging)
-        return [Ready(work, part) for work, part in zip(works, parts, strict=True)]
+        return parted(records, staging)
 
 
 def joined(records: Sequence[Record]) -> tuple[Fetch, int]:

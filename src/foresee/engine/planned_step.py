@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from foresee.base.arrays import Int64
 from foresee.data.batch import Batch, BatchStream, Vectors
 from foresee.data.batch import Pooling as Pooling
 from foresee.engine.kernels import LookupOrder, order_lookups
 from foresee.engine.uses_ahead import looking_ahead
 from foresee.errors import PlanError, UsageError
 from foresee.plan import make_planner, planned_from
+from foresee.plan.grouped import parted
 from foresee.plan.ranked_eviction import BatchTooLargeError, in_words
 from foresee.plan.record import Accesses, Header, Planner, Record, refuse_compared
+from foresee.plan.row_groups import RowGroup, numbering_of
 from foresee.plan.row_table import checksum_of
 
 Advance = Callable[[], None]
@@ -41,10 +44,19 @@ class PlannedStep:
     """Samples of the step, those of all workers together."""
     looked_ahead_steps: int = 0
     """Steps after this one that the planner had read when it decided; 0 if the plan came from elsewhere."""
+    parts: tuple[PlannedStep, ...] = ()
+    """Of tables of several widths: the step of each row group, in its own rows and slots."""
+    features: Int64 | None = None
+    """Of such a part: which features of the batch it has."""
 
     @property
     def step(self) -> int:
         return self.record.step
+
+    @property
+    def groups(self) -> tuple[PlannedStep, ...]:
+        """The step of each row group; of one width it is its own only one."""
+        return self.parts or (self,)
 
 
 def accesses_of(batch: Batch) -> Accesses:
@@ -117,11 +129,11 @@ def planned(
     for record in _records(stream, header, read(), scratch):
         if record.worker == worker:
             batch = waiting.popleft()
-            yield _work(_own(batch, record), record, pooling, batch.num_samples, len(waiting))
+            yield _work(_own(batch, record), record, pooling, header.groups, batch.num_samples, len(waiting))
 
 
 def replayed(
-    stream: BatchStream, records: Iterable[Record], first_step: int, pooling: Pooling
+    stream: BatchStream, records: Iterable[Record], first_step: int, pooling: Pooling, groups: tuple[RowGroup, ...] = ()
 ) -> Iterator[PlannedStep]:
     """The stream's work as a plan of one worker has it; refuses one of other data at the first step that differs."""
     remaining = iter(records)
@@ -134,7 +146,7 @@ def replayed(
             raise PlanError(
                 f"step {batch.step}: the plan was made for other rows than this log gives; plan this log again"
             )
-        yield _work(own, record, pooling, batch.num_samples)
+        yield _work(own, record, pooling, groups, batch.num_samples)
     if next(remaining, None) is not None:
         raise PlanError("the plan goes on after the last step of this log; plan this log again")
 
@@ -150,11 +162,42 @@ def _own(batch: Batch, record: Record) -> Batch:
     return batch.part(record.samples)
 
 
-def _work(batch: Batch, record: Record, pooling: Pooling, batch_size: int, looked_ahead_steps: int = 0) -> PlannedStep:
+def _work(
+    batch: Batch, record: Record, pooling: Pooling, groups: tuple[RowGroup, ...], batch_size: int,
+    looked_ahead_steps: int = 0,
+) -> PlannedStep:  # fmt: skip
     refuse_compared(record, "run")
-    vectors = pooling.vectors(batch)
-    order = order_lookups(record.inverse, len(record.unique), bag_offsets=vectors.offsets, mean=vectors.mean)
-    return PlannedStep(batch, record, order, vectors, batch_size, looked_ahead_steps)
+    if not groups:
+        vectors = pooling.vectors(batch)
+        order = order_lookups(record.inverse, len(record.unique), bag_offsets=vectors.offsets, mean=vectors.mean)
+        return PlannedStep(batch, record, order, vectors, batch_size, looked_ahead_steps)
+    parts = tuple(
+        replace(_work(part, of_group, pooling.of_features(features), (), batch_size), features=features)
+        for part, of_group, features in by_group(batch, record, pooling, groups)
+    )
+    first = parts[0]  # whoever looks into a step of several groups looks into its parts
+    return PlannedStep(batch, record, first.order, first.vectors, batch_size, looked_ahead_steps, parts)
+
+
+def by_group(
+    batch: Batch, record: Record, pooling: Pooling, groups: tuple[RowGroup, ...]
+) -> Iterator[tuple[Batch, Record, Int64]]:
+    """Of each row group the batch of its features, its record, and which features those are."""
+    numbering = numbering_of(groups)
+    features = group_features(pooling, groups)
+    batches = [batch.of_features(some) for some in features]
+    records = parted(record, numbering, [lookups for _, lookups in batches])
+    return zip((part for part, _ in batches), records, features, strict=True)
+
+
+def group_features(pooling: Pooling, groups: tuple[RowGroup, ...]) -> list[Int64]:
+    """The features of each row group."""
+    if pooling.tables is None:
+        raise UsageError(
+            "these tables have several widths, and nothing says which feature looks up which table; give "
+            "Pooling.of(..., tables=...), or use foresee.steps"
+        )
+    return numbering_of(groups).features(pooling.tables)
 
 
 TOO_LARGE_REMEDY = (

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 from weakref import WeakMethod
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foresee.engine.cache import FeatureEmbeddings, GroupVectors, in_feature_order
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.recording.timeline import Timeline, Track
 from foresee.errors import UsageError
@@ -33,7 +35,7 @@ class Step:
         batch_size: Samples of the step, those of all workers together.
         samples: Which samples of the batch these are: all of them, or this worker's.
         item: What a person's own source of batches gave for this step, the whole batch; None for a log.
-        vectors: Which lookups each vector of the embeddings is made of.
+        vectors: Which lookups each vector of the embeddings is made of, where tables have one width.
         weights: [lookups] of batches whose ids have weights; else None.
         updated: Whether `update()` was called.
     """
@@ -42,12 +44,12 @@ class Step:
         self,
         work: PlannedStep,
         device: torch.device,
-        arrive: Callable[[], Tensor],
-        finish: Callable[[PlannedStep, Tensor], None],
-        start: Callable[[PlannedStep, Tensor], Callable[[], None]],
+        arrive: Callable[[], tuple[Tensor, ...]],
+        finish: Callable[[PlannedStep, Sequence[Tensor]], None],
+        start: Callable[[PlannedStep, Sequence[Tensor]], Callable[[], None]],
         track: Track,
         timeline: Timeline,
-        squared_norm: Callable[[PlannedStep, Tensor], float],
+        squared_norm: Callable[[PlannedStep, Sequence[Tensor]], float],
     ) -> None:
         batch = work.batch
         self.index = batch.step
@@ -62,25 +64,50 @@ class Step:
         self._work = work
         self._arrive, self._finish, self._start = arrive, finish, start
         self._squared_norm = squared_norm
-        self._embeddings: Tensor | None = None
+        self._leaves: tuple[Tensor, ...] | None = None
+        """The embeddings of each row group, which collect its gradient."""
+        self._embeddings: Tensor | FeatureEmbeddings | None = None
         self._during_backward = False
         self._wait: Callable[[], None] | None = None
         """For an update that has begun."""
         self._lane, self._timeline = track, timeline
 
     @property
+    def leaves(self) -> tuple[Tensor, ...]:
+        """The embeddings of each row group, [samples, its features, width], which collect the gradient.
+
+        Of tables of one width there is one, `embeddings` itself.
+        """
+        if self._leaves is None:
+            self._leaves = self._arrive()
+            del self._arrive  # and what it holds: rows as they were fetched
+            if self._during_backward:
+                self._begin_with_gradients(self._leaves)
+        return self._leaves
+
+    @property
     def embeddings(self) -> Tensor:
         """[samples, features, width], a leaf that collects the gradient. Stays as it is, also after the update.
 
+        Where tables have several widths: a list with a tensor for each feature, [samples, width of its table].
         Where features have a vector for each id, [vectors, width]: `EmbeddingBags.keyed(step)` takes them apart.
         Rows that are only read need no gradient and collect none.
         """
         if self._embeddings is None:
-            self._embeddings = self._arrive()
-            del self._arrive  # and what it holds: rows as they were fetched
-            if self._during_backward:
-                self._begin_with_gradient(self._embeddings)
-        return self._embeddings
+            self._embeddings = in_feature_order(self.groups) if self._work.parts else self.leaves[0]
+        return cast("Tensor", self._embeddings)  # or the list: whoever has several widths knows
+
+    @property
+    def groups(self) -> list[GroupVectors]:
+        """The embeddings of each row group with the features that they belong to, for whoever takes them apart."""
+        batch, every = self._work.batch, slice(None)
+        return [
+            GroupVectors(
+                leaf, part.vectors, np.arange(batch.num_features) if part.features is None else part.features,
+                every if part.features is None else batch.of_features(part.features)[1],
+            )
+            for leaf, part in zip(self.leaves, self._work.groups, strict=True)
+        ]  # fmt: skip
 
     def await_embeddings(self) -> Tensor:
         """The same, for whoever takes a function."""
@@ -128,7 +155,7 @@ class Step:
         if self.updated:
             raise UsageError(f"step {self.index} was updated already; call step.update() once for each step")
         if self._wait is None:
-            self._finish(self._work, self._gradient())
+            self._finish(self._work, self._gradients())
         else:
             self._lane.span("compute", self.index)
             self._wait()
@@ -158,8 +185,8 @@ class Step:
         given = [it.grad for it in parameters if it.grad is not None]
         squares = sum((float(grad.double().square().sum()) for grad in given), 0.0)
         if self._work.record.learns:
-            squares += self._squared_norm(self._work, self._gradient())
-            given.append(self._gradient())
+            squares += self._squared_norm(self._work, self._gradients())
+            given += [leaf.grad for leaf in self.leaves if leaf.grad is not None]
         norm = math.sqrt(squares)
         # As torch.nn.utils.clip_grad_norm_ has it.
         if (share := max_norm / (norm + 1e-6)) < 1:
@@ -167,13 +194,13 @@ class Step:
                 grad.mul_(share)
         return norm
 
-    def _gradient(self) -> Tensor:
-        if not self._work.record.learns:
-            # Nobody looks at it. Asked for in any case: later steps look for these rows in their slots.
-            return self.embeddings
-        if self._embeddings is None or self._embeddings.grad is None:
+    def _gradients(self) -> list[Tensor]:
+        # Asked for in any case, also where nobody looks at a gradient: later steps look for these rows in their slots.
+        leaves = self.leaves if self._leaves is not None or not self._work.record.learns else ()
+        groups = list(zip(leaves, self._work.groups, strict=False))
+        if not groups or any(leaf.grad is None and part.record.learns for leaf, part in groups):
             raise UsageError(f"step {self.index}: its embeddings have no gradient; call loss.backward() first")
-        return self._embeddings.grad
+        return [leaf if leaf.grad is None else leaf.grad for leaf in leaves]
 
     def update_during_backward(self) -> None:
         """Lets the update begin once backward has the gradient of `embeddings`, beside the rest of backward.
@@ -181,27 +208,30 @@ class Step:
         Call it before backward, if that is called once and nobody changes the gradient afterwards. The step still ends
         with `update()`, and the result is the same.
         """
-        if not self._during_backward and self._embeddings is not None:
-            self._begin_with_gradient(self._embeddings)
+        if not self._during_backward and self._leaves is not None:
+            self._begin_with_gradients(self._leaves)
         self._during_backward = True
 
-    def _begin_with_gradient(self, embeddings: Tensor) -> None:
-        if not embeddings.requires_grad:
-            return
+    def _begin_with_gradients(self, leaves: tuple[Tensor, ...]) -> None:
+        learning = [leaf for leaf in leaves if leaf.requires_grad]
+        self._num_awaited = len(learning)
         # Weak, as the collector does not see through a tensor's hooks: step, embeddings and hook would stay for ever.
-        start = WeakMethod(self._start_update)
+        arrived = WeakMethod(self._gradient_arrived)
 
         def begin(embeddings: Tensor) -> None:
-            if (method := start()) is not None:
-                method(embeddings)
+            if (method := arrived()) is not None:
+                method()
 
-        embeddings.register_post_accumulate_grad_hook(begin)  # type: ignore[no-untyped-call]
+        for leaf in learning:
+            leaf.register_post_accumulate_grad_hook(begin)  # type: ignore[no-untyped-call]
 
-    def _start_update(self, embeddings: Tensor) -> None:
+    def _gradient_arrived(self) -> None:
+        """Of one row group; with the last of them the update begins."""
         if self._wait is not None:
             raise UsageError(
                 f"step {self.index}: its update began with the first backward(), a second one comes too late; call "
                 "backward() once, or leave update_during_backward() out"
             )
-        assert embeddings.grad is not None
-        self._wait = self._start(self._work, embeddings.grad)
+        self._num_awaited -= 1
+        if not self._num_awaited:
+            self._wait = self._start(self._work, self._gradients())

@@ -2,16 +2,16 @@
 
     tables = Tables.on_disk("tables", log, dim=64, optimizer=RowwiseAdagrad(lr=0.05))
 
-Every categorical feature of the log has a table; all rows have one width. Stores with equal layouts start with equal
-bytes, wherever they are. With their commits tables keep a short list of what they were trained on (`sources.json`): an
-entry is written before its steps are committed, and counts once a later step is.
+Every categorical feature of the log has a table; `dim` is a number, or one for each table by its name. Stores with
+equal layouts start with equal bytes, wherever they are. With their commits tables keep a short list of what they were
+trained on (`sources.json`): an entry is written before its steps are committed, and counts once a later step is.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,9 +26,14 @@ from foresee.engine.optimizers import Optimizer, check_row_optimizer
 from foresee.errors import ConfigError, StoreError, UsageError
 from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.disk import DiskStore
+from foresee.store.disk.manifest import MANIFEST_FILE
 from foresee.store.memory import MemoryStore
+from foresee.store.row_groups import RowGroups, group_folders, groups_of, open_groups
 
 ROWS_AT_ONCE = 1 << 16
+Dims = int | Mapping[str, int]
+"""The width of all tables, or of each by its name, `default` standing for those that are not named."""
+DEFAULT = "default"
 
 
 class HasTables(Protocol):
@@ -91,13 +96,13 @@ class Tables:
 
     @classmethod
     def in_memory(
-        cls, log: HasTables, *, dim: int, optimizer: Optimizer, seed: int = 0, init_scale: float = 0.05
+        cls, log: HasTables, *, dim: Dims, optimizer: Optimizer, seed: int = 0, init_scale: float = 0.05
     ) -> Tables:
         """Tables in this process's memory; gone when it ends.
 
         Args:
             log: A `ClickLog` or `EmbeddingBags`: anything with `tables`, each with a name and a number of rows.
-            dim: Values of a row.
+            dim: Values of a row; or by table, such as `{"country": 4, "default": 64}`.
             optimizer: What updates rows.
             seed: Of the rows' initial values, which follow from it, the row and the column.
             init_scale: Initial values are between minus this and this.
@@ -108,7 +113,8 @@ class Tables:
         Raises:
             ConfigError: A value cannot be used.
         """
-        return cls(MemoryStore(layout_for(log, dim, optimizer, seed, init_scale)), optimizer)
+        layout = layout_for(log, dim, optimizer, seed, init_scale)
+        return cls(open_groups(layout, Path(), lambda folder, group: MemoryStore(group)), optimizer)
 
     @classmethod
     def on_disk(
@@ -116,7 +122,7 @@ class Tables:
         path: str | Path,
         log: HasTables,
         *,
-        dim: int,
+        dim: Dims,
         optimizer: Optimizer,
         seed: int = 0,
         init_scale: float = 0.05,
@@ -126,7 +132,7 @@ class Tables:
         Args:
             path: The folder.
             log: A `ClickLog` or `EmbeddingBags`: anything with `tables`, each with a name and a number of rows.
-            dim: Values of a row.
+            dim: Values of a row; or by table, such as `{"country": 4, "default": 64}`.
             optimizer: What updates rows.
             seed: Of the rows' initial values, which follow from it, the row and the column.
             init_scale: Initial values are between minus this and this.
@@ -138,7 +144,12 @@ class Tables:
             ConfigError: A value cannot be used.
             StoreError: The folder holds tables of another log, width, seed or optimiser, or cannot be written.
         """
-        return cls(DiskStore.open_or_create(path, layout_for(log, dim, optimizer, seed, init_scale)), optimizer)
+        layout = layout_for(log, dim, optimizer, seed, init_scale)
+        check_one_kind(Path(path), layout)
+        store = open_groups(layout, Path(path), DiskStore.open_or_create)
+        if isinstance(store, RowGroups):
+            store.bring_together()
+        return cls(store, optimizer)
 
     @property
     def layout(self) -> Layout:
@@ -157,13 +168,13 @@ class Tables:
             ConfigError: There is no such table.
         """
         self.bring_up_to_date()
-        table = self._table(name)
-        out = np.empty((table.num_rows, self.layout.width), np.float32)
-        offset = self.layout.offset_of(name)
+        table, store = self._table(name)
+        out = np.empty((table.num_rows, store.layout.width), np.float32)
+        offset = store.layout.offset_of(name)
         for begin in range(0, table.num_rows, ROWS_AT_ONCE):
             end = min(begin + ROWS_AT_ONCE, table.num_rows)
-            rows = Rows.empty(end - begin, self.layout)
-            self.store.read(np.arange(offset + begin, offset + end), rows)
+            rows = Rows.empty(end - begin, store.layout)
+            store.read(np.arange(offset + begin, offset + end), rows)
             out[begin:end] = rows.values
         return out
 
@@ -183,19 +194,19 @@ class Tables:
         if self._loop is not None:
             raise UsageError(f"table {name!r} cannot be given other values inside a loop; leave the loop first")
         self.bring_up_to_date()
-        table = self._table(name)
-        if values.shape != (table.num_rows, self.layout.width):
+        table, store = self._table(name)
+        if values.shape != (table.num_rows, store.layout.width):
             raise ConfigError(
                 f"values of table {name!r} have shape {values.shape}; the table is "
-                f"{(table.num_rows, self.layout.width)}"
+                f"{(table.num_rows, store.layout.width)}"
             )
-        offset = self.layout.offset_of(name)
+        offset = store.layout.offset_of(name)
         for begin in range(0, table.num_rows, ROWS_AT_ONCE):
             ids = np.arange(offset + begin, offset + min(begin + ROWS_AT_ONCE, table.num_rows))
-            rows = Rows.empty(len(ids), self.layout)
-            self.store.read(ids, rows)
+            rows = Rows.empty(len(ids), store.layout)
+            store.read(ids, rows)
             rows.values[:] = values[begin : begin + len(ids)]
-            self.store.write(ids, rows)
+            store.write(ids, rows)
         self.store.commit(self.store.committed_step)
 
     @property
@@ -270,12 +281,14 @@ class Tables:
         if failure is not None:
             raise failure
 
-    def _table(self, name: str) -> Table:
-        table = next((table for table in self.layout.tables if table.name == name), None)
-        if table is None:
-            known = ", ".join(table.name for table in self.layout.tables)
-            raise ConfigError(f"there is no table {name!r}; the tables are {known}")
-        return table
+    def _table(self, name: str) -> tuple[Table, Store]:
+        """The table, and the store of the rows of its width."""
+        for store in groups_of(self.store):
+            for table in store.layout.tables:
+                if table.name == name:
+                    return table, store
+        known = ", ".join(table.name for table in self.layout.tables)
+        raise ConfigError(f"there is no table {name!r}; the tables are {known}")
 
     def __enter__(self) -> Tables:
         return self
@@ -286,19 +299,45 @@ class Tables:
         self.close()
 
 
-def layout_for(log: HasTables, dim: int, optimizer: Optimizer, seed: int, init_scale: float) -> Layout:
-    """How the rows of this log look with this width and optimiser."""
+def layout_for(log: HasTables, dim: Dims, optimizer: Optimizer, seed: int, init_scale: float) -> Layout:
+    """How the rows of this log look with this width, or these widths, and this optimiser."""
     check_row_optimizer(optimizer)
-    if dim < 1:
-        raise ConfigError(f"dim is {dim}; give the width of a row as a whole number of at least 1")
+    tables = tuple(Table(table.name, table.num_rows) for table in log.tables)
+    dims = dims_of([table.name for table in tables], dim)
+    widths = tuple((width, optimizer.state_width(width)) for width in dims)
+    width, state_width = widths[0] if len(set(widths)) == 1 else (0, 0)
     return Layout(
-        tables=tuple(Table(table.name, table.num_rows) for table in log.tables),
-        width=dim,
-        state_width=optimizer.state_width(dim),
-        optimizer=optimizer.name,
-        seed=seed,
-        init_scale=init_scale,
-    )
+        tables=tables, width=width, state_width=state_width, optimizer=optimizer.name, seed=seed,
+        init_scale=init_scale, widths=() if width else widths,
+    )  # fmt: skip
+
+
+def dims_of(tables: Sequence[str], dim: Dims, key: str = "dim") -> list[int]:
+    """The width of each table."""
+    if isinstance(dim, Mapping):
+        unknown = [name for name in dim if name not in (*tables, DEFAULT)]
+        if unknown:
+            raise ConfigError(f"{key}: there is no table {unknown[0]!r}; the tables are {', '.join(tables)}")
+        missing = [name for name in tables if name not in dim and DEFAULT not in dim]
+        if missing:
+            raise ConfigError(f"{key}: it says nothing of table {missing[0]!r}; give it, or {DEFAULT!r} for the rest")
+    given = {name: dim.get(name, dim.get(DEFAULT)) if isinstance(dim, Mapping) else dim for name in tables}
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            where = f" of table {name!r}" if isinstance(dim, Mapping) else ""
+            raise ConfigError(f"{key}{where} is {value!r}; give the width of a row as a whole number of at least 1")
+    return [given[name] or 0 for name in tables]
+
+
+def check_one_kind(folder: Path, layout: Layout) -> None:
+    """Refuses a folder whose tables have one width where several are wanted, or the other way round."""
+    holds_one, holds_several = (folder / MANIFEST_FILE).exists(), bool(group_folders(folder))
+    if (layout.widths and holds_one) or (not layout.widths and holds_several):
+        have, want = ("one width", "several") if holds_one else ("several widths", "one")
+        raise StoreError(
+            f"the tables in {folder} have {have}, this run wants {want}; use the settings the tables were made with, "
+            "or another folder"
+        )
 
 
 LOG, NAME, BATCHES = "log", "name", "batches"

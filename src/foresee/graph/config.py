@@ -33,17 +33,17 @@ class GraphModelConfig(Section):
     decoder: str = "distmult"
     """distmult, complex, transe, rotate, dot, or a class of yours as package.module:Class. Of links."""
     decoder_options: dict[str, Any] = Field(default_factory=dict)
-    """Passed to it, such as `norm: 1` for transe."""
+    """Passed to it, such as `norm: 1` for transe, or `init_scale` of relations for distmult and complex."""
     inverse: bool = True
     """Relations have a second table for the side of heads."""
     loss: str = "softmax"
     """softmax, logistic or margin."""
     loss_options: dict[str, float] = Field(default_factory=dict)
-    """margin; temperature, above 0: negatives that score high count more."""
+    """margin; temperature, above 0: negatives that score high count more (not of softmax)."""
     both_sides: bool = True
     """Negatives stand for heads as for tails."""
     n3: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Weight of the cubes of an edge's vectors."""
+    """Weight of the cubes of an edge's vectors: of both nodes, and of its relation on both sides."""
     l2: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of their squares."""
     encoder: str | None = None

@@ -3,7 +3,8 @@
 In: vectors [edges, dim] and relation numbers. Out: `query` turns one end and the relation into a vector of its own, and
 `compare` scores it against candidates for the other end: so all candidates of a chunk are one product of matrices.
 Asked for heads, a decoder turns the relation round; with `inverse` it has a second table of relations for that side
-instead. Relations are ordinary weights of the module, and start so that a fresh decoder compares the ends themselves.
+instead. Relations are ordinary weights of the module, and start so that a fresh decoder compares the ends themselves,
+or, with `init_scale`, at normal numbers of that size: then a node is not likely to be its own neighbour.
 `products = True` says that `compare` is a product of matrices, which is quicker to learn from.
 
 A decoder of one's own is any `nn.Module` with the methods of `Decoder`, as package.module:Class.
@@ -41,7 +42,7 @@ class Decoder(Protocol):
         ...
 
     def size(self, relations: Tensor) -> Tensor:
-        """[edges, parts]: how large the relations' vectors are, part by part, for regularisation."""
+        """[edges, parts]: how large the relations' vectors are, those of both sides, for regularisation."""
         ...
 
 
@@ -70,9 +71,21 @@ class _Relations(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(2 if inverse else 1, max(1, num_relations), width))
 
+    def start(self, scale: float | None, *, ones: int) -> None:
+        """At ones in so many places and nothing in the others, or at normal numbers of a size."""
+        with torch.no_grad():
+            if scale is None:
+                self.table[..., :ones] = 1.0
+            else:
+                self.table.normal_(0.0, _positive(scale))
+
     def of(self, relations: Tensor, *, heads: bool) -> Tensor:
         """[edges, width]."""
         return nn.functional.embedding(relations, self.table[int(heads) if len(self.table) == 2 else 0])
+
+    def both(self, relations: Tensor) -> Tensor:
+        """[sides, edges, width]: those of all sides."""
+        return torch.stack([nn.functional.embedding(relations, side) for side in self.table])
 
     @property
     def turned(self) -> bool:
@@ -85,10 +98,12 @@ class DistMult(nn.Module):
 
     products = True
 
-    def __init__(self, dim: int, num_relations: int, *, inverse: bool = True) -> None:
+    def __init__(
+        self, dim: int, num_relations: int, *, inverse: bool = True, init_scale: float | None = None
+    ) -> None:  # fmt: skip
         super().__init__()
         self.relations = _Relations(num_relations, dim, inverse=inverse)
-        nn.init.ones_(self.relations.table)
+        self.relations.start(init_scale, ones=dim)
 
     def query(self, known: Tensor, relations: Tensor, *, heads: bool) -> Tensor:
         return known * self.relations.of(relations, heads=heads)
@@ -97,7 +112,7 @@ class DistMult(nn.Module):
         return queries @ candidates.transpose(-1, -2)
 
     def size(self, relations: Tensor) -> Tensor:
-        return self.relations.of(relations, heads=False).abs()
+        return _side_by_side(self.relations.both(relations).abs())
 
 
 class ComplEx(nn.Module):
@@ -105,12 +120,13 @@ class ComplEx(nn.Module):
 
     products = True
 
-    def __init__(self, dim: int, num_relations: int, *, inverse: bool = True) -> None:
+    def __init__(
+        self, dim: int, num_relations: int, *, inverse: bool = True, init_scale: float | None = None
+    ) -> None:  # fmt: skip
         super().__init__()
         _check_even("complex", dim)
         self.relations = _Relations(num_relations, dim, inverse=inverse)
-        with torch.no_grad():
-            self.relations.table[..., : dim // 2] = 1.0
+        self.relations.start(init_scale, ones=dim // 2)
 
     def query(self, known: Tensor, relations: Tensor, *, heads: bool) -> Tensor:
         turned = heads and self.relations.turned
@@ -120,7 +136,7 @@ class ComplEx(nn.Module):
         return queries @ candidates.transpose(-1, -2)
 
     def size(self, relations: Tensor) -> Tensor:
-        return modulus(self.relations.of(relations, heads=False))
+        return _side_by_side(modulus(self.relations.both(relations)))
 
 
 class TransE(nn.Module):
@@ -140,7 +156,7 @@ class TransE(nn.Module):
         return -torch.cdist(queries, candidates, self._norm)
 
     def size(self, relations: Tensor) -> Tensor:
-        return self.relations.of(relations, heads=False).abs()
+        return _side_by_side(self.relations.both(relations).abs())
 
 
 class RotatE(nn.Module):
@@ -167,6 +183,11 @@ class RotatE(nn.Module):
         return torch.zeros(len(relations), 1)
 
 
+def _side_by_side(sizes: Tensor) -> Tensor:
+    """[edges, sides * parts] of [sides, edges, parts]."""
+    return torch.cat(list(sizes), -1)
+
+
 def _times(left: Tensor, right: Tensor, *, conjugate: bool = False) -> Tensor:
     """Complex numbers multiplied, the right ones turned round if `conjugate`."""
     (a, b), (c, d) = left.chunk(2, -1), right.chunk(2, -1)
@@ -179,6 +200,12 @@ def modulus(numbers: Tensor) -> Tensor:
     """How large complex numbers are; the root has a slope also at nothing."""
     real, imaginary = numbers.chunk(2, -1)
     return (real * real + imaginary * imaginary + 1e-20).sqrt()
+
+
+def _positive(scale: float) -> float:
+    if not 0 < scale < float("inf"):
+        raise ConfigError(f"model.decoder_options.init_scale: found {scale!r}; give a number above 0")
+    return scale
 
 
 def _check_even(name: str, dim: int) -> None:

@@ -20,9 +20,12 @@ Loss = Callable[..., Tensor]
 NOTHING = float("-inf")
 
 
-def softmax(positive: Tensor, negative: Tensor, **_: float) -> Tensor:
-    """-log of the share that the edge has among itself and its negatives."""
-    return softplus(negative.logsumexp(-1) - positive)
+def softmax(positive: Tensor, negative: Tensor, *, margin: float = 0.0) -> Tensor:
+    """-log of the share that the edge has among itself and its negatives, which are `margin` ahead.
+
+    With a margin of log(nodes / negatives) drawn negatives stand for all nodes.
+    """
+    return softplus(negative.logsumexp(-1) + margin - positive)
 
 
 def logistic(positive: Tensor, negative: Tensor, *, margin: float = 0.0, temperature: float = 0.0) -> Tensor:

@@ -79,7 +79,8 @@ class LinkModel(nn.Module):
         chunks = padded.view(item.num_chunks, per_chunk, -1), wrong.view(item.num_chunks, item.num_negatives, -1)
         masked = None if item.masked is None else torch.from_numpy(item.masked[side])
         if self._objective.loss is softmax and products:
-            costs: Tensor = SoftmaxOfProducts.apply(*chunks, positive, masked)  # type: ignore[no-untyped-call]
+            ahead = positive - self._objective.options.get("margin", 0.0)
+            costs: Tensor = SoftmaxOfProducts.apply(*chunks, ahead, masked)  # type: ignore[no-untyped-call]
             return costs
         negative = decoder.compare(*chunks).reshape(-1, item.num_negatives)[: item.num_edges]
         if masked is not None and len(masked):

@@ -37,7 +37,7 @@ from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.header import make_header
 from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
-from foresee.engine.planned_step import Pooling, planned_records
+from foresee.engine.planned_step import planned_records
 from foresee.engine.tables import Tables, layout_for
 from foresee.run.group import Alone
 from foresee.run.loop import train_steps
@@ -98,7 +98,7 @@ def _train(log: ClickLog, optimizer: Optimizer, layout: Layout) -> None:
     stream, tables = log.batches(batch_size=8), Tables(MemoryStore(layout), optimizer)
     header = make_header(stream, planner="lookahead", cache_rows=80)
     exchange = PeerExchange(layout, _OwnMesh())
-    run = Run(stream, tables, header, Pooling.of(log.mean_features), exchange=exchange, commit_at_end=False)
+    run = Run(stream, tables, header, log.pooling, exchange=exchange, commit_at_end=False)
     model = _OneWeight()
     adam = torch.optim.Adam(model.parameters())  # imports much more than one would think
     train_steps(run, adam, Alone(model), [])

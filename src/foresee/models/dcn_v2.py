@@ -2,7 +2,8 @@
 
 In: dense [samples, dense features], embeddings [samples, features, dim]. Out: logits [samples]. A cross layer computes
 `x' = x0 ⊙ (W x + b) + x`, so n of them reach products of n + 1 inputs. With `rank` the matrix W is the product of two
-thin ones, `U Vᵀ`, which is what a wide input needs: W has (dense features + features · dim)² weights.
+thin ones, `U Vᵀ`, which is what a wide input needs: W has (dense features + features · dim)² weights. Embeddings of
+several widths are read one after another, each as wide as it is.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from foresee.models.layers import by_sample, checked_widths, mlp
+from foresee.models.layers import by_sample, checked_widths, flat, mlp
 
-from .contract import Shape, check_input, checked_outputs, checked_shape
+from .contract import Dims, Shape, Vectors, check_input, checked_outputs, checked_shape, feature_dims
 
 STRUCTURES = ("stacked", "parallel")
 
@@ -25,7 +26,7 @@ class DCNv2(nn.Module):
     def __init__(
         self,
         shape: Shape,
-        dim: int,
+        dim: Dims,
         *,
         num_cross: int = 3,
         rank: int | None = None,
@@ -38,7 +39,7 @@ class DCNv2(nn.Module):
         _check_options(num_cross, rank, structure)
         self.dim = dim
         self.parallel = structure == "parallel"
-        width = shape.num_dense + shape.num_features * dim
+        width = shape.num_dense + sum(feature_dims(shape, dim))
         self.cross = nn.ModuleList(CrossLayer(width, rank) for _ in range(num_cross))
         widths = checked_widths("deep", deep)
         self.deep = mlp(width, widths, activate_last=True)
@@ -50,9 +51,9 @@ class DCNv2(nn.Module):
         """Columns a row needs: the embedding."""
         return dim
 
-    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        check_input(dense, embeddings, self.shape, self.row_width(self.dim))
-        start = torch.cat((dense, embeddings.flatten(1)), dim=1)  # [samples, width]
+    def forward(self, dense: Tensor, embeddings: Vectors) -> Tensor:
+        check_input(dense, embeddings, self.shape, self.dim, self.row_width)
+        start = torch.cat((dense, flat(embeddings)), dim=1)  # [samples, width]
         crossed = start
         for layer in self.cross:
             crossed = layer(start, crossed)

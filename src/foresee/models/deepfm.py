@@ -12,18 +12,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from foresee.models.layers import FirstOrder, Shares, checked_widths, mlp
+from foresee.models.layers import FirstOrder, OneWidth, Shares, checked_widths, cut, flat, mlp
 
-from .contract import Shape, check_input, checked_outputs, checked_shape
+from .contract import Dims, Shape, Vectors, check_input, checked_outputs, checked_shape
 
 
 class DeepFM(nn.Module):
-    """`deep` are hidden widths: the deep part always ends in the outputs."""
+    """`deep` are hidden widths: the deep part always ends in the outputs.
 
-    def __init__(self, shape: Shape, dim: int, *, deep: Sequence[int] = (512, 256), num_outputs: int = 1) -> None:
+    The pairs need one width: `project` maps features of several widths to it, which is `dim` then.
+    """
+
+    def __init__(
+        self, shape: Shape, dim: Dims, *, deep: Sequence[int] = (512, 256), num_outputs: int = 1,
+        project: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.shape = checked_shape(shape, dim)
-        self.dim = dim
+        self.dims = dim
+        self.project = OneWidth(shape, dim, project, "the dot products of DeepFM's factorisation machine")
+        self.dim = dim = self.project.width
         self.first_order = FirstOrder(shape.num_dense)
         self.dense_vectors = nn.Parameter(0.01 * torch.randn(shape.num_dense, dim))
         width_in = shape.num_dense + shape.num_features * dim
@@ -35,10 +43,10 @@ class DeepFM(nn.Module):
         """Columns a row needs: the embedding and the first-order weight."""
         return dim + 1
 
-    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        check_input(dense, embeddings, self.shape, self.row_width(self.dim))
-        vectors, weights = embeddings[:, :, : self.dim], embeddings[:, :, self.dim]
-        first: Tensor = self.first_order(dense, weights)
+    def forward(self, dense: Tensor, embeddings: Vectors) -> Tensor:
+        check_input(dense, embeddings, self.shape, self.dims, self.row_width)
+        embedded, weights = cut(embeddings, self.dims)
+        vectors, first = self.project(embedded), self.first_order(dense, flat(weights))
         deep: Tensor = self.deep(torch.cat((dense, vectors.flatten(1)), dim=1))
         joined: Tensor = self.join(first + self.second_order(dense, vectors), deep)
         return joined

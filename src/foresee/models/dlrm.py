@@ -15,23 +15,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from foresee.models.layers import PairDots, by_sample, checked_widths, mlp
+from foresee.models.layers import OneWidth, PairDots, by_sample, checked_widths, mlp
 
-from .contract import Embeddings, Shape, check_dense, check_input, checked_outputs, checked_shape
+from .contract import Dims, Embeddings, Shape, check_dense, check_input, checked_outputs, checked_shape
 
 
 class DLRM(nn.Module):
-    """`bottom` and `top` are hidden widths: the bottom MLP always ends in `dim`, the top MLP in the outputs."""
+    """`bottom` and `top` are hidden widths: the bottom MLP always ends in `dim`, the top MLP in the outputs.
+
+    Dot products need one width: `project` maps features of several widths to it, which is `dim` then.
+    """
 
     accepts_deferred_embeddings = True
 
     def __init__(
-        self, shape: Shape, dim: int, *, bottom: Sequence[int] = (512, 256), top: Sequence[int] = (512, 256),
-        num_outputs: int = 1,
+        self, shape: Shape, dim: Dims, *, bottom: Sequence[int] = (512, 256), top: Sequence[int] = (512, 256),
+        num_outputs: int = 1, project: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.shape = checked_shape(shape, dim)
-        self.dim = dim
+        self.dims = dim
+        self.project = OneWidth(shape, dim, project, "DLRM's dot products")
+        self.dim = dim = self.project.width
         widths = checked_widths("bottom", bottom)
         if shape.num_dense:
             self.bottom: nn.Module = mlp(shape.num_dense, (*widths, dim), activate_last=True)
@@ -52,10 +57,10 @@ class DLRM(nn.Module):
     def forward(self, dense: Tensor, embeddings: Embeddings) -> Tensor:
         check_dense(dense, self.shape, len(dense))
         from_dense = self.bottom(dense)  # [samples, dim]
-        if not isinstance(embeddings, Tensor):
+        if callable(embeddings) and not isinstance(embeddings, Tensor):
             embeddings = embeddings()
-        check_input(dense, embeddings, self.shape, self.row_width(self.dim))
-        vectors = torch.cat((from_dense.unsqueeze(1), embeddings), dim=1)  # [samples, 1 + features, dim]
+        check_input(dense, embeddings, self.shape, self.dims, self.row_width)
+        vectors = torch.cat((from_dense.unsqueeze(1), self.project(embeddings)), dim=1)  # [samples, 1 + features, dim]
         return by_sample(self.top(torch.cat((from_dense, self.pair_dots(vectors)), dim=1)))
 
 

@@ -4,7 +4,8 @@
 logits as well as in features. `Shares`: one number beside several outputs. `FirstOrder`: a bias, a weight for each
 dense feature and one for each id; the ids' weights are a column of their rows, so that they are fetched, updated and
 stored with the embedding. `PairDots` (DLRM): the dot product of each pair of a sample's vectors; `sum_of_pair_products`
-(NCF): their element-wise products, summed. Never a vector with itself, and no loop over pairs.
+(NCF): their element-wise products, summed. Never a vector with itself, and no loop over pairs. `flat`, `cut` and
+`OneWidth` take vectors of one width or several.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from .contract import Dims, Shape, Vectors, feature_dims
 
 
 def mlp(width_in: int, widths: Sequence[int], *, activate_last: bool) -> nn.Sequential:
@@ -36,6 +39,50 @@ def checked_widths(option: str, widths: object) -> tuple[int, ...]:
         if isinstance(width, bool) or not isinstance(width, int) or width < 1:
             raise ValueError(f"{option} holds {width!r}: every layer width is a whole number of at least 1")
     return tuple(widths)
+
+
+def flat(embeddings: Vectors) -> Tensor:
+    """[samples, all columns]: every feature's vector after the one before."""
+    return embeddings.flatten(1) if isinstance(embeddings, Tensor) else torch.cat(list(embeddings), dim=1)
+
+
+def cut(embeddings: Vectors, dim: Dims) -> tuple[Vectors, Vectors]:
+    """The first `dim` columns of each feature's row, and the rest of them."""
+    if isinstance(embeddings, Tensor):
+        assert isinstance(dim, int)
+        return embeddings[:, :, :dim], embeddings[:, :, dim:]
+    widths = [dim] * len(embeddings) if isinstance(dim, int) else dim
+    pairs = list(zip(embeddings, widths, strict=True))
+    return [it[:, :width] for it, width in pairs], [it[:, width:] for it, width in pairs]
+
+
+class OneWidth(nn.Module):
+    """Vectors of several widths become vectors of one, as dot products need: a linear layer for each feature.
+
+    Without `project` they have to have one width, and stay as they are.
+    """
+
+    def __init__(self, shape: Shape, dim: Dims, project: object, what: str) -> None:
+        super().__init__()
+        dims = feature_dims(shape, dim)
+        if project is None and len(set(dims)) > 1:
+            raise ValueError(
+                f"{what} need one width, and features have {', '.join(map(str, sorted(set(dims))))}: give all tables "
+                "one dim, or say project: 16 in model.options, which maps each feature to that width; dcn_v2 and "
+                "wide_and_deep take several widths as they are"
+            )
+        if project is not None:
+            (self.width,) = checked_widths("project", [project])
+        else:
+            self.width = dims[0]
+        layers = [] if project is None else [nn.Linear(width, self.width, bias=False) for width in dims]
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, vectors: Vectors) -> Tensor:  # -> [samples, features, width]
+        if not len(self.layers):
+            return vectors if isinstance(vectors, Tensor) else torch.stack(list(vectors), dim=1)
+        features = vectors.unbind(1) if isinstance(vectors, Tensor) else vectors
+        return torch.stack([layer(it) for layer, it in zip(self.layers, features, strict=True)], dim=1)
 
 
 def by_sample(outputs: Tensor) -> Tensor:

@@ -15,30 +15,38 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from foresee.models.layers import by_sample, checked_widths, mlp, sum_of_pair_products
+from foresee.models.layers import OneWidth, by_sample, checked_widths, cut, flat, mlp, sum_of_pair_products
 
-from .contract import Shape, check_input, checked_outputs, checked_shape
+from .contract import Dims, Shape, Vectors, check_input, checked_outputs, checked_shape, feature_dims
 
 
 class NCF(nn.Module):
-    """`deep` are the widths of the MLP; its last layer is joined with the `dim` products of the factorisation."""
+    """`deep` are the widths of the MLP; its last layer is joined with the `dim` products of the factorisation.
 
-    def __init__(self, shape: Shape, dim: int, *, deep: Sequence[int] = (128, 64, 32), num_outputs: int = 1) -> None:
+    Products need one width: `project` maps the factors of several widths to it, which is `dim` then.
+    """
+
+    def __init__(
+        self, shape: Shape, dim: Dims, *, deep: Sequence[int] = (128, 64, 32), num_outputs: int = 1,
+        project: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.shape = checked_shape(shape, dim)
-        self.dim = dim
+        self.dims = dim
+        self.project = OneWidth(shape, dim, project, "the products of NCF's factorisation")
+        self.dim = self.project.width
         widths = checked_widths("deep", deep)
-        width_in = shape.num_dense + shape.num_features * dim
+        width_in = shape.num_dense + sum(feature_dims(shape, dim))
         self.deep = mlp(width_in, widths, activate_last=True)
-        self.last = nn.Linear(dim + (widths[-1] if widths else width_in), checked_outputs(num_outputs))
+        self.last = nn.Linear(self.dim + (widths[-1] if widths else width_in), checked_outputs(num_outputs))
 
     @classmethod
     def row_width(cls, dim: int) -> int:
         """Columns a row needs: one embedding for each part."""
         return 2 * dim
 
-    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        check_input(dense, embeddings, self.shape, self.row_width(self.dim))
-        factors, vectors = embeddings[:, :, : self.dim], embeddings[:, :, self.dim :]
-        deep = self.deep(torch.cat((dense, vectors.flatten(1)), dim=1))
-        return by_sample(self.last(torch.cat((sum_of_pair_products(factors), deep), dim=1)))
+    def forward(self, dense: Tensor, embeddings: Vectors) -> Tensor:
+        check_input(dense, embeddings, self.shape, self.dims, self.row_width)
+        factors, vectors = cut(embeddings, self.dims)
+        deep = self.deep(torch.cat((dense, flat(vectors)), dim=1))
+        return by_sample(self.last(torch.cat((sum_of_pair_products(self.project(factors)), deep), dim=1)))

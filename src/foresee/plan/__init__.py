@@ -13,10 +13,11 @@ from dataclasses import replace
 from foresee.errors import PlanError
 from foresee.plan.check import Verdict, check
 from foresee.plan.check_additive import check_additive
+from foresee.plan.grouped import grouped
 from foresee.plan.in_flight import InFlight
 from foresee.plan.policies import all_policies, find, is_trainable, register, trainable, unregister
 from foresee.plan.policies.lookahead import Lookahead
-from foresee.plan.policy import PROFILE_STEPS, Policy, Profile
+from foresee.plan.policy import PROFILE_STEPS, MakePlanner, Policy, Profile
 from foresee.plan.record import Accesses, Counters, Header, Planner, PlannerOptions, Record
 from foresee.plan.resumed import ResumedPlan
 from foresee.plan.upcoming import WINDOW_BYTES, WINDOW_FIRST_BYTES, WINDOW_STEPS, window_bytes
@@ -41,11 +42,24 @@ def make_planner(header: Header, profile: Profile) -> Planner:
             f"planner {header.planner!r} cannot plan for {header.num_workers} workers; choose one of "
             f"{', '.join(trainable(header.num_workers))}"
         )
-    inside = replace(header, options=replace(header.options, staleness=0))
-    planner = Partitions(inside, make, profile) if header.options.partition_rows > 1 else make(inside, profile)
-    if header.options.read_only:
-        return ReadOnly(header, planner)
-    return InFlight(header, planner) if header.options.staleness else planner
+    if header.groups and header.options.staleness:
+        raise PlanError("batches in flight are planned for rows of one width; leave staleness out, or give one width")
+    if header.groups:
+        return grouped(header, _made_by(make), profile)
+    return _made_by(make)(header, profile)
+
+
+def _made_by(make: MakePlanner) -> MakePlanner:
+    """The planner of one row group, in the variant that its header wants."""
+
+    def made(header: Header, profile: Profile) -> Planner:
+        inside = replace(header, options=replace(header.options, staleness=0))
+        planner = Partitions(inside, make, profile) if header.options.partition_rows > 1 else make(inside, profile)
+        if header.options.read_only:
+            return ReadOnly(header, planner)
+        return InFlight(header, planner) if header.options.staleness else planner
+
+    return made
 
 
 def planned_from(header: Header) -> int:

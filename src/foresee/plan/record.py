@@ -11,7 +11,7 @@ middle of a run, or has forgotten a row that left its window long ago, says UNKN
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from foresee.base.arrays import Int32, Int64
 from foresee.errors import PlanError
+from foresee.plan.row_groups import RowGroup, divided, from_list
 
 FORMAT_VERSION = 2
 """1 has no `evict.next_use`; such plans are read, too."""
@@ -337,25 +338,39 @@ class Header:
     stream_digest: str
     """Identity of the batch stream the plan was made from."""
     format_version: int = FORMAT_VERSION
+    groups: tuple[RowGroup, ...] = ()
+    """Of tables of several widths: which slots are for which rows. None: all slots are for all rows."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it, the options under `parameters`."""
+        """As JSON has it, the options under `parameters`, and `groups` only where there are some."""
         content = {field.name: getattr(self, field.name) for field in fields(self)}
         del content["options"]
+        groups = [group.to_dict() for group in content.pop("groups")]
+        content |= {"groups": groups} if groups else {}
         return {"planner": content.pop("planner"), "parameters": self.options.to_dict(), **content}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Header:
         """Raises ValueError for fields or values that no header has."""
         names = ["parameters" if field.name == "options" else field.name for field in fields(cls)]
-        if sorted(content) != sorted(names):
+        if sorted({"groups", *content}) != sorted(names):
             raise ValueError(f"it has the fields {sorted(content)}")
         for name, value in content.items():
-            right = {"planner": str, "stream_digest": str, "parameters": dict}.get(name, int)
+            right = {"planner": str, "stream_digest": str, "parameters": dict, "groups": list}.get(name, int)
             if not isinstance(value, right) or isinstance(value, bool):
                 raise ValueError(f"{name} is {value!r}")
-        rest = {name: value for name, value in content.items() if name != "parameters"}
-        return cls(options=PlannerOptions.from_dict(content["parameters"]), **rest)
+        rest = {name: value for name, value in content.items() if name not in ("parameters", "groups")}
+        groups = from_list(
+            content.get("groups", []), capacity_rows=content["capacity_rows"], num_rows=content["num_rows"]
+        )
+        return cls(options=PlannerOptions.from_dict(content["parameters"]), groups=groups, **rest)
+
+    def in_slots(self, capacity_rows: int) -> Header:
+        """The same in another number of slots, divided anew among the groups."""
+        if not self.groups:
+            return replace(self, capacity_rows=capacity_rows)
+        groups = divided(self.groups, capacity_rows)
+        return replace(self, capacity_rows=sum(group.capacity_rows for group in groups), groups=groups)
 
 
 class Planner(Protocol):

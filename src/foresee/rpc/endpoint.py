@@ -56,6 +56,8 @@ class Endpoint:
     """An address, or the file that has it."""
     token: str | None = field(default=None, repr=False)
     tls_root_certificate: bytes | None = field(default=None, repr=False)
+    about: tuple[tuple[str, int], ...] = ()
+    """What every question says beside its content: which rows it is about, where a server has several kinds."""
 
     @classmethod
     def parse(cls, address: str, token: str | None, tls_root_certificate: bytes | None) -> Endpoint:
@@ -87,7 +89,8 @@ class Endpoint:
     def ask(self, client: Any, action: str, content: dict[str, Any], deadline: float) -> dict[str, Any]:
         """The answer to an action. Raises what the server refused with, or one of TRANSPORT_ERRORS."""
         timeout_seconds = max(0.001, deadline - time.monotonic())
-        results = client.do_action(flight.Action(action, to_json(content)), self.options(timeout_seconds))
+        body = to_json({**content, **dict(self.about)})
+        results = client.do_action(flight.Action(action, body), self.options(timeout_seconds))
         answer: dict[str, Any] = json.loads(next(iter(results)).body.to_pybytes())
         raise_failure(answer, self.address)
         return answer

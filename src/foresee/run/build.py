@@ -17,24 +17,24 @@ from torch import nn
 from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
-from foresee.engine.header import make_header
+from foresee.engine.header import groups_for, make_header
 from foresee.engine.loop import Run
 from foresee.engine.optimizers import Optimizer, Schedule, make_optimizer
 from foresee.engine.optimizers.contract import Rate
 from foresee.engine.plan_folder import SavedPlan, open_plan
-from foresee.engine.planned_step import Pooling, planned_records, too_large
-from foresee.engine.tables import Tables, layout_for
+from foresee.engine.planned_step import planned_records, too_large
+from foresee.engine.tables import Tables, dims_of, layout_for
 from foresee.engine.uses_ahead import USES_AHEAD_STEPS
 from foresee.errors import ConfigError, PlanError
 from foresee.plan import is_trainable, trainable
 from foresee.plan.record import Header, Record
 from foresee.run import checkpoint
-from foresee.run.by_name import build, look_in, row_width
+from foresee.run.by_name import build, look_in, model_dim, row_width
 from foresee.run.config import AnyRun, RowOptimizerConfig, RowScheduleConfig, RunConfig
 from foresee.run.run_folder import RunFolder
-from foresee.run.shard_folders import LocalShards, shard_folders
+from foresee.run.shard_folders import open_store
 from foresee.run.tasks import tasks_of
-from foresee.store.contract import Layout, TwoPhaseStore
+from foresee.store.contract import Layout
 from foresee.store.registry import store_kind
 
 
@@ -82,6 +82,7 @@ def plan_header(
         placement_positions=_placement_positions(config, log) if workers > 1 else None,
         planned_from=planned_from,
         uses_ahead_steps=_uses_ahead_steps(config),
+        groups=groups_for(table_layout(config, log), stream),
     )
 
 
@@ -173,7 +174,7 @@ def make_run(
     else:
         header = replace(header, first_step=first_step, num_steps=stream.num_steps - first_step)
     return Run(
-        stream, tables, header, Pooling.of(log.mean_features), records=records, device=training_device(config),
+        stream, tables, header, log.pooling, records=records, device=training_device(config),
         num_threads=num_threads, commit_at_end=False, scratch=config.run if config.run.is_dir() else None,
     )  # fmt: skip
 
@@ -196,7 +197,16 @@ def row_optimizer(config: RowOptimizerConfig) -> Optimizer:
 def table_layout(config: RunConfig, log: ClickLog) -> Layout:
     """How the rows of this run look."""
     tables = config.tables
-    return layout_for(log, _width(config), row_optimizer(tables.optimizer), tables.seed, tables.init_scale)
+    _look_beside_run_file(config)
+    dims = table_dims(config, log)
+    widths = {name: row_width(config.model.name, dim) for name, dim in dims.items()}
+    return layout_for(log, widths, row_optimizer(tables.optimizer), tables.seed, tables.init_scale)
+
+
+def table_dims(config: RunConfig, log: ClickLog) -> dict[str, int]:
+    """The width of the embeddings of each table."""
+    names = [table.name for table in log.tables]
+    return dict(zip(names, dims_of(names, config.model.dim, "model.dim"), strict=True))
 
 
 def open_tables(config: RunConfig, log: ClickLog) -> Tables:
@@ -207,14 +217,10 @@ def open_tables(config: RunConfig, log: ClickLog) -> Tables:
 def tables_of(config: AnyRun, layout: Layout) -> Tables:
     """The same, of any kind of run, with rows of this layout."""
     kind, optimizer = store_kind(config.tables.store), row_optimizer(config.tables.optimizer)
-    store: TwoPhaseStore
     if kind.open_newest is not None:
         commits = checkpoint.whole_steps(RunFolder(config.run).checkpoints)
         return Tables(kind.open_newest(layout, commits), optimizer)
-    if kind.in_folder and shard_folders(config.tables_folder):
-        store = LocalShards.open(config.tables_folder, layout, kind=kind)
-    else:
-        store = kind.open(config.tables_folder, layout)
+    store = open_store(config.tables_folder, layout, kind)
     if not kind.durable:
         return Tables(store, optimizer)
     try:
@@ -230,13 +236,9 @@ def build_model(config: RunConfig, log: ClickLog) -> nn.Module:
     device = training_device(config)
     torch.manual_seed(config.train.seed)
     _look_beside_run_file(config)
-    num_outputs = tasks_of(config.tasks, log).num_outputs
-    return build(config.model.name, log, config.model.dim, num_outputs, **config.model.options).to(device)
-
-
-def _width(config: RunConfig) -> int:
-    _look_beside_run_file(config)
-    return row_width(config.model.name, config.model.dim)
+    dims, num_outputs = table_dims(config, log), tasks_of(config.tasks, log).num_outputs
+    dim = model_dim([dims[feature.table] for feature in log.features])
+    return build(config.model.name, log, dim, num_outputs, **config.model.options).to(device)
 
 
 def _look_beside_run_file(config: RunConfig) -> None:

@@ -6,7 +6,8 @@ adamw, cosine_annealing_lr. What cannot work in this loop is refused with a sent
 
 A model is a name of `foresee.models.MODELS` or "package.module:Class", which is looked for as Python does, then in the
 folder of the run file, then in the current one, and called as `Class(shape, dim, **options)`; without `row_width(dim)`
-its rows are `dim` wide. An exception inside that constructor keeps its traceback: only that shows where to look.
+its rows are `dim` wide. Where tables have several widths, `dim` is a tuple with that of each feature. An exception
+inside that constructor keeps its traceback: only that shows where to look.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from torch.optim import lr_scheduler
 
 from foresee.errors import ConfigError
 from foresee.models import MODELS, Shape
+from foresee.models.contract import Dims
 from foresee.run.config import DenseOptimizerConfig, ScheduleConfig
 
 REFUSED_OPTIMIZERS = {
@@ -146,7 +148,12 @@ def _made(make: Callable[[], Any], name: str, key: str) -> Any:
 ModelFactory = Callable[..., Any]
 
 
-def build(name: str, shape: Shape, dim: int, num_outputs: int = 1, /, **options: Any) -> nn.Module:
+def model_dim(dims: Sequence[int]) -> Dims:
+    """What a model is made with, of the width of each feature: one number if all are equal, else all of them."""
+    return dims[0] if len(set(dims)) == 1 else tuple(dims)
+
+
+def build(name: str, shape: Shape, dim: Dims, num_outputs: int = 1, /, **options: Any) -> nn.Module:
     """The model called `name`, with fresh weights from torch's global generator.
 
     num_outputs: numbers for each sample; one is what every model gives, more are asked of it by this option.

@@ -122,12 +122,13 @@ class WriteMetrics:
     def after(self, done: StepResult) -> None:
         self._meter.add(done.loss, done.num_samples)
         if done.steps_done % self._every_steps == 0 or done.last:
-            counters, row_bytes = self._run.counters, self._run.tables.layout.row_bytes
-            fetched, written = map(int, self._group.sum([counters.num_fetched, counters.num_evicted]))
+            counters = self._run.counters
+            moved_here = [float(it) for it in (counters.num_fetched, counters.num_evicted, self._run.bytes_moved)]
+            fetched, written, num_bytes = map(int, self._group.sum(moved_here))
             moved = {
                 "rows_fetched": fetched,
                 "rows_written": written,
-                "bytes_moved": (fetched + written) * row_bytes,
+                "bytes_moved": num_bytes,
             }
             send({"kind": "train", **self._meter.read().as_dict(), **moved}, self._sinks)
 

@@ -7,11 +7,13 @@ opens a log or a table: whether a name or a path exists is found out by who uses
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from foresee.run.task_config import BestConfig, MetricConfig, RankingConfig, Section, TaskConfig
+
+Dim = Annotated[int, Field(ge=1)]
 
 
 class ModelConfig(Section):
@@ -19,8 +21,8 @@ class ModelConfig(Section):
 
     name: str = "dlrm"
     """dlrm, deepfm, wide_and_deep, dcn_v2, ncf, or a class of yours as package.module:Class."""
-    dim: int = Field(default=16, ge=1)
-    """Width of an embedding."""
+    dim: Dim | dict[str, Dim] = 16
+    """Width of an embedding; or that of each table by its name, such as `{country: 4, default: 64}`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed to the model, such as `top: [512, 256]` for a DLRM."""
     folder: Path | None = Field(default=None, strict=False)

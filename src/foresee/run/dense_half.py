@@ -37,6 +37,7 @@ from foresee.run.task_config import BestConfig
 from foresee.store.contract import Layout, Rows, Store
 from foresee.store.disk import DiskStore
 from foresee.store.disk.reader import DiskReader
+from foresee.store.row_groups import groups_of, open_groups
 
 
 class Best:
@@ -139,19 +140,20 @@ class BestFolder:
     def keep(self, step: int, store: Store, half: DenseHalf, *, before: int) -> None:
         """The state after `step` steps is the best; `before`: the step of the one before it, 0 if there was none."""
         with self._opened(store.layout, before) as best:
-            _copy_changed(store, best)
+            for source, target in zip(groups_of(store), groups_of(best), strict=True):
+                _copy_changed(source, target)
             best.prepare(step)
             half.save(self._folder.best_checkpoints, step)
             best.settle(step)
         checkpoint.prune(self._folder.best_checkpoints)
 
     @contextmanager
-    def _opened(self, layout: Layout, step: int) -> Iterator[DiskStore]:
+    def _opened(self, layout: Layout, step: int) -> Iterator[Any]:
         if not step:
             shutil.rmtree(self._folder.best, ignore_errors=True)
-        best = DiskStore.open_or_create(self._folder.best_tables, layout)
+        best = open_groups(layout, self._folder.best_tables, DiskStore.open_or_create)
         try:
-            if step not in best.parts[0].openable:
+            if any(step not in part.openable for part in best.parts):
                 raise StoreError(
                     f"{self._folder.best} does not have the best of this run, that of step {step}; restore it from a "
                     "copy, or go on without it: leave train.best.metric out"
@@ -163,14 +165,14 @@ class BestFolder:
             best.close()
 
 
-def open_best(folder: RunFolder, layout: Layout) -> DiskReader:
+def open_best(folder: RunFolder, layout: Layout) -> Any:
     """The best rows for reading, at the newest step of which rows and weights are there."""
     if not folder.best_tables.is_dir():
         raise StoreError(
             f"{folder.path} keeps no best: none was evaluated yet, or train.best.metric was not given; "
             "leave --best out for the last commit"
         )
-    best = DiskReader.open(folder.best_tables, layout)
+    best = open_groups(layout, folder.best_tables, DiskReader.open)
     try:
         checkpoint.open_newest(best, folder.best_checkpoints)
     except BaseException:

@@ -58,7 +58,7 @@ def evaluate(
     tasks = tasks or tasks_of([], log)
     device = device or torch.device("cpu")
     stream = log.batches(batch_size=batch_size, split=split, shuffle=False, drop_last=False)
-    pooling = Pooling.of(log.mean_features)
+    pooling = log.pooling
     accumulator, groups = TaskAccumulator(tasks), _Groups(log, ranking or RankingConfig(), tasks)
     given = given or GivenMetrics()
     given.reset()
@@ -134,8 +134,13 @@ def score(
     """What the model gives for a batch: logits [samples], or [samples, outputs]. Call it inside `judging`."""
     embeddings = look_up(store, batch, pooling, threads)
     dense = torch.from_numpy(batch.dense)
-    logits: Tensor = model(dense.to(device), embeddings.to(device))
+    logits: Tensor = model(dense.to(device), on_device(embeddings, device))
     return logits
+
+
+def on_device(embeddings: Any, device: torch.device) -> Any:
+    """Embeddings of one width, or of several: one tensor, or one for each feature."""
+    return embeddings.to(device) if isinstance(embeddings, Tensor) else [it.to(device) for it in embeddings]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from foresee.engine.pipeline import WRITES_IN_FLIGHT
 from foresee.errors import ConfigError
 from foresee.plan import window_bytes
 from foresee.plan.record import Header
+from foresee.plan.row_groups import numbering_of
 from foresee.plan.upcoming import LOOKUP_BYTES, NEXT_USE_BYTES, ROW_TABLE_BYTES, WINDOW_STEPS, bytes_in_window
 from foresee.plan.variants import staged_rows_max
 from foresee.store.contract import Layout
@@ -26,6 +27,8 @@ from foresee.store.registry import StoreKind
 
 SLOT_TABLE_BYTES = 12
 """Which row a slot holds and in which version the store has it."""
+GROUP_BYTES, ID_BYTES = 1, 8
+"""Of a lookup in the window, where tables have several widths: its group, and for several workers its row."""
 PLANNER_SLOT_BYTES = 24
 """What the planner keeps for each slot: row, last use, place in a list, place among the free."""
 
@@ -80,14 +83,43 @@ def memory_needed(
     distinct = len(np.unique(batch.rows))
     in_flight = _steps_in_flight(header)
     return Memory(
-        slots=header.capacity_rows * (layout.row_bytes + SLOT_TABLE_BYTES),
-        staging=_staged_rows(header, batch, distinct) * layout.row_bytes,
+        slots=sum(slots * (group.row_bytes + SLOT_TABLE_BYTES) for group, slots in slots_of(layout, header)),
+        staging=_staged_bytes(layout, header, batch),
         window=_window(header, batch, distinct, in_flight),
         log=(GROUPS_KEPT + 1) * shuffle_samples * sample_bytes(batch),  # one more while it is decoded
-        rows=layout.num_rows * layout.row_bytes + layout.num_rows // 8 if kind and kind.rows_in_memory else 0,
-        index=kind.memory_bytes(layout) if kind else 0,
+        rows=layout.num_bytes + layout.num_rows // 8 if kind and kind.rows_in_memory else 0,
+        index=sum(kind.memory_bytes(group) for group in layout.groups) if kind else 0,
         next_uses=uses_ahead.memory_bytes(header, distinct),
     )
+
+
+def slots_of(layout: Layout, header: Header) -> list[tuple[Layout, int]]:
+    """The layout of each row group, and its slots."""
+    slots = [group.capacity_rows for group in header.groups] or [header.capacity_rows]
+    return list(zip(layout.groups, slots, strict=True))
+
+
+def _staged_bytes(layout: Layout, header: Header, batch: Batch) -> int:
+    """Rows of each width between store and cache."""
+    distinct = np.unique(batch.rows)
+    if not header.groups:
+        return _staged_rows(header, batch, len(distinct)) * layout.row_bytes
+    groups, _ = numbering_of(header.groups).of_rows(distinct)
+    counts: list[int] = np.bincount(groups, minlength=len(header.groups)).tolist()
+    return _steps_in_flight(header) * sum(
+        count * group.row_bytes for count, group in zip(counts, layout.groups, strict=True)
+    )
+
+
+def rows_in_words(layout: Layout, header: Header) -> str:
+    """The rows and slots of a run, for a person: such as "1,000 rows of 132 bytes"."""
+    if not layout.widths:
+        return f"{layout.num_rows:,} rows of {layout.row_bytes} bytes"
+    each = ", ".join(
+        f"{slots:,} slots for {group.num_rows:,} of width {group.width} ({group.row_bytes} bytes)"
+        for group, slots in slots_of(layout, header)
+    )
+    return f"{layout.num_rows:,} rows of {len(layout.groups)} widths ({each})"
 
 
 def _steps_in_flight(header: Header) -> int:
@@ -203,7 +235,8 @@ def _bytes_of(batch: Batch) -> int:
 def _window(header: Header, batch: Batch, distinct: int, in_flight: int) -> int:
     num_steps = window_steps(header, batch)
     planned = batch.without_rows()
-    of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(planned) + LOOKUP_BYTES * len(batch.rows))
+    of_lookup = LOOKUP_BYTES + (0 if not header.groups else GROUP_BYTES + (ID_BYTES if header.num_workers > 1 else 0))
+    of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(planned) + of_lookup * len(batch.rows))
     rows_known = min(header.num_rows, header.capacity_rows + num_steps * distinct)
     of_rows = num_steps * NEXT_USE_BYTES * distinct + rows_known * ROW_TABLE_BYTES
     return of_batches + of_rows + header.capacity_rows * PLANNER_SLOT_BYTES

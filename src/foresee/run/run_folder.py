@@ -291,6 +291,7 @@ def _settings(header: Header) -> dict[str, Any]:
     return {
         "planner": header.planner, "parameters": parameters, "num_workers": header.num_workers,
         "capacity_rows": header.capacity_rows, "fetch_ahead_steps": header.fetch_ahead_steps,
+        **({"groups": [group.to_dict() for group in header.groups]} if header.groups else {}),
     }  # fmt: skip
 
 

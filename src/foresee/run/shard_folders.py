@@ -11,8 +11,9 @@ interrupted change is finished, or begun again, by the next call.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +24,10 @@ from foresee.base.terminal import counted
 from foresee.errors import StoreError
 from foresee.run.checkpoint import open_newest
 from foresee.store.commits import Part
-from foresee.store.contract import Layout, Rows, TwoPhaseStore, disks_of, open_part, prepare_part, settle_part
+from foresee.store.contract import Layout, Rows, Store, disks_of, open_part, prepare_part, settle_part
 from foresee.store.registry import DISK, StoreKind
 from foresee.store.remote.shards import scatter, split
+from foresee.store.row_groups import group_folders, groups_of, open_groups
 from foresee.store.server.shard import Shard, Share, disk_shard, read_shard
 
 
@@ -48,12 +50,20 @@ class LocalShards:
     @classmethod
     def open(cls, folder: Path, layout: Layout, *, for_reading: bool = False, kind: StoreKind = DISK) -> LocalShards:
         """All shards as they are; where a commit was interrupted between them, `open_at` brings them to one step."""
-        open_shard = read_shard if for_reading else disk_shard
         num_shards = len(shard_folders(folder))
+        folders = [shard_folder(folder, shard) for shard in range(num_shards)]
+        return cls.in_folders(folders, layout, for_reading=for_reading, kind=kind)
+
+    @classmethod
+    def in_folders(
+        cls, folders: Sequence[Path], layout: Layout, *, for_reading: bool = False, kind: StoreKind = DISK
+    ) -> LocalShards:
+        """One shard in each of these folders."""
+        open_shard = read_shard if for_reading else disk_shard
         shards: list[Shard] = []
         try:
-            for shard in range(num_shards):
-                shards.append(open_shard(shard_folder(folder, shard), layout, Share(shard, num_shards), kind=kind))
+            for shard, folder in enumerate(folders):
+                shards.append(open_shard(folder, layout, Share(shard, len(folders)), kind=kind))
         except BaseException:
             for opened in shards:
                 opened.close()
@@ -118,6 +128,23 @@ class LocalShards:
             shard.close()
 
 
+def open_store(folder: Path, layout: Layout, kind: StoreKind = DISK, *, for_reading: bool = False) -> Any:
+    """The store in a folder, whether one process or several servers made it, and however many widths its tables have.
+
+    In the folder of a shard, as in that of one process, each row group has a folder of its own.
+    """
+    open_alone = (kind.open_reader if for_reading else None) or kind.open
+    shards = shard_folders(folder) if kind.in_folder else []
+    if not shards:
+        return open_groups(layout, folder, open_alone)
+
+    def open_group(below: Path, group: Layout) -> LocalShards:
+        folders = [it / below.relative_to(folder) for it in shards]
+        return LocalShards.in_folders(folders, group, for_reading=for_reading, kind=kind)
+
+    return open_groups(layout, folder, open_group)
+
+
 ROWS_AT_ONCE = 1 << 15
 COMPLETE_FILE = "complete"
 
@@ -126,7 +153,7 @@ def num_shards_in(tables: Path, kind: StoreKind = DISK) -> int | None:
     """0: tables of one process; None: there are no tables."""
     if folders := shard_folders(tables):
         return len(folders)
-    return 0 if kind.holds(tables) else None
+    return 0 if kind.holds(tables) or group_folders(tables) else None
 
 
 def reshard(
@@ -181,18 +208,15 @@ def _switch(tables: Path) -> None:
 def _copy(tables: Path, fresh: Path, layout: Layout, num_shards: int, checkpoints: Path, kind: StoreKind) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    source = LocalShards.open(tables, layout, kind=kind) if shard_folders(tables) else kind.open(tables, layout)
+    source = open_store(tables, layout, kind)
     try:
         step = open_newest(source, checkpoints)
-        target = _make(fresh, layout, num_shards, kind)
+        for shard in range(num_shards):
+            shard_folder(fresh, shard).mkdir()
+        target = open_store(fresh, layout, kind)
         try:
-            for begin in range(0, layout.num_rows, ROWS_AT_ONCE):
-                rows = np.arange(begin, min(begin + ROWS_AT_ONCE, layout.num_rows), dtype=np.int64)
-                values = Rows.empty(len(rows), layout)
-                source.read(rows, values)
-                # Versions count from one: a row of version 0 was never written and follows from the seed.
-                at = np.flatnonzero(values.versions > 0)
-                target.write(rows[at], Rows(values.values[at], values.state[at], values.versions[at]))
+            for of_source, of_target in zip(groups_of(source), groups_of(target), strict=True):
+                _copy_rows(of_source, of_target)
             if step:
                 target.commit(step)
         finally:
@@ -201,15 +225,14 @@ def _copy(tables: Path, fresh: Path, layout: Layout, num_shards: int, checkpoint
         source.close()
 
 
-def _make(fresh: Path, layout: Layout, num_shards: int, kind: StoreKind) -> TwoPhaseStore:
-    if not num_shards:
-        return kind.open(fresh, layout)
-    return LocalShards(
-        [
-            disk_shard(shard_folder(fresh, shard), layout, Share(shard, num_shards), kind=kind)
-            for shard in range(num_shards)
-        ]
-    )
+def _copy_rows(source: Store, target: Store) -> None:
+    for begin in range(0, source.layout.num_rows, ROWS_AT_ONCE):
+        rows = np.arange(begin, min(begin + ROWS_AT_ONCE, source.layout.num_rows), dtype=np.int64)
+        values = Rows.empty(len(rows), source.layout)
+        source.read(rows, values)
+        # Versions count from one: a row of version 0 was never written and follows from the seed.
+        at = np.flatnonzero(values.versions > 0)
+        target.write(rows[at], Rows(values.values[at], values.state[at], values.versions[at]))
 
 
 def _fresh(tables: Path) -> Path:

@@ -20,14 +20,15 @@ from foresee.custom_data.batches import STEPS_MAX, Batches
 from foresee.data.batch import Batch, BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
-from foresee.engine.header import make_header
+from foresee.engine.header import groups_for, make_header
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
 from foresee.engine.recording.timeline import NOT_RECORDED, Recording
 from foresee.engine.tables import BATCHES, LOG, NAME, Tables, Trained, newest, parse
 from foresee.engine.uses_ahead import USES_AHEAD_STEPS
 from foresee.errors import DataError, UsageError
-from foresee.store.contract import takes_next_use
+from foresee.store.guarded import takes_next_use
+from foresee.store.row_groups import groups_of
 
 MARKS = 8
 """So many of the first batches tell a source without a name."""
@@ -179,11 +180,11 @@ def steps(
     source = enter(stream, first_step, committed_step, tables.history)
     header = make_header(
         source, planner=planner, cache_rows=cache_rows, first_step=committed_step, window_steps=window_steps,
-        window_bytes=window_bytes,
+        window_bytes=window_bytes, groups=groups_for(tables.layout, stream, read_once=isinstance(log, Batches)),
     )  # fmt: skip
     if isinstance(log, Batches):
         header = log.bounded(header)
-    elif takes_next_use(tables.store):  # a log can be read twice
+    elif any(map(takes_next_use, groups_of(tables.store))):  # a log can be read twice
         header = replace(header, options=replace(header.options, uses_ahead_steps=USES_AHEAD_STEPS))
     timeline = NOT_RECORDED if record is None else Recording(Path(record))
     return Run(
@@ -206,4 +207,4 @@ def stream_of(
         return log, log.bags.pooling
     if batch_size is None:
         raise UsageError("a log is cut into batches of batch_size samples; give it, such as batch_size=2048")
-    return log.batches(batch_size=batch_size, seed=seed, epochs=epochs), Pooling.of(log.mean_features)
+    return log.batches(batch_size=batch_size, seed=seed, epochs=epochs), log.pooling

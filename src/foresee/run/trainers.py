@@ -67,7 +67,8 @@ class Trainers:
             FORESEE_TOKEN.
 
     Raises:
-        UsageError: This process was not started by torchrun, or trainers on several machines have no servers.
+        UsageError: This process was not started by torchrun, trainers on several machines have no servers, or tables
+            have several widths.
     """
 
     def __init__(
@@ -84,6 +85,11 @@ class Trainers:
         tls_root_certificate: bytes | None = None,
     ) -> None:
         self._layout, self._optimizer = layout_for(log, dim, optimizer, seed, init_scale), optimizer
+        if self._layout.widths:
+            raise UsageError(
+                "trainers of one's own loop take tables of one width; give dim a number, or train from a run file, "
+                "which takes a width for each table"
+            )
         self._joined = join(own_machine=not servers or planner is None)
         self.rank, self.num_trainers = dist.get_rank(), dist.get_world_size()
         self._token, self._certificate = read_token(None), tls_root_certificate

@@ -43,12 +43,13 @@ from foresee.run.evaluation import group_position, ranked_task
 from foresee.run.given_metrics import Given, GivenMetrics, given_metrics
 from foresee.run.group import Alone, Group
 from foresee.run.loop import Clip, Objective, clip_of, train_run
-from foresee.run.memory import check_memory, in_words, memory_needed, uses_in_words, window_in_words
+from foresee.run.memory import check_memory, in_words, memory_needed, rows_in_words, uses_in_words, window_in_words
 from foresee.run.progress import Display, FoldDisplay, make_display, show_fold
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import finish_switch
 from foresee.run.tasks import Tasks, tasks_of
 from foresee.store.registry import store_kind
+from foresee.store.row_groups import groups_of
 
 _logger = logging.getLogger(__name__)
 
@@ -178,7 +179,8 @@ def carry_out(
         sinks_of(config, folder) as sinks,
         display or make_display(console) as display,
     ):
-        show_fold(tables.store, folding, at_end=config.tables.fold == "at_end")
+        for store in groups_of(tables.store):
+            show_fold(store, folding, at_end=config.tables.fold == "at_end")
         first_step = _restore(folder, tables.store.committed_step, half)
         run = parts.make_run(tables, num_threads)
         run.timeline = recording(config)
@@ -280,7 +282,7 @@ def _opening(config: RunConfig, run: Run, first_step: int) -> str:
     return (
         f"{config.model.name} on {config.log}: {run.stream.num_steps:,} steps of {config.train.batch_size:,} samples, "
         f"{begin}\n"
-        f"{layout.num_rows:,} rows of {layout.row_bytes} bytes in {where}; cache of {header.capacity_rows:,} rows "
+        f"{rows_in_words(layout, header)} in {where}; cache of {header.capacity_rows:,} rows "
         f"({share:.1%}), planner {header.planner}{' as kept' if run.records is not None else ''}"
     )
 

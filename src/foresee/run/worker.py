@@ -30,7 +30,6 @@ from foresee.engine.exchange.dense import Sums, dense_group, shared, worker_devi
 from foresee.engine.exchange.mesh import TorchMesh, collective, span_of, timed
 from foresee.engine.exchange.peers import LocalExchange, PeerExchange
 from foresee.engine.loop import Run
-from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError
 from foresee.plan.record import Header
@@ -44,11 +43,12 @@ from foresee.run.dense_half import Best, DenseHalf
 from foresee.run.ending import StopSignals
 from foresee.run.group import TorchGroup
 from foresee.run.loop import Objective, clip_of, train_run
+from foresee.run.memory import rows_in_words
 from foresee.run.progress import Display
 from foresee.run.run_folder import RunFolder, plan_origin
 from foresee.run.training import checked_tasks, early_words, recording, sinks_of
-from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import await_servers, open_run
+from foresee.store.remote.store import remote_tables
 
 _logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def run_worker(
         exchange = PeerExchange(tables.layout, mesh, span_of(timeline), sums) if mesh is not None else None
         dense = shared(model, sums, dense_group(device)) if mesh is not None else model
         run = Run(
-            stream, tables, header, Pooling.of(log.mean_features), records=planner.records(), device=device,
+            stream, tables, header, log.pooling, records=planner.records(), device=device,
             exchange=exchange or LocalExchange(), num_threads=torch.get_num_threads(), commit_at_end=False,
             timeline=timeline,
         )  # fmt: skip
@@ -203,7 +203,7 @@ def _agree_on(name: str) -> str:
 
 
 def _tables(config: RunConfig, log: ClickLog, place: WorkerContext, name: str) -> Tables:
-    store = RemoteStore(
+    store = remote_tables(
         place.servers, table_layout(config, log), worker=place.rank, num_workers=place.num_workers, run=name,
         opened=True, token=place.token, tls_root_certificate=place.tls_root_certificate,
     )  # fmt: skip
@@ -237,7 +237,7 @@ def _opening(config: RunConfig, run: Run, place: WorkerContext) -> str:
     return (
         f"{config.model.name} on {config.log}: {run.stream.num_steps:,} steps of {config.train.batch_size:,} samples "
         f"over {place.num_workers} workers, {begin}\n"
-        f"{layout.num_rows:,} rows of {layout.row_bytes} bytes on {_servers(place)}; cache of "
+        f"{rows_in_words(layout, header)} on {_servers(place)}; cache of "
         f"{header.capacity_rows:,} rows a worker, planner {header.planner}, placement {config.distributed.placement}"
     )
 

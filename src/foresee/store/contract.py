@@ -6,17 +6,17 @@ assign, never add, and a write with a lower version than the stored one is refus
 so a retry after a lost reply is harmless. A request is checked before anything is touched.
 
 `Store` is what a loop needs; `TwoPhaseStore` commits rows together with a dense half, by the decisions of `commits`;
-`GuardedStore` names the write-backs a read depends on, and `Unshared` gives a store of one process that face.
-A store whose class says `takes_next_use = True` is told when rows are used next: `write(rows, source, next_use=...)`.
-`foresee.testing` has each as executable tests: `StoreSuite`, `TwoPhaseStoreSuite`, `GuardedStoreSuite`. A layout
-from a file or wire that somebody else wrote is refused with a sentence where it is none, or no disk could hold it.
+`guarded.GuardedStore` names the write-backs a read depends on. A store whose class says `takes_next_use = True` is told
+when rows are used next: `write(rows, source, next_use=...)`. `foresee.testing` has each as executable tests:
+`StoreSuite`, `TwoPhaseStoreSuite`, `GuardedStoreSuite`. A layout from a file or wire that somebody else wrote is
+refused with a sentence where it is none, or no disk could hold it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,6 +26,7 @@ from foresee.base import json_fields
 from foresee.base.arrays import Float32, Int32, Int64
 from foresee.base.disk_counts import DiskFigures
 from foresee.base.files import Files
+from foresee.base.mixing import key_of
 from foresee.errors import ConfigError, StoreError, UsageError
 from foresee.store.commits import Instruction, Message, OpenAt, Part, Prepare, Settle, decide
 
@@ -52,6 +53,22 @@ class Layout:
     seed: int = 0
     init_scale: float = 0.01
     """Initial values are uniform in [-init_scale, init_scale)."""
+    widths: tuple[tuple[int, int], ...] = ()
+    """(width, state_width) of each table, where they differ: then `width` and `state_width` are 0, and the rows lie in
+    `groups`. No store holds them as one."""
+
+    @property
+    def groups(self) -> tuple[Layout, ...]:
+        """The layout of each row group: the tables of one width, numbered from 0, in the order of their first table."""
+        if not self.widths:
+            return (self,)
+        return tuple(self._group(width, state_width) for width, state_width in dict.fromkeys(self.widths))
+
+    def _group(self, width: int, state_width: int) -> Layout:
+        tables = tuple(it for it, widths in zip(self.tables, self.widths, strict=True) if widths[0] == width)
+        # Row 0 of one group must not begin as row 0 of another does.
+        seed = key_of(self.seed, width)
+        return replace(self, tables=tables, width=width, state_width=state_width, widths=(), seed=seed)
 
     @property
     def num_rows(self) -> int:
@@ -59,8 +76,15 @@ class Layout:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row in a store or on a wire: values, state, version."""
+        """Bytes of one row in a store or on a wire: values, state, version. Of several widths: the mean of all rows."""
+        if self.widths:
+            return round(self.num_bytes / max(1, self.num_rows))
         return 4 * (self.width + self.state_width + 1)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows."""
+        return sum(group.num_rows * group.row_bytes for group in self.groups)
 
     def offset_of(self, name: str) -> int:
         """First global row id of a table."""
@@ -215,69 +239,6 @@ def _obey(store: SinglePart, message: Message) -> None:
         store.carry_out(instruction)
 
 
-@runtime_checkable
-class GuardedStore(Protocol):
-    """What a pipeline asks of a store. One thread reads while another writes."""
-
-    @property
-    def layout(self) -> Layout: ...
-
-    @property
-    def requests_cost(self) -> bool:
-        """A request costs more than its rows, so that steps should share one."""
-        ...
-
-    def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
-        """Fills `out` once every worker's write-backs of all steps up to `not_before` are applied."""
-        ...
-
-    def write_step(self, step: int, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
-        """Assigns what leaves the cache after a step; also without rows, for then the step counts as applied.
-
-        next_use: the step that uses each row next, or plan.record.NOT_KNOWN. A hint: nothing read depends on it.
-        """
-        ...
-
-
-class Unshared:
-    """A store with one worker: its own order of reads and writes is all the guard there is."""
-
-    requests_cost = False
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    @property
-    def layout(self) -> Layout:
-        return self._store.layout
-
-    def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
-        if len(rows):
-            self._store.read(rows, out)
-
-    def write_step(self, step: int, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
-        if len(rows):
-            write_with_hint(self._store, rows, source, next_use)
-
-
-def takes_next_use(store: object) -> bool:
-    """Whether `write` of a store takes `next_use`: its class says so by `takes_next_use = True`."""
-    return getattr(type(store), "takes_next_use", False) is True
-
-
-def write_with_hint(store: Any, rows: Int64, source: Rows, next_use: Int32 | None) -> None:
-    """Writes rows, with their next uses where the store takes them."""
-    if next_use is None or not takes_next_use(store):
-        store.write(rows, source)
-    else:
-        store.write(rows, source, next_use=next_use)
-
-
-def guarded(store: Store) -> GuardedStore:
-    """The store itself if it knows guards, else `Unshared`."""
-    return store if isinstance(store, GuardedStore) else Unshared(store)
-
-
 def check_request(layout: Layout, rows: Int64, buffers: Rows) -> None:
     """Raises StoreError for a row id outside the tables, UsageError for buffers that do not fit."""
     _check_buffers(layout, rows, buffers)
@@ -329,8 +290,11 @@ SEED_MAX = (1 << 64) - 1
 
 
 def layout_to_dict(layout: Layout) -> dict[str, Any]:
-    """The same keys as `layout.json` of a table folder."""
-    return asdict(layout)
+    """The same keys as `layout.json` of a table folder; `widths` only where tables have several."""
+    content = asdict(layout)
+    if not layout.widths:
+        del content["widths"]
+    return content
 
 
 def layout_from_dict(content: Any) -> Layout:
@@ -350,10 +314,26 @@ def layout_from_dict(content: Any) -> Layout:
         optimizer=json_fields.text_of(content, "optimizer"),
         seed=json_fields.whole(content, "seed", -SEED_MAX, SEED_MAX),
         init_scale=json_fields.number(content, "init_scale", -1e30, 1e30),
+        widths=_widths(content, len(entries)),
     )
-    if layout.num_rows * layout.row_bytes > json_fields.LARGE_MAX:
+    if layout.num_bytes > json_fields.LARGE_MAX:
         raise ValueError(f"its {layout.num_rows:,} rows of {layout.row_bytes:,} bytes are more than any disk holds")
     return layout
+
+
+def _widths(content: dict[str, Any], num_tables: int) -> tuple[tuple[int, int], ...]:
+    """Of each table; equal widths have equal states."""
+    given = content.get("widths", [])
+    if not isinstance(given, list | tuple) or (given and len(given) != num_tables):
+        raise ValueError("widths are not one for each table")
+    for pair in given:
+        sound = isinstance(pair, list | tuple) and len(pair) == 2
+        if not sound or not all(type(it) is int and 0 <= it <= WIDTH_MAX for it in pair) or not pair[0]:
+            raise ValueError("widths are not pairs of whole numbers")
+    widths = tuple((int(width), int(state)) for width, state in given)
+    if len(set(widths)) != len({width for width, _ in widths}):
+        raise ValueError("tables of one width have states of several")
+    return widths
 
 
 def layout_text(layout: Layout) -> str:
@@ -386,7 +366,7 @@ def read_layout(path: Path) -> Layout:
             f"{path} is not a layout: {error}; it needs tables (name, num_rows), width, state_width, optimizer, "
             "seed and init_scale"
         ) from error
-    if layout.num_rows < 1 or layout.width < 1 or layout.state_width < 0:
+    if layout.num_rows < 1 or (layout.width < 1 and not layout.widths) or layout.state_width < 0:
         raise ConfigError(
             f"{path} describes {layout.num_rows} rows of width {layout.width} and state {layout.state_width}; "
             "tables need rows, and rows at least one value"

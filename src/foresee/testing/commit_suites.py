@@ -23,7 +23,8 @@ import pytest
 from foresee.base.arrays import Int64
 from foresee.errors import ForeseeError
 from foresee.plan.record import UNKNOWN_VERSION
-from foresee.store.contract import GuardedStore, Layout, Rows, TwoPhaseStore
+from foresee.store.contract import Layout, Rows, TwoPhaseStore
+from foresee.store.guarded import GuardedStore
 from foresee.testing.store_suite import (
     SUITE_LAYOUT,
     StoreSuite,

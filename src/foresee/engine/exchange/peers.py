@@ -9,23 +9,24 @@ not recorded gets its own back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from foresee.base.arrays import Float32, Int32, Int64
 from foresee.engine.cache import Cache
+from foresee.engine.cache_groups import Caches
 from foresee.engine.exchange.dense import Sums, of_all_workers, sum_of_all_workers
 from foresee.engine.exchange.mesh import LinkScheduler, Mesh, UnscheduledLink
 from foresee.engine.exchange.protocol import ExchangeProtocol, Phases, Request, StartBackground, Swap, nothing
 from foresee.engine.exchange.schedule import ExchangeSchedule, Payload, pack, unpack
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, Timeline, updates_during_backward, updating_track
-from foresee.plan.record import Record
 from foresee.store.contract import Layout, Rows
 
 
@@ -40,34 +41,34 @@ class Exchange(Protocol):
         """Which worker this is."""
         ...
 
-    def expect(self, record: Record) -> None:
+    def expect(self, work: PlannedStep) -> None:
         """Long before the step, on the thread that plans: whatever can be worked out from the record alone."""
         ...
 
-    def receive_rows(self, step: int, cache: Cache) -> None:
+    def receive_rows(self, step: int, caches: Caches) -> None:
         """Before the step: rows that peers sent for it take their slots."""
         ...
 
-    def update(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> None:
+    def update(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> None:
         """After backward: gradients go to the owners of their rows, and owners apply them.
 
-        Where the record learns nothing, nobody looks at the gradient.
+        Where the record of a group learns nothing, nobody looks at its gradient.
         """
         ...
 
-    def squared_norm(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> float:
+    def squared_norm(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> float:
         """Of the gradients of all rows of the step, each summed over all lookups of all workers."""
         ...
 
-    def send_rows(self, record: Record, cache: Cache) -> None:
+    def send_rows(self, work: PlannedStep, caches: Caches) -> None:
         """After the evictions: rows leave for the peers that need them next."""
         ...
 
-    def settle(self, cache: Cache) -> list[tuple[Int64, Rows]]:
-        """Waits for what travels in the background, so that the cache is the state after the last step.
+    def settle(self, caches: Caches) -> list[list[tuple[Int64, Rows]]]:
+        """Waits for what travels in the background, so that the caches are the state after the last step.
 
-        Returns the rows that belong to this worker and are in no cache yet, because their step has not come: those,
-        with what the caches hold, are the whole state.
+        Returns, of each group, the rows that belong to this worker and are in no cache yet, because their step has not
+        come: those, with what the caches hold, are the whole state.
         """
         ...
 
@@ -80,24 +81,27 @@ class LocalExchange:
     def __init__(self) -> None:
         self.link: LinkScheduler = UnscheduledLink()
 
-    def expect(self, record: Record) -> None:
+    def expect(self, work: PlannedStep) -> None:
         pass
 
-    def receive_rows(self, step: int, cache: Cache) -> None:
+    def receive_rows(self, step: int, caches: Caches) -> None:
         pass
 
-    def update(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> None:
-        if work.record.learns:
-            cache.update(work, gradient)
+    def update(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> None:
+        for part, gradient, cache in zip(work.groups, gradients, caches, strict=True):
+            if part.record.learns:
+                cache.update(part, gradient)
 
-    def squared_norm(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> float:
-        return sum_of_squares(cache.sums(work, gradient, _all_positions(work)).numpy())
+    def squared_norm(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> float:
+        groups = zip(work.groups, gradients, caches, strict=True)
+        return sum(sum_of_squares(cache.sums(it, grad, _all_positions(it)).numpy()) for it, grad, cache in groups)
 
-    def send_rows(self, record: Record, cache: Cache) -> None:
-        cache.table.free(record.drop)
+    def send_rows(self, work: PlannedStep, caches: Caches) -> None:
+        for part, cache in zip(work.groups, caches, strict=True):
+            cache.table.free(part.record.drop)
 
-    def settle(self, cache: Cache) -> list[tuple[Int64, Rows]]:
-        return []
+    def settle(self, caches: Caches) -> list[list[tuple[Int64, Rows]]]:
+        return [[] for _ in caches]
 
 
 class PeerExchange:
@@ -109,33 +113,46 @@ class PeerExchange:
         """`span` is told, by the thread that updates, what it did last: for a timeline.
 
         dense: the sums of dense gradients over the same link, which go before the rows of the next step.
+
+        Rows of several widths follow the protocol group by group, in step: whatever the groups exchange at once goes
+        over as one.
         """
         self.rank = mesh.rank
         self.num_workers = mesh.num_workers
         self.link = LinkScheduler()
-        self._layout = layout
+        self._layouts = layout.groups
         self._mesh = mesh
         self._span = span
         self._dense = dense or Sums()
-        self._protocol = ExchangeProtocol(layout, mesh.rank, mesh.num_workers)
-        self._schedules: dict[int, ExchangeSchedule] = {}
+        self._protocols = [ExchangeProtocol(group, mesh.rank, mesh.num_workers) for group in self._layouts]
+        self._schedules: dict[int, list[ExchangeSchedule]] = {}
         """Of steps that are planned and not done; as many as the pipeline's queues hold."""
         self._thread = ThreadPoolExecutor(1, "foresee-exchange")
         self._travelling: Future[None] | None = None
 
-    def expect(self, record: Record) -> None:
-        self._schedules[record.step] = ExchangeSchedule.of(record, self.num_workers)
+    def expect(self, work: PlannedStep) -> None:
+        self._schedules[work.step] = [ExchangeSchedule.of(part.record, self.num_workers) for part in work.groups]
 
-    def receive_rows(self, step: int, cache: Cache) -> None:
-        self._protocol.receive_rows(step, cache)
+    def receive_rows(self, step: int, caches: Caches) -> None:
+        for protocol, cache in zip(self._protocols, caches, strict=True):
+            protocol.receive_rows(step, cache)
 
-    def update(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> None:
-        schedule, gradients = self._schedules[work.record.step], _OfStep(work, gradient, cache, self.num_workers)
-        self._carry_out(self._protocol.update(work.record, schedule, gradients, cache))
+    def update(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> None:
+        groups = zip(self._protocols, work.groups, self._schedules[work.step], gradients, caches, strict=True)
+        self._carry_out(
+            [
+                protocol.update(part.record, schedule, _OfStep(part, gradient, cache, self.num_workers), cache)
+                for protocol, part, schedule, gradient, cache in groups
+            ]
+        )
 
-    def squared_norm(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> float:
+    def squared_norm(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> float:
         """Rows of one worker alone are summed up there; sums of the others go round once more than an update needs."""
-        positions, shared = _all_positions(work), self._schedules[work.record.step].travelling
+        groups = zip(work.groups, gradients, caches, self._schedules[work.step], strict=True)
+        return sum(self._norm_of_group(part, grad, cache, schedule) for part, grad, cache, schedule in groups)
+
+    def _norm_of_group(self, work: PlannedStep, gradient: Tensor, cache: Cache, schedule: ExchangeSchedule) -> float:
+        positions, shared = _all_positions(work), schedule.travelling
         sums = cache.sums(work, gradient, positions).div_(self.num_workers).numpy()
         (alone,) = sum_of_all_workers([sum_of_squares(np.delete(sums, shared, axis=0))])
         rows = np.concatenate(of_all_workers(cache.table.row[work.record.unique[shared]]))
@@ -145,38 +162,41 @@ class PeerExchange:
         np.add.at(total, place, parts)  # in worker order, as the owners add them
         return alone + sum_of_squares(total)
 
-    def send_rows(self, record: Record, cache: Cache) -> None:
-        self._carry_out(self._protocol.send_rows(record, self._schedules.pop(record.step), cache))
+    def send_rows(self, work: PlannedStep, caches: Caches) -> None:
+        groups = zip(self._protocols, work.groups, self._schedules.pop(work.step), caches, strict=True)
+        self._carry_out(
+            [protocol.send_rows(part.record, schedule, cache) for protocol, part, schedule, cache in groups]
+        )
 
-    def settle(self, cache: Cache) -> list[tuple[Int64, Rows]]:
+    def settle(self, caches: Caches) -> list[list[tuple[Int64, Rows]]]:
         self._finish_background()
-        return self._protocol.waiting()
+        return [protocol.waiting() for protocol in self._protocols]
 
     def close(self) -> None:
         self._finish_background()
         self._thread.shutdown()
 
-    def _carry_out(self, phases: Phases) -> None:
-        answer: Any = None
+    def _carry_out(self, phases: Sequence[Phases]) -> None:
+        """Every group's phases, in step: all of them ask for the same at the same time."""
+        answers: Sequence[Any] = [None for _ in phases]
         while True:
-            try:
-                request = phases.send(answer)
-            except StopIteration:
+            requests = [_next(phase, answer) for phase, answer in zip(phases, answers, strict=True)]
+            if requests[0] is None:
                 return
-            answer = self._do(request)
+            answers = self._do([request for request in requests if request is not None])
 
-    def _do(self, request: Request) -> list[Payload] | None:
-        if isinstance(request, Swap):
-            return self._swap(request)
-        if isinstance(request, StartBackground):
-            self._travelling = self._thread.submit(self._travel, request.phases)
+    def _do(self, requests: Sequence[Request]) -> Sequence[list[Payload] | None]:
+        if swaps := [request for request in requests if isinstance(request, Swap)]:
+            return self._swap(swaps)
+        if started := [request.phases for request in requests if isinstance(request, StartBackground)]:
+            self._travelling = self._thread.submit(self._travel, started)
         else:
             self._span("update")
             self._finish_background()
             self._span("background_wait")
-        return None
+        return [None for _ in requests]
 
-    def _travel(self, phases: Phases) -> None:
+    def _travel(self, phases: Sequence[Phases]) -> None:
         self.link.wait()
         self._carry_out(phases)
 
@@ -185,19 +205,51 @@ class PeerExchange:
             self._travelling.result()
             self._travelling = None
 
-    def _swap(self, swap: Swap) -> list[Payload]:
-        sent, sizes = pack(swap.contents, swap.outgoing, self._layout)
-        expected = [peer_buffer.size(self._layout) for peer_buffer in swap.incoming]
-        meanwhile = swap.meanwhile
-        if swap.after_dense and self._dense.under_way:
-            meanwhile()
-            meanwhile = nothing
+    def _swap(self, swaps: Sequence[Swap]) -> list[list[Payload]]:
+        groups = list(zip(swaps, self._layouts, strict=True))
+        sent, sizes = joined([pack(swap.contents, swap.outgoing, layout) for swap, layout in groups])
+        expected = [[peer_buffer.size(layout) for peer_buffer in swap.incoming] for swap, layout in groups]
+
+        def meanwhile() -> None:
+            for swap in swaps:
+                swap.meanwhile()
+
+        remaining = meanwhile
+        if swaps[0].after_dense and self._dense.under_way:
+            remaining()
+            remaining = nothing
             self._span("update")
             self._dense.wait()
             self._span("dense_wait")
-        finish = self._mesh.start(swap.lane, sent, sizes, expected)
-        meanwhile()
-        return unpack(finish(), swap.incoming, self._layout)
+        finish = self._mesh.start(swaps[0].lane, sent, sizes, [sum(it) for it in zip(*expected, strict=True)])
+        remaining()
+        arrived = divided(finish(), expected)
+        return [unpack(it, swap.incoming, layout) for it, (swap, layout) in zip(arrived, groups, strict=True)]
+
+
+def _next(phase: Phases, answer: Any) -> Request | None:
+    """What the phase asks for next; None: it is over."""
+    try:
+        return phase.send(answer)
+    except StopIteration:
+        return None
+
+
+def joined(packed: Sequence[tuple[Tensor, list[int]]]) -> tuple[Tensor, list[int]]:
+    """The buffers of all groups as one: peer after peer, and within a peer's part group after group."""
+    if len(packed) == 1:
+        return packed[0]
+    by_group = [torch.split(buffer, sizes) for buffer, sizes in packed]
+    parts = [part for of_peer in zip(*by_group, strict=True) for part in of_peer]
+    return torch.cat(parts), [sum(it) for it in zip(*(sizes for _, sizes in packed), strict=True)]
+
+
+def divided(buffer: Tensor, sizes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The buffer of each group again, given how much of it came from each peer."""
+    if len(sizes) == 1:
+        return [buffer]
+    parts = torch.split(buffer, [size for of_peer in zip(*sizes, strict=True) for size in of_peer])
+    return [torch.cat(parts[group :: len(sizes)]) for group in range(len(sizes))]
 
 
 def _all_positions(work: PlannedStep) -> Int32:
@@ -237,20 +289,19 @@ class RecordedExchange:
         self.link, self.rank, self.expect, self.settle = exchange.link, exchange.rank, exchange.expect, exchange.settle
         self.squared_norm = exchange.squared_norm
 
-    def receive_rows(self, step: int, cache: Cache) -> None:
-        self._exchange.receive_rows(step, cache)
+    def receive_rows(self, step: int, caches: Caches) -> None:
+        self._exchange.receive_rows(step, caches)
         self._timeline.track(TRAIN).span("fill", step)
 
-    def update(self, work: PlannedStep, gradient: Tensor, cache: Cache) -> None:
+    def update(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> None:
         track, step = updating_track(self._timeline), work.record.step
         track.span("other" if updates_during_backward() else "compute", step)
-        self._exchange.update(work, gradient, cache)
+        self._exchange.update(work, gradients, caches)
         track.span("update", step)
-        self._updated = work
 
-    def send_rows(self, record: Record, cache: Cache) -> None:
+    def send_rows(self, work: PlannedStep, caches: Caches) -> None:
         track = updating_track(self._timeline)
-        track.span("evict", record.step)
-        self._exchange.send_rows(record, cache)
-        track.span("exchange", record.step)
-        self._timeline.done(self._updated, cache)
+        track.span("evict", work.step)
+        self._exchange.send_rows(work, caches)
+        track.span("exchange", work.step)
+        self._timeline.done(work, caches)

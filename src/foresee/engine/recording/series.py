@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from foresee.base.arrays import Int64
 from foresee.base.disk_counts import DiskFigures, since
 from foresee.base.files import Files
-from foresee.engine.cache import EMPTY, Cache
+from foresee.engine.cache_groups import Caches
 from foresee.engine.planned_step import PlannedStep
 from foresee.plan.count import num_unused
 from foresee.store.contract import Layout
@@ -38,7 +38,7 @@ class Series:
 
     def __init__(self, layout: Layout, *, num_steps: int, points: int, num_servers: int, num_workers: int) -> None:
         self.every_steps = every_steps(num_steps, points)
-        self._row_bytes = layout.row_bytes
+        self._row_bytes = [group.row_bytes for group in layout.groups]
         self._first_row_after = np.cumsum([table.num_rows for table in layout.tables])
         self._num_links, self._num_steps = max(1, num_servers), num_steps
         self._unique_by_table = np.zeros(len(layout.tables), np.int64)
@@ -70,10 +70,10 @@ class Series:
         """Would a point after this step count anything?"""
         return self.every_steps > 0 and step + 1 > self._step
 
-    def arrived(self, work: PlannedStep, cache: Cache) -> None:
+    def arrived(self, work: PlannedStep, caches: Caches) -> None:
         if not self.due(work.record.step):
             return
-        self._unique_by_table += self._by_table(rows_of(work, cache))
+        self._unique_by_table += self._by_table(rows_of(work, caches))
         fetch = work.record.fetch
         self._fetched_by_table += self._by_table(fetch.row[np.isin(fetch.slot, work.record.unique)])
         self._counted_steps += 1
@@ -96,14 +96,18 @@ class Series:
             self._refilled += num_unused(record)
         self._evicted += len(record.evict)
         self._received += len(record.recv)
-        if self._num_links > 1:
-            self._store[:, 0] += np.bincount(record.fetch.row % self._num_links, minlength=self._num_links)
-            self._store[:, 1] += np.bincount(record.evict.row % self._num_links, minlength=self._num_links)
-        else:
-            self._store[0] += len(record.fetch), len(record.evict)
+        for part, row_bytes in zip(work.groups, self._row_bytes, strict=True):
+            self._store += row_bytes * self._by_link(part.record.fetch.row, part.record.evict.row)
+
+    def _by_link(self, fetched: Int64, evicted: Int64) -> NDArray[np.int64]:
+        """[links, 2]: rows read from and written to each server."""
+        if self._num_links == 1:
+            return np.array([[len(fetched), len(evicted)]], np.int64)
+        links = [np.bincount(rows % self._num_links, minlength=self._num_links) for rows in (fetched, evicted)]
+        return np.stack(links, axis=1)
 
     def read(
-        self, work: PlannedStep, cache: Cache, now: float, tracks: TrackSeconds, ahead: dict[str, int],
+        self, work: PlannedStep, caches: Caches, now: float, tracks: TrackSeconds, ahead: dict[str, int],
         disks: list[DiskFigures],
     ) -> list[dict[str, Any]]:  # fmt: skip
         """The lines of the interval that ends with this step; a new one begins."""
@@ -114,8 +118,8 @@ class Series:
             "seconds": round(now - self._now, 6), "lanes": _differences(tracks, self._tracks),
             "lookups": self._lookups, "unique": self._unique, "fetched": self._fetched,
             "refilled": self._refilled, "evicted": self._evicted, "received": self._received,
-            "occupied": int(np.count_nonzero(cache.table.row != EMPTY)), "ahead": ahead,
-            "store_bytes": (self._store * self._row_bytes).tolist(), "peer_bytes": peers.tolist(),
+            "occupied": caches.num_occupied, "ahead": ahead,
+            "store_bytes": self._store.tolist(), "peer_bytes": peers.tolist(),
             "loss": self._loss / self._losses if self._losses else None, "disks": since(disks, self._disks),
         }  # fmt: skip
         self._disks = disks
@@ -149,13 +153,11 @@ def every_steps(num_steps: int, points: int) -> int:
     return max(min(EVERY_STEPS_MIN, -(-num_steps // 10)), -(-num_steps // points)) if points else 0
 
 
-def rows_of(work: PlannedStep, cache: Cache) -> Int64:
+def rows_of(work: PlannedStep, caches: Caches) -> Int64:
     """The distinct rows of a step, by its lookups if they are there; else by the slots, which do not know copies."""
     record = work.record
     if not len(work.batch.rows):
-        held: Int64 = cache.table.row[record.unique]
-        named: Int64 = held[held != EMPTY]
-        return named
+        return caches.rows_in(work)
     rows = np.empty(len(record.unique), np.int64)
     rows[record.inverse] = work.batch.rows
     return rows

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from foresee.base.disk_counts import DiskFigures
-from foresee.engine.cache import Cache
+from foresee.engine.cache_groups import Caches
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.recording.series import Series, TimelineFile
 from foresee.plan.record import Header
@@ -90,7 +90,7 @@ class Timeline(Protocol):
         """The function, with a span of a track when it returns."""
         ...
 
-    def arrived(self, work: PlannedStep, cache: Cache) -> None:
+    def arrived(self, work: PlannedStep, caches: Caches) -> None:
         """The rows of a step are in their slots."""
         ...
 
@@ -102,7 +102,7 @@ class Timeline(Protocol):
         """The loss of the step that is carried out."""
         ...
 
-    def done(self, work: PlannedStep, cache: Cache) -> None:
+    def done(self, work: PlannedStep, caches: Caches) -> None:
         """A step was carried out."""
         ...
 
@@ -150,7 +150,7 @@ class NoTimeline:
     ) -> Callable[[OfStep], None]:
         return do
 
-    def arrived(self, work: PlannedStep, cache: Cache) -> None:
+    def arrived(self, work: PlannedStep, caches: Caches) -> None:
         pass
 
     def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
@@ -159,7 +159,7 @@ class NoTimeline:
     def learned(self, loss: float) -> None:
         pass
 
-    def done(self, work: PlannedStep, cache: Cache) -> None:
+    def done(self, work: PlannedStep, caches: Caches) -> None:
         pass
 
     def end(self) -> None:
@@ -217,7 +217,7 @@ class Recording:
         self._num_servers = num_servers
         self._tracks: dict[str, RecordedTrack] = {}
         self._spans_left = timeline_steps * SPANS_PER_STEP_MAX
-        self._last_done: tuple[PlannedStep, Cache] | None = None
+        self._last_done: tuple[PlannedStep, Caches] | None = None
 
     def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int, disks: Disks = no_disks) -> None:
         self._windows = window_steps(num_steps, self._timeline_steps)
@@ -256,9 +256,9 @@ class Recording:
 
         return done
 
-    def arrived(self, work: PlannedStep, cache: Cache) -> None:
+    def arrived(self, work: PlannedStep, caches: Caches) -> None:
         self.step = work.record.step
-        self._series.arrived(work, cache)
+        self._series.arrived(work, caches)
 
     def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
         self._series.swapped(sent, received, critical=critical)
@@ -266,20 +266,20 @@ class Recording:
     def learned(self, loss: float) -> None:
         self._series.learned(loss)
 
-    def done(self, work: PlannedStep, cache: Cache) -> None:
+    def done(self, work: PlannedStep, caches: Caches) -> None:
         self._series.done(work)
-        self._last_done = work, cache
+        self._last_done = work, caches
         if self._series.due(work.record.step):
-            self._write_point(work, cache)
+            self._write_point(work, caches)
         self._open_or_close(work.record.step + 1)
 
     def end(self) -> None:
         self.spans_until = float("-inf")
         self._write_spans()
         if self._last_done is not None:
-            work, cache = self._last_done
+            work, caches = self._last_done
             if self._series.has_begun(work.record.step):
-                self._write_point(work, cache)
+                self._write_point(work, caches)
             self._file.append(self._series.rest(work.record.step + 1))
             self._last_done = None
 
@@ -291,9 +291,9 @@ class Recording:
         elif self.spans and next_step - 1 not in self._windows:
             self._write_spans()
 
-    def _write_point(self, work: PlannedStep, cache: Cache) -> None:
+    def _write_point(self, work: PlannedStep, caches: Caches) -> None:
         tracks, disks = self._track_seconds(), self._disks()
-        self._file.append(self._series.read(work, cache, self.clock(), tracks, self._ahead(work), disks))
+        self._file.append(self._series.read(work, caches, self.clock(), tracks, self._ahead(work), disks))
 
     def _write_spans(self) -> None:
         spans, self.spans = self.spans[: max(0, self._spans_left)], []

@@ -132,31 +132,46 @@ class Ownership:
         self._uses = NextUses(self.window_steps)
         self._window: deque[_Read] = deque()
         self._bytes_held = 0
+        self._begun: tuple[_Read, Int64, Int64]
         self._planned = header.first_step
         self._read = header.first_step
         self._open: deque[_Planned] = deque()
 
     def push(self, accesses: Accesses) -> list[Record]:
         """Reads the next batch; plans the oldest one of the window once that is full."""
-        if accesses.num_samples < self.header.num_workers:
-            raise PlanError(
-                f"step {self._read} has {accesses.num_samples} samples, fewer than its {self.header.num_workers} "
-                "workers; choose larger batches or fewer workers"
-            )
-        self._look_at(accesses)
+        self.look_at(accesses)
         records: list[Record] = []
-        while len(self._window) > self.window_steps or self._is_full():
-            records += self._plan_step()
+        while self.is_full:
+            records += self.plan_step(self._place(self.begin_step()))
         return records
-
-    def _is_full(self) -> bool:
-        return self._bytes_held > self._reach.num_bytes and len(self._window) > 2
 
     def finish(self) -> list[Record]:
         """Plans what is left; the last records write everything back."""
         records: list[Record] = []
-        while self._window:
-            records += self._plan_step()
+        while self.num_waiting:
+            records += self.plan_step(self._place(self.begin_step()))
+        return records + self.end()
+
+    # The parts of `push` and `finish`, for whoever places the samples of several planners alike.
+
+    @property
+    def placement(self) -> Placement:
+        return self._place
+
+    @property
+    def num_waiting(self) -> int:
+        """Steps in the window."""
+        return len(self._window)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the oldest step of the window is to be planned."""
+        too_large = self._bytes_held > self._reach.num_bytes and len(self._window) > 2
+        return len(self._window) > self.window_steps or too_large
+
+    def end(self) -> list[Record]:
+        """The last records, once the window is empty."""
+        records: list[Record] = []
         if self._open:
             self._write_back_all()
         while self._open:
@@ -172,8 +187,14 @@ class Ownership:
         self._lists[:] = self.header.capacity_rows
         self._heads[:] = NOBODY
 
-    def _look_at(self, accesses: Accesses) -> None:
+    def look_at(self, accesses: Accesses) -> None:
+        """Takes the next batch into the window."""
         step = self._read
+        if accesses.num_samples < self.header.num_workers:
+            raise PlanError(
+                f"step {step} has {accesses.num_samples} samples, fewer than its {self.header.num_workers} "
+                "workers; choose larger batches or fewer workers"
+            )
         keep_from = -1 if self.remember_versions else self._planned - 1 - self.header.fetch_ahead_steps
         batch = self._table.deduplicate(accesses.rows, stamp=step, stamp_min=self._planned, written_min=keep_from)
         first = self._uses.reserve(step, len(batch.rows), self._window[0].first_use if self._window else None)
@@ -186,7 +207,8 @@ class Ownership:
         self._bytes_held += bytes_in_window(len(batch.inverse), len(batch.rows))
         self._read += 1
 
-    def _plan_step(self) -> list[Record]:
+    def begin_step(self) -> Scene:
+        """What the placement of the window's oldest step may look at; `plan_step` is due next."""
         step, batch = self._planned, self._window.popleft()
         num_bytes = bytes_in_window(len(batch.inverse), len(batch.rows))
         self._bytes_held -= num_bytes
@@ -194,7 +216,12 @@ class Ownership:
         self._heads[:, step % self._heads.shape[1]] = NOBODY
         held, pasts = np.empty(len(batch.rows), np.int64), np.empty(len(batch.rows), np.int64)
         kernels.locate(self._table.entries, batch.rows, held, pasts)
-        placed = self._place(self._scene(step, batch, held))
+        self._begun = batch, held, pasts
+        return self._scene(step, batch, held)
+
+    def plan_step(self, placed: Int32) -> list[Record]:
+        """Plans the step that was begun, with its samples at these workers; returns records that are now complete."""
+        step, (batch, held, pasts) = self._planned, self._begun
         users = np.zeros(len(batch.rows), np.int64)
         kernels.users(batch.accesses.sample_offsets, batch.inverse, placed, users)
         owners = np.empty(len(batch.rows), np.int32)

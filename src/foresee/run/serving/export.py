@@ -37,10 +37,11 @@ from foresee.run.build import build_model, open_log, row_optimizer, table_layout
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import open_best
 from foresee.run.run_folder import RunFolder, open_run
-from foresee.run.shard_folders import LocalShards, shard_folders
+from foresee.run.shard_folders import open_store
 from foresee.run.tasks import tasks_of
-from foresee.store.contract import Rows, Store, Table, TwoPhaseStore, written_rows
+from foresee.store.contract import Rows, Store, Table, written_rows
 from foresee.store.registry import store_kind
+from foresee.store.row_groups import group_of_table
 
 EXPORT_FILE = "export.json"
 FORMAT_NAME = "foresee-export"
@@ -69,13 +70,13 @@ def export(run: Path, out: Path, progress: Progress | None = None, *, best: bool
     config = open_run(run)
     log = open_log(config)
     with trained(config, log, best=best) as tables, new_folder(out, replace=False) as folder:
-        model, store = trained_model(config, log, tables, best=best), cast("TrainedStore", tables.store)
+        model, store = trained_model(config, log, tables, best=best), tables.store
         weights = save_tensors(checkpoint.own_copies(model.state_dict()))
         copied = [log.path / it.file for it in log.vocabularies.values() if it.file is not None]
         pieces = table_pieces(store)
         _check_room(folder, out, [*(piece.num_bytes for piece in pieces), len(weights), *map(_size, copied)])
         (folder / checkpoint.MODEL_FILE).write_bytes(weights)
-        entries = _write_tables(folder, store, pieces, progress)
+        entries = _write_tables(folder, pieces, progress)
         num_weights = sum(p.numel() for p in model.parameters())
         description = describe(config, log, store, entries, num_weights=num_weights)
         for file in copied:
@@ -101,12 +102,7 @@ def trained(config: RunConfig, log: ClickLog, *, best: bool = False) -> Tables:
         )
     if kind.in_folder and not folder.is_dir():
         raise StoreError(f"{folder} holds no tables yet; train first")
-    layout = table_layout(config, log)
-    store: TwoPhaseStore
-    if kind.in_folder and shard_folders(folder):
-        store = LocalShards.open(folder, layout, for_reading=True, kind=kind)
-    else:
-        store = (kind.open_reader or kind.open)(folder, layout)
+    store = open_store(folder, table_layout(config, log), kind, for_reading=True)
     try:
         checkpoint.open_newest(store, RunFolder(config.run).checkpoints)
     except BaseException:
@@ -153,8 +149,10 @@ class TablePiece:
     """The rows of one table that its file holds."""
 
     table: Table
+    store: TrainedStore
+    """Of the rows of its width."""
     offset: int
-    """Global id of the table's first row."""
+    """Id of the table's first row in that store."""
     num_written: int
     """Rows that somebody has written; all rows if the file holds all."""
     width: int
@@ -168,16 +166,17 @@ class TablePiece:
         return self.num_written * (4 * self.width + (0 if self.whole else 8))
 
 
-def table_pieces(store: TrainedStore) -> list[TablePiece]:
+def table_pieces(tables: Store) -> list[TablePiece]:
     """What to write of each table: all rows, or, where that takes less than half of the bytes, those ever written."""
-    pieces, offset, width = [], 0, store.layout.width
-    for table in store.layout.tables:
+    pieces = []
+    for table in tables.layout.tables:
+        store = cast("TrainedStore", group_of_table(tables, table.name))
+        offset, width = store.layout.offset_of(table.name), store.layout.width
         num_written = sum(len(rows) for rows in _written(store, offset, table.num_rows))
-        piece = TablePiece(table=table, offset=offset, num_written=num_written, width=width)
+        piece = TablePiece(table=table, store=store, offset=offset, num_written=num_written, width=width)
         if 2 * piece.num_bytes >= 4 * width * table.num_rows:
             piece = replace(piece, num_written=table.num_rows)
         pieces.append(piece)
-        offset += table.num_rows
     return pieces
 
 
@@ -207,13 +206,11 @@ def _check_room(folder: Path, out: Path, sizes: list[int]) -> None:
         )
 
 
-def _write_tables(
-    folder: Path, store: TrainedStore, pieces: list[TablePiece], progress: Progress | None
-) -> list[dict[str, Any]]:
+def _write_tables(folder: Path, pieces: list[TablePiece], progress: Progress | None) -> list[dict[str, Any]]:
     entries, done, num_rows = [], 0, sum(piece.num_written for piece in pieces)
     for index, piece in enumerate(pieces):
         file = f"table-{index:03d}.safetensors"
-        for num_new in write_table(folder / file, store, piece):
+        for num_new in write_table(folder / file, piece):
             done += num_new
             if progress is not None:
                 progress(done, num_rows)
@@ -222,11 +219,12 @@ def _write_tables(
     return entries
 
 
-def write_table(path: Path, store: TrainedStore, piece: TablePiece) -> Iterator[int]:
+def write_table(path: Path, piece: TablePiece) -> Iterator[int]:
     """One table as safetensors, piece by piece: the format is a length, a JSON header, and the bytes.
 
     Yields how many rows were written since it last did.
     """
+    store = piece.store
     with open(path, "wb") as file:
         header = _header(piece)
         file.write(struct.pack("<Q", len(header)) + header)

@@ -39,9 +39,10 @@ from foresee.data.schema import (
 from foresee.data.vocabulary import GivenIds, HashVocabulary, IdMap, transform
 from foresee.engine.cache import look_up
 from foresee.engine.planned_step import Pooling
+from foresee.engine.tables import dims_of
 from foresee.errors import ConfigError, DataError, UsageError
 from foresee.models import MODELS, LogShape
-from foresee.run.by_name import build
+from foresee.run.by_name import build, model_dim
 from foresee.run.checkpoint import load_model
 from foresee.run.evaluation import EVALUATION_BATCH_SIZE, judging
 from foresee.run.serving.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION, READABLE_VERSIONS
@@ -49,6 +50,7 @@ from foresee.run.serving.raw_reading import RawTable, check_ids, raw_table, read
 from foresee.run.tasks import CLICKS, LOSSES, Task, Tasks
 from foresee.store.contract import SEED_MAX, WIDTH_MAX, Layout, Rows, Table
 from foresee.store.kernels import initial_values
+from foresee.store.row_groups import open_groups
 
 Encode = Callable[[pa.Array], Int32]
 
@@ -59,7 +61,8 @@ class ExportDescription:
 
     content: dict[str, Any]
     model: str
-    dim: int
+    dim: int | dict[str, int]
+    """One number, or by table."""
     options: dict[str, Any]
     features: tuple[Feature, ...]
     dense: tuple[DenseFeature, ...]
@@ -111,16 +114,19 @@ class Exported:
         self.description = description.content
         self.features, self.dense, self.tasks = description.features, description.dense, description.tasks
         shape = LogShape(num_dense=len(self.dense), num_features=len(self.features))
-        self.model: nn.Module = build(
-            description.model, shape, description.dim, description.tasks.num_outputs, **description.options
-        )
+        dim, num_outputs = model_dim(_feature_dims(description)), description.tasks.num_outputs
+        self.model: nn.Module = build(description.model, shape, dim, num_outputs, **description.options)
         load_model(folder, self.model)
-        self._rows = ExportedRows(folder, description.tables, seed=description.seed, init_scale=description.init_scale)
+        self._rows = exported_rows(folder, description)
         sizes = {table.name: table.num_rows for table in description.tables}
         self._offsets = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
         self._vocabularies = description.vocabularies
         self._encode = {name: _encoder(folder, it, sizes[name]) for name, it in self._vocabularies.items()}
-        self._pooling = Pooling.of(feature.pooling == "mean" for feature in self.features)
+        places = {name: place for place, name in enumerate(sizes)}
+        self._pooling = Pooling.of(
+            (feature.pooling == "mean" for feature in self.features),
+            tables=(places[feature.table] for feature in self.features),
+        )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -224,7 +230,7 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
     description = ExportDescription(
         content=content,
         model=json_fields.text_of(model, "name"),
-        dim=json_fields.whole(model, "dim", 1, WIDTH_MAX),
+        dim=_dim(model),
         options=json_fields.object_of(model, "options"),
         features=tuple(feature_from(entry) for entry in json_fields.objects(content, "features")),
         dense=tuple(dense_from(entry) for entry in json_fields.objects(content, "dense")),
@@ -235,13 +241,27 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
         tasks=_tasks(content),
     )
     tables = {table.name for table in description.tables}
-    if not tables or len({table.width for table in description.tables}) > 1:
-        raise ValueError("its tables are none, or of several widths")
+    if not tables:
+        raise ValueError("its tables are none")
     if undescribed := {feature.table for feature in description.features} - (tables & description.vocabularies.keys()):
         raise ValueError(f"table {json_fields.shown(min(undescribed))} of a feature is not described")
     if description.vocabularies.keys() - tables:
         raise ValueError("it has a vocabulary of no table")
     return description
+
+
+def _dim(model: dict[str, Any]) -> int | dict[str, int]:
+    by_table = model.get("dim")
+    if isinstance(by_table, dict):
+        return {name: json_fields.whole(by_table, name, 1, WIDTH_MAX) for name in by_table}
+    return json_fields.whole(model, "dim", 1, WIDTH_MAX)
+
+
+def _feature_dims(description: ExportDescription) -> list[int]:
+    """The width of the embeddings of each feature."""
+    names = [table.name for table in description.tables]
+    dims = dict(zip(names, dims_of(names, description.dim), strict=True))
+    return [dims[feature.table] for feature in description.features]
 
 
 def _tasks(content: dict[str, Any]) -> Tasks:
@@ -303,20 +323,33 @@ def exported_table(content: dict[str, Any]) -> ExportedTable:
     )
 
 
-class ExportedRows:
+def exported_rows(folder: Path, description: ExportDescription) -> Any:
     """The exported tables as a store that can only be read."""
+    tables = {table.name: table for table in description.tables}
+    widths = tuple((table.width, 0) for table in description.tables)
+    one = len(set(widths)) == 1
+    layout = Layout(
+        tables=tuple(Table(table.name, table.num_rows) for table in description.tables),
+        width=widths[0][0] if one else 0,
+        state_width=0,
+        optimizer="sgd",
+        seed=description.seed,
+        init_scale=description.init_scale,
+        widths=() if one else widths,
+    )
+    return open_groups(
+        layout, folder,
+        lambda _, group: ExportedRows(folder, tuple(tables[table.name] for table in group.tables), group),
+    )  # fmt: skip
 
-    def __init__(self, folder: Path, tables: tuple[ExportedTable, ...], *, seed: int, init_scale: float) -> None:
+
+class ExportedRows:
+    """The exported tables of one width."""
+
+    def __init__(self, folder: Path, tables: tuple[ExportedTable, ...], layout: Layout) -> None:
         self._files = [map_table(folder / table.file, table) for table in tables]
         self._starts = np.array(list(accumulate((table.num_rows for table in tables), initial=0)))
-        self.layout = Layout(
-            tables=tuple(Table(table.name, table.num_rows) for table in tables),
-            width=tables[0].width,
-            state_width=0,
-            optimizer="sgd",
-            seed=seed,
-            init_scale=init_scale,
-        )
+        self.layout = layout
         self.committed_step = 0
 
     def read(self, rows: Int64, out: Rows) -> None:

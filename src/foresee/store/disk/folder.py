@@ -104,9 +104,17 @@ def in_use(folder: Path) -> StoreError:
     return StoreError(f"{folder} is in use by another process; wait for it to end or stop it")
 
 
+def _of_table(path: Path, name: str) -> tuple[Manifest, Path]:
+    """The folder that has a table: of tables of several widths, that of its width."""
+    folders = sorted(found.parent for found in path.glob(f"width-*/{MANIFEST_FILE}")) or [path]
+    manifests = [(read_manifest(folder), folder) for folder in folders]
+    has_it = (pair for pair in manifests if any(table.name == name for table in pair[0].layout.tables))
+    return next(has_it, manifests[0])
+
+
 def open_table(path: str | Path, name: str) -> np.memmap[Any, np.dtype[Any]]:
     """The rows of one table, e.g. open_table("tables", "user")["value"]: [rows, width]."""
-    manifest = read_manifest(Path(path))
+    manifest, path = _of_table(Path(path), name)
     sizes = {table.name: table.num_rows for table in manifest.layout.tables}
     if name not in sizes:
         raise StoreError(f"{path} has no table '{name}'; it has {', '.join(sizes)}")

@@ -255,7 +255,10 @@ class Link:
                 exchange = self._idle[kind].pop()
                 self._busy.add(exchange)
                 return exchange
-        opening = Opening(kind=kind, incarnation=self._incarnation, run=self._run, worker=self._worker)
+        opening = Opening(
+            kind=kind, incarnation=self._incarnation, run=self._run, worker=self._worker,
+            width=dict(self.endpoint.about).get(protocol.WIDTH),
+        )  # fmt: skip
         exchange = open_exchange(self.endpoint, opening, self._layout, deadline=deadline, watchdog=self._watchdog)
         with self._lock:
             self._busy.add(exchange)

@@ -12,14 +12,14 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foresee.base.arrays import Int64
 from foresee.errors import ConfigError, StoreError, UsageError
 from foresee.rpc.endpoint import Endpoint
 from foresee.rpc.security import read_token
 from foresee.store.remote.opening import await_servers, held_step, open_run
-from foresee.store.remote.store import RemoteStore
+from foresee.store.remote.store import RemoteStore, remote_tables
 
 if TYPE_CHECKING:
     from foresee.store.commits import Part
@@ -40,7 +40,7 @@ def addresses_of(text: str) -> list[str]:
     return addresses
 
 
-def open_trainer(text: str, layout: Layout, manifests: Collection[int] = ()) -> RemoteStore:
+def open_trainer(text: str, layout: Layout, manifests: Collection[int] = ()) -> Any:
     """The rows for the one process that trains them, at the newest of these commits that all servers have.
 
     Whoever trained them before is given up, and so is what was written since that commit.
@@ -49,7 +49,7 @@ def open_trainer(text: str, layout: Layout, manifests: Collection[int] = ()) -> 
     open_run(
         endpoints, layout, run=name, num_workers=1, manifests=manifests, started=time.time_ns() // 1_000_000
     )  # fmt: skip
-    return RemoteStore(addresses_of(text), layout, worker=0, num_workers=1, run=name, opened=True)
+    return remote_tables(addresses_of(text), layout, worker=0, num_workers=1, run=name, opened=True)
 
 
 def committed_step(text: str) -> int:
@@ -67,7 +67,7 @@ class CommittedRows:
     """The rows of servers as of their last commit, for reading; a row that is newer is refused."""
 
     def __init__(self, text: str, layout: Layout) -> None:
-        self._store = RemoteStore(addresses_of(text), layout)
+        self._store = RemoteStore(addresses_of(text), layout, width=layout.width)
 
     @property
     def layout(self) -> Layout:

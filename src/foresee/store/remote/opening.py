@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pyarrow import flight
@@ -89,27 +89,34 @@ def open_run(
     fresh: a new run, which refuses servers that hold the commits of another.
     """
     deadline = time.monotonic() + deadline_seconds
-    described = {it.address: ask_once(it, protocol.DESCRIBE, {}, deadline) for it in endpoints}
-    check_belonging(described, layout)
-    parts = {address: protocol.part_from_dict(description) for address, description in described.items()}
-    held = max(part.newest for part in parts.values())
+    parts: list[tuple[Endpoint, Part]] = []
+    for group in layout.groups:
+        servers = [about(it, group.width if layout.widths else None) for it in endpoints]
+        described = {it.address: ask_once(it, protocol.DESCRIBE, {}, deadline) for it in servers}
+        check_belonging(described, group)
+        parts += [(it, protocol.part_from_dict(described[it.address])) for it in servers]
+    held = max(part.newest for _, part in parts)
     if fresh and held:
         raise StoreError(
             f"the servers hold the state after step {held}, but this run begins anew; "
             "go on with --resume, or start servers with new folders"
         )
-    step = step_to_open(manifests, [part.openable for part in parts.values()])
-    if step is None or loses_everything(step, parts.values()):
-        kept = "; ".join(f"{address}: {_listed(part.openable)}" for address, part in parts.items())
+    step = step_to_open(manifests, [part.openable for _, part in parts])
+    if step is None or loses_everything(step, [part for _, part in parts]):
+        kept = "; ".join(f"{endpoint.address}: {_listed(part.openable)}" for endpoint, part in parts)
         raise StoreError(
             f"no commit is complete: the dense half is kept of step {_listed(manifests) or '0'}, the servers have "
             f"{kept}; start the servers with the folders of this run, or start anew"
         )
-    for endpoint in endpoints:
-        part = parts[endpoint.address]
+    for endpoint, part in parts:
         open_server(endpoint, part, run=run, step=step, started=started, num_workers=num_workers)
     _logger.info("%d servers opened at the commit of step %d", len(endpoints), step)
     return step
+
+
+def about(endpoint: Endpoint, width: int | None) -> Endpoint:
+    """The server, asked about its rows of this width; None: it has those of one."""
+    return endpoint if width is None else replace(endpoint, about=((protocol.WIDTH, width),))
 
 
 def held_step(endpoints: Sequence[Endpoint], *, deadline_seconds: float = 60.0) -> int:

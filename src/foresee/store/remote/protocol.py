@@ -41,6 +41,8 @@ READ, GUARDED, WRITE = "read", "guarded", "write"
 DESCRIBE, JOIN, COMMIT, STATUS = "describe", "join", "commit", "status"
 OPEN_AT, PREPARE, SETTLE = "open_at", "prepare", "settle"
 """Flight actions: JSON in, JSON out."""
+WIDTH = "width"
+"""Of the rows that a question is about, where a server has rows of several widths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class Opening:
     """The server process that the client knows: another one has lost what was not committed."""
     run: str | None = None
     worker: int | None = None
+    width: int | None = None
+    """Of the rows, where a server has several."""
 
     def to_bytes(self) -> bytes:
         return to_json(asdict(self))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from foresee.base.arrays import Int32, Int64
@@ -26,8 +27,9 @@ from foresee.store.commits import Commit, Part
 from foresee.store.contract import Layout, Rows, check_request
 from foresee.store.remote import protocol
 from foresee.store.remote.link import Deliver, Link
-from foresee.store.remote.opening import check_agreement, open_server
+from foresee.store.remote.opening import about, check_agreement, open_server
 from foresee.store.remote.shards import scatter, split
+from foresee.store.row_groups import open_groups
 
 COMMIT_SECONDS = 600.0
 DISKS_EVERY_SECONDS = 0.25
@@ -48,6 +50,7 @@ class RemoteStore:
         worker: int | None = None,
         num_workers: int | None = None,
         run: str | None = None,
+        width: int | None = None,
         first_step: int | None = None,
         opened: bool = False,
         token: str | None = None,
@@ -59,7 +62,8 @@ class RemoteStore:
 
         `worker` and `num_workers` make this a trainer of a run, which the guarded forms need. `run` is one name for all
         trainers that are started together, and a new one each time; a single worker may leave it out. `first_step` is
-        the step the run begins with: the committed one, if not given. `opened`: the run was begun by `open_run`, and
+        the step the run begins with: the committed one, if not given. `width`: of the rows, where the servers have rows
+        of several; `remote_tables` opens all of them. `opened`: the run was begun by `open_run`, and
         if another has begun since, this trainer is too late. The token comes from FORESEE_TOKEN by default.
         """
         self._check_arguments(addresses, worker, num_workers, run)
@@ -67,7 +71,7 @@ class RemoteStore:
         self._commit: Commit | None = None
         self._writing, self._deadline_seconds = threading.Lock(), deadline_seconds
         token = read_token(None) if token is None else token
-        endpoints = [Endpoint.parse(address, token, tls_root_certificate) for address in addresses]
+        endpoints = [about(Endpoint.parse(it, token, tls_root_certificate), width) for it in addresses]
         deadline = time.monotonic() + deadline_seconds
         described = [(endpoint, ask_once(endpoint, protocol.DESCRIBE, {}, deadline)) for endpoint in endpoints]
         self._layout, self._committed_step = check_agreement(
@@ -293,6 +297,15 @@ class RemoteStore:
             raise UsageError("a trainer of a run gives both worker= and num_workers=")
         if num_workers is not None and num_workers > 1 and run is None:
             raise UsageError(f"{num_workers} workers share one run; give all of them the same run= name")
+
+
+def remote_tables(addresses: Sequence[str], layout: Layout, **settings: Any) -> Any:
+    """The rows of all widths on these servers: a `RemoteStore`, or one for each row group."""
+
+    def open_group(_: Path, group: Layout) -> RemoteStore:
+        return RemoteStore(addresses, group, width=group.width if layout.widths else None, **settings)
+
+    return open_groups(layout, Path(), open_group)
 
 
 def _place_into(out: Rows) -> Deliver:

@@ -1,7 +1,8 @@
 """A server as a process: starts, says where it listens, and ends cleanly on SIGTERM or Ctrl-C.
 
-In: a shard and where to listen. Out: an exit code. On a signal new requests are refused, those inside are finished,
-the store is closed (what was not committed is given up, as the contract says), and nothing stays behind.
+In: a shard, or one for each width of rows, and where to listen. Out: an exit code. On a signal new requests are
+refused, those inside are finished, the store is closed (what was not committed is given up, as the contract says), and
+nothing stays behind.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,7 +33,7 @@ PARENT_POLL_SECONDS = 0.5
 
 
 def run_server(
-    shard: Shard,
+    shards: Sequence[Shard],
     *,
     host: str,
     port: int,
@@ -48,11 +50,12 @@ def run_server(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        server = EmbeddingServer(shard, host=host, port=port, security=security, limits=limits)
+        server = EmbeddingServer(*shards, host=host, port=port, security=security, limits=limits)
     except (OSError, pa.ArrowException) as error:
-        shard.close()
+        for shard in shards:
+            shard.close()
         raise StoreError(f"this server cannot listen on {host}:{port} ({error}); choose another port") from error
-    _announce(server, shard, port_file)
+    _announce(server, shards, port_file)
     while not stop.wait(PARENT_POLL_SECONDS) and (parent is None or os.getppid() == parent):
         pass
     _logger.info("asked to stop" if stop.is_set() else f"process {parent}, which started this server, has ended")
@@ -75,7 +78,7 @@ def end_process(code: int) -> None:
     os._exit(code)
 
 
-def _announce(server: EmbeddingServer, shard: Shard, port_file: Path | None) -> None:
+def _announce(server: EmbeddingServer, shards: Sequence[Shard], port_file: Path | None) -> None:
     if port_file is not None:
         draft = port_file.with_name(port_file.name + ".draft")
         try:
@@ -83,9 +86,9 @@ def _announce(server: EmbeddingServer, shard: Shard, port_file: Path | None) -> 
             os.replace(draft, port_file)
         except OSError as error:
             raise ConfigError(f"the port file {port_file} cannot be written ({error.strerror}); check it") from error
-    share = shard.share
+    share, num_rows = shards[0].share, sum(shard.num_rows for shard in shards)
     print(
-        f"serving shard {share.shard} of {share.num_shards} ({shard.num_rows:,} rows, step {shard.committed_step}) "
+        f"serving shard {share.shard} of {share.num_shards} ({num_rows:,} rows, step {shards[0].committed_step}) "
         f"on {server.address}",
         flush=True,
     )

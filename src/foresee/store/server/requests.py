@@ -22,7 +22,7 @@ from foresee.plan.record import NOT_KNOWN
 from foresee.rpc.connection_limiter import Rules
 from foresee.rpc.limits import ACTION_BYTES_MAX, Limits
 from foresee.store.commits import OpenAt, Prepare, Settle
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import WIDTH_MAX, Layout, Rows
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import Opening
 
@@ -38,10 +38,12 @@ ID_BYTES = 12
 _REMEDY = "use a client of this version"
 
 
-def connection_rules(limits: Limits, layout: Layout) -> Rules:
+def connection_rules(limits: Limits, *layouts: Layout) -> Rules:
     """What connections may take: clients of ours send ids in one message, and rows in pieces."""
-    rows_of_a_write = protocol.chunk_rows(limits.rows_per_request_max, layout)
-    largest = max(ID_BYTES * limits.rows_per_request_max, rows_of_a_write * (layout.row_bytes + ID_BYTES))
+    largest = ID_BYTES * limits.rows_per_request_max
+    for layout in layouts:
+        rows_of_a_write = protocol.chunk_rows(limits.rows_per_request_max, layout)
+        largest = max(largest, rows_of_a_write * (layout.row_bytes + ID_BYTES))
     return limits.rules(message_bytes_max=largest + (1 << 16))
 
 
@@ -89,7 +91,18 @@ def parse_opening(command: bytes | None) -> Opening:
             incarnation=json_fields.text_of(content, "incarnation", RUN_CHARACTERS_MAX),
             run=_run(content),
             worker=None if content.get("worker") is None else json_fields.whole(content, "worker", 0, WORKERS_MAX - 1),
+            width=_width(content),
         )
+
+
+def parse_width(content: dict[str, Any]) -> int | None:
+    """Which rows a question is about, where there are rows of several widths."""
+    with _refused("this question"):
+        return _width(content)
+
+
+def _width(content: dict[str, Any]) -> int | None:
+    return None if content.get(protocol.WIDTH) is None else json_fields.whole(content, protocol.WIDTH, 1, WIDTH_MAX)
 
 
 def parse_joining(content: dict[str, Any]) -> Joining:

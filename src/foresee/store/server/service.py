@@ -40,13 +40,22 @@ Messages = Iterator[tuple[Any, dict[str, Any]]]
 """Batches of requests, each with its header."""
 
 
+class _Served:
+    """The shard of the rows of one width, and what was applied there."""
+
+    def __init__(self, shard: Shard, counters: Counters, incarnation: str) -> None:
+        self.shard, self.layout = shard, shard.layout
+        self.applied = Applied(shard.committed_step)
+        self.rows = RowService(shard, self.applied, counters, incarnation=incarnation)
+        self.reply_schema = protocol.rows_schema(shard.layout)
+
+
 class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Listens from the moment it is made."""
+    """Listens from the moment it is made. Shards of several widths are a store each, which a question names."""
 
     def __init__(
         self,
-        shard: Shard,
-        *,
+        *shards: Shard,
         host: str = "127.0.0.1",
         port: int = 0,
         security: Security | None = None,
@@ -54,39 +63,53 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         security = security or Security()
         check_address(host, security)
-        self._shard = shard
-        self._applied, self._counters = Applied(shard.committed_step), Counters()
+        self._counters = Counters()
         self._incarnation, self._started = uuid.uuid4().hex, time.monotonic()
-        self._rows = RowService(shard, self._applied, self._counters, incarnation=self._incarnation)
+        self._served = {it.layout.width: _Served(it, self._counters, self._incarnation) for it in shards}
+        self._first = next(iter(self._served.values()))
         self._admission = Admission(limits or Limits())
-        self._reply_schema = protocol.rows_schema(shard.layout)
         super().__init__(
             location(host, port, security),
             tls_certificates=[(security.certificate, security.key)] if security.has_tls else None,
             middleware=None if security.token is None else {"token": TokenCheck(security.token)},
         )
         self.address = location(host, self.port, security)
-        self._limiter = ConnectionLimiter(self.port, requests.connection_rules(self._admission.limits, shard.layout))
+        rules = requests.connection_rules(self._admission.limits, *(shard.layout for shard in shards))
+        self._limiter = ConnectionLimiter(self.port, rules)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """One connection, until its client closes it."""
         with self._limiter.call(context.peer(), len(descriptor.command or b"")) as connection:
-            writer.begin(self._reply_schema)
+            served, begun = self._first, False
             try:
                 opening = requests.parse_opening(descriptor.command)
+                served = self._about(opening.width)
+                writer.begin(served.reply_schema)
+                begun = True
                 with self._admission.connection():
-                    self._check_opening(opening)
+                    self._check_opening(served, opening)
                     _send(writer, {"open": True})
                     serve = self._serve_write if opening.kind == protocol.WRITE else self._serve_read
-                    serve(opening, context, self._messages(reader, connection), writer, connection)
+                    serve(served, opening, context, self._messages(reader, connection), writer, connection)
             except flight.FlightError:
                 raise  # the client is gone
             except Exception as error:
+                if not begun:
+                    writer.begin(served.reply_schema)
                 self._refuse(writer, error)
+
+    def _about(self, width: int | None) -> _Served:
+        """The rows that a question is about."""
+        if width is None:
+            return self._first
+        if width not in self._served:
+            held = ", ".join(map(str, self._served))
+            raise StoreError(f"there are no rows of width {width} here, only of {held}; start it with the same layout")
+        return self._served[width]
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         """JSON in, JSON out; an error of ours is an answer, too."""
-        actions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        actions: dict[str, Callable[[_Served, dict[str, Any]], dict[str, Any]]] = {
             protocol.DESCRIBE: self._describe, protocol.JOIN: self._join,
             protocol.COMMIT: self._commit, protocol.STATUS: self._status,
             protocol.OPEN_AT: self._open_at, protocol.PREPARE: self._prepare, protocol.SETTLE: self._settle,
@@ -96,7 +119,8 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                 if action.type not in actions:
                     raise StoreError(f"there is no action {action.type[:64]!r}; there are {', '.join(actions)}")
                 with self._admission.action():
-                    answer = actions[action.type](requests.parse_content(action.body.to_pybytes()))
+                    content = requests.parse_content(action.body.to_pybytes())
+                    answer = actions[action.type](self._about(requests.parse_width(content)), content)
             except Exception as error:
                 answer = self._failure(error)
         return [to_json(answer)]
@@ -114,9 +138,11 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def stop(self, timeout_seconds: float) -> bool:
         """Refuses new requests, ends parked reads, waits for the others and closes the store; False if some hang."""
-        self._applied.stop()
+        for served in self._served.values():
+            served.applied.stop()
         finished = self._admission.close(timeout_seconds)
-        self._shard.close()
+        for served in self._served.values():
+            served.shard.close()
         self._limiter.close()
         return finished
 
@@ -124,28 +150,28 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
         self._limiter.close()
         super().shutdown()
 
-    def _check_opening(self, opening: Opening) -> None:
+    def _check_opening(self, served: _Served, opening: Opening) -> None:
         if opening.incarnation != self._incarnation:
             raise StoreUnavailableError(
-                f"it was started again and holds the state after step {self._shard.committed_step}; "
+                f"it was started again and holds the state after step {served.shard.committed_step}; "
                 "resume the run from there"
             )
         if opening.run is not None:
-            self._applied.check_run(opening.run)
-            self._applied.check_worker(opening.worker or 0)
+            served.applied.check_run(opening.run)
+            served.applied.check_worker(opening.worker or 0)
 
     def _serve_read(
-        self, opening: Opening, context: Any, messages: Messages, writer: Any, connection: Connection
+        self, served: _Served, opening: Opening, context: Any, messages: Messages, writer: Any, connection: Connection
     ) -> None:
         for batch, header in messages:
             self._counters.add(requests=1)
             try:
                 self._admission.limits.check_rows(batch.num_rows)
-                with self._admission.request(requests.read_bytes(batch.num_rows, self._shard.layout)):
-                    rows, expected = requests.ids_of(batch, opening.kind, self._shard.layout)
+                with self._admission.request(requests.read_bytes(batch.num_rows, served.layout)):
+                    rows, expected = requests.ids_of(batch, opening.kind, served.layout)
                     guard = None
                     if expected is not None:
-                        self._applied.check_run(opening.run)
+                        served.applied.check_run(opening.run)
                         not_before, park_seconds = requests.parse_guard(header)
                         guard = Guard(
                             expected=expected,
@@ -154,27 +180,27 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                             is_gone=context.is_cancelled,
                             run=opening.run,
                         )
-                    self._reply(rows, guard, writer, connection)
+                    self._reply(served, rows, guard, writer, connection)
             except flight.FlightError:
                 raise  # the client is gone
             except Exception as error:
                 self._refuse(writer, error)
 
-    def _reply(self, rows: Any, guard: Guard | None, writer: Any, connection: Connection) -> None:
-        chunk = protocol.chunk_rows(len(rows), self._shard.layout)
+    def _reply(self, served: _Served, rows: Any, guard: Guard | None, writer: Any, connection: Connection) -> None:
+        chunk = protocol.chunk_rows(len(rows), served.layout)
         for begin in range(0, len(rows), chunk):
             piece = rows[begin : begin + chunk]
-            batch, out = protocol.empty_chunk(self._reply_schema, len(piece), self._shard.layout)
+            batch, out = protocol.empty_chunk(served.reply_schema, len(piece), served.layout)
             if guard is None:
-                self._rows.read(piece, out)
+                served.rows.read(piece, out)
             else:
                 expected = guard.expected[begin : begin + chunk]
-                self._rows.read_guarded(piece, replace(guard, expected=expected), out)
+                served.rows.read_guarded(piece, replace(guard, expected=expected), out)
             with self._limiter.sending(connection):
                 writer.write_batch(batch)
 
     def _serve_write(
-        self, opening: Opening, context: Any, messages: Messages, writer: Any, connection: Connection
+        self, served: _Served, opening: Opening, context: Any, messages: Messages, writer: Any, connection: Connection
     ) -> None:
         """Rows are assigned chunk by chunk; the last chunk is answered, with the first thing that went wrong if any."""
         failure: Exception | None = None
@@ -184,7 +210,7 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                 if failure is None:
                     self._admission.limits.check_rows(batch.num_rows)
                     with self._admission.request(requests.write_bytes(batch.nbytes)):
-                        self._write(opening, batch, last, step)
+                        self._write(served, opening, batch, last, step)
             except Exception as error:
                 failure = error
             if last:
@@ -195,15 +221,15 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
                     self._refuse(writer, failure)
                 failure = None
 
-    def _write(self, opening: Opening, batch: Any, last: bool, step: int | None) -> None:
+    def _write(self, served: _Served, opening: Opening, batch: Any, last: bool, step: int | None) -> None:
         if step is not None:
-            self._applied.check_run(opening.run)
-        rows, source, next_use = requests.rows_of(batch, self._shard.layout)
+            served.applied.check_run(opening.run)
+        rows, source, next_use = requests.rows_of(batch, served.layout)
         if len(rows):
-            self._rows.write(rows, source, run=None if step is None else opening.run, next_use=next_use)
+            served.rows.write(rows, source, run=None if step is None else opening.run, next_use=next_use)
         if last and step is not None:
             # Only now, when every row of the step is in the store.
-            self._applied.raise_to(opening.run, opening.worker or 0, step)
+            served.applied.raise_to(opening.run, opening.worker or 0, step)
 
     def _messages(self, reader: Any, connection: Connection) -> Messages:
         """Batches and headers until the client closes the connection or goes away."""
@@ -222,59 +248,59 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             del message
             self._limiter.read(connection, num_bytes)
 
-    def _describe(self, content: dict[str, Any]) -> dict[str, Any]:
+    def _describe(self, served: _Served, content: dict[str, Any]) -> dict[str, Any]:
         return {
             "protocol": protocol.PROTOCOL_VERSION,
             "incarnation": self._incarnation,
-            "layout": layout_to_dict(self._shard.layout),
-            "shard": self._shard.share.shard,
-            "num_shards": self._shard.share.num_shards,
-            **protocol.part_to_dict(self._rows.part),
+            "layout": layout_to_dict(served.layout),
+            "shard": served.shard.share.shard,
+            "num_shards": served.shard.share.num_shards,
+            **protocol.part_to_dict(served.rows.part),
             "rows_per_request_max": self._admission.limits.rows_per_request_max,
-            "takes_next_use": self._shard.takes_next_use,
+            "takes_next_use": served.shard.takes_next_use,
         }
 
-    def _join(self, content: dict[str, Any]) -> dict[str, Any]:
+    def _join(self, served: _Served, content: dict[str, Any]) -> dict[str, Any]:
         joining = requests.parse_joining(content)
-        self._applied.join(joining.run, joining.worker, joining.num_workers, joining.first_step, opened=joining.opened)
+        served.applied.join(joining.run, joining.worker, joining.num_workers, joining.first_step, opened=joining.opened)
         _logger.info("worker %d of %d joined run %.64r", joining.worker, joining.num_workers, joining.run)
         return {"joined": True}
 
-    def _open_at(self, content: dict[str, Any]) -> dict[str, Any]:
+    def _open_at(self, served: _Served, content: dict[str, Any]) -> dict[str, Any]:
         message, num_workers = requests.parse_open_at(content)
-        return self._obey(message, num_workers)
+        return self._obey(served, message, num_workers)
 
-    def _prepare(self, content: dict[str, Any]) -> dict[str, Any]:
-        return self._obey(requests.parse_prepare(content))
+    def _prepare(self, served: _Served, content: dict[str, Any]) -> dict[str, Any]:
+        return self._obey(served, requests.parse_prepare(content))
 
-    def _settle(self, content: dict[str, Any]) -> dict[str, Any]:
-        return self._obey(requests.parse_settle(content))
+    def _settle(self, served: _Served, content: dict[str, Any]) -> dict[str, Any]:
+        return self._obey(served, requests.parse_settle(content))
 
-    def _obey(self, message: Message, num_workers: int = 1) -> dict[str, Any]:
+    def _obey(self, served: _Served, message: Message, num_workers: int = 1) -> dict[str, Any]:
         with self._admission.request(0):
-            part = self._rows.obey(message, num_workers=num_workers)
-        logs.at_step(self._shard.committed_step)
+            part = served.rows.obey(message, num_workers=num_workers)
+        logs.at_step(served.shard.committed_step)
         _logger.info("%s of step %d carried out", type(message).__name__, message.step)
         return protocol.part_to_dict(part)
 
-    def _commit(self, content: dict[str, Any]) -> dict[str, Any]:
+    def _commit(self, served: _Served, content: dict[str, Any]) -> dict[str, Any]:
         step, run = requests.parse_commit(content)
         if run is not None:
-            self._applied.check_run(run)
+            served.applied.check_run(run)
         with self._admission.request(0):
-            committed = self._rows.commit(step)
+            committed = served.rows.commit(step)
         logs.at_step(committed)
         _logger.info("committed")
         return {"committed_step": committed}
 
-    def _status(self, content: dict[str, Any]) -> dict[str, Any]:
+    def _status(self, served: _Served, content: dict[str, Any]) -> dict[str, Any]:
         return {
             "address": self.address,
-            "shard": self._shard.share.shard,
-            "num_shards": self._shard.share.num_shards,
-            "num_rows": self._shard.num_rows,
-            "row_bytes": self._shard.layout.row_bytes,
-            "committed_step": self._shard.committed_step,
+            "shard": served.shard.share.shard,
+            "num_shards": served.shard.share.num_shards,
+            "num_rows": sum(it.shard.num_rows for it in self._served.values()),
+            "row_bytes": self._row_bytes,
+            "committed_step": served.shard.committed_step,
             "uptime_seconds": round(time.monotonic() - self._started, 3),
             "memory_bytes": memory_bytes(),
             "connections": self._admission.connections,
@@ -283,11 +309,18 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
             "sockets": self._limiter.num_connections,
             "connections_cut": self._limiter.num_cut,
             "limits": asdict(self._admission.limits),
-            "run": self._applied.run,
-            "watermarks": list(self._applied.watermarks),
-            "disk": next(iter(self._shard.disks()), None),
+            "run": served.applied.run,
+            "watermarks": list(served.applied.watermarks),
+            "disk": next(iter(served.shard.disks()), None),
             **asdict(self._counters.snapshot()),
         }
+
+    @property
+    def _row_bytes(self) -> int:
+        """Of several widths the mean over the rows."""
+        shards = [it.shard for it in self._served.values()]
+        num_rows = sum(it.num_rows for it in shards)
+        return round(sum(it.num_rows * it.layout.row_bytes for it in shards) / num_rows)
 
     def _refuse(self, writer: Any, error: BaseException) -> None:
         _send(writer, self._failure(error))

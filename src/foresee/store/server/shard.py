@@ -31,14 +31,14 @@ from foresee.store.contract import (
     disks_of,
     layout_from_dict,
     layout_to_dict,
-    takes_next_use,
-    write_with_hint,
     written_rows,
 )
 from foresee.store.disk import DiskStore
+from foresee.store.guarded import takes_next_use, write_with_hint
 from foresee.store.kernels import fill_initial_row, initial_key, initial_unit
 from foresee.store.registry import DISK, MEMORY, StoreKind
 from foresee.store.remote.shards import num_local_rows
+from foresee.store.row_groups import group_folder, group_folders
 
 SHARD_FILE = "shard.json"
 
@@ -166,6 +166,17 @@ def _settle_versions(key: np.uint64, unit: np.float32, rows: Int64, values: Floa
 def memory_shard(layout: Layout, share: Share) -> Shard:
     """A shard in memory; gone with its process."""
     return _plain_shard(MEMORY, Path(), layout, share)
+
+
+def open_shards(kind: StoreKind, folder: Path | None, layout: Layout | None, share: Share) -> list[Shard]:
+    """The shard of each row group; of tables of one width there is one."""
+    if layout is not None and layout.widths:
+        groups = [(None if folder is None else group_folder(folder, group), group) for group in layout.groups]
+    elif layout is None and folder is not None and group_folders(folder):
+        return [open_shard(kind, below, None, share) for below in group_folders(folder)]
+    else:
+        return [open_shard(kind, folder, layout, share)]
+    return [open_shard(kind, below, group, share) for below, group in groups]
 
 
 def open_shard(kind: StoreKind, folder: Path | None, layout: Layout | None, share: Share) -> Shard:

@@ -152,18 +152,23 @@ def warm_up() -> None:
         shard.close()
 
 
-def footprint(shard: Shard, limits: Limits, *, in_memory: bool) -> Footprint:
-    """What a server of this shard takes at most, under these limits."""
-    rules = connection_rules(limits, shard.layout)
-    local = replace(shard.layout, tables=(Table("shard", shard.num_rows),))
+def footprint(*shards: Shard, limits: Limits, in_memory: bool) -> Footprint:
+    """What a server of this shard, or of one for each width, takes at most, under these limits."""
+    rules = connection_rules(limits, *(shard.layout for shard in shards))
     share = 1 + ALLOCATOR_SHARE
     return Footprint(
         process=used_bytes() + SERVING_BYTES,
-        rows=shard.num_rows * shard.layout.row_bytes + shard.num_rows // 8 if in_memory else log_memory_bytes(local),
+        rows=sum(_row_bytes(shard, in_memory=in_memory) for shard in shards),
         requests=int(share * limits.bytes_in_flight_max),
         arriving=int(share * rules.unread_total_bytes_max),
         connections=rules.connections_max * CONNECTION_BYTES + rules.unauthenticated_max * UNAUTHENTICATED_BYTES,
     )
+
+
+def _row_bytes(shard: Shard, *, in_memory: bool) -> int:
+    if in_memory:
+        return shard.num_rows * shard.layout.row_bytes + shard.num_rows // 8
+    return log_memory_bytes(replace(shard.layout, tables=(Table("shard", shard.num_rows),)))
 
 
 def in_words(needed: Footprint) -> str:
