@@ -151,8 +151,8 @@ def _meet(place: WorkerContext) -> None:
         return
     assert where.hostname is not None
     assert where.port is not None
-    kept = dist.TCPStore(where.hostname, where.port, is_master=False, timeout=timeout)
-    store = dist.PrefixStore(where.path, kept)
+    kept = dist.TCPStore(where.hostname, where.port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
+    store = dist.PrefixStore(where.path, kept)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.num_workers, timeout=timeout)
 
 

@@ -183,8 +183,14 @@ def kuberay(config: RunConfig, sizes: Sizes, target: Target, *, nodes: int) -> l
     again = f"$(test -f {DATA}/{target.name}/config.yaml && echo --resume)"
     entry = f"sh -c 'foresee train {CONFIG}/run.yaml --on ray --address auto {settings} {again}'"
     each = _node_size(sizes, workers, servers, nodes)
-    volumes = [{"name": "config", "configMap": {"name": target.name}}, _volume("data", target.data_claim)]
-    mounts = [{"name": "config", "mountPath": CONFIG, "readOnly": True}, {"name": "data", "mountPath": DATA}]
+    volumes: list[Manifest] = [
+        {"name": "config", "configMap": {"name": target.name}},
+        _volume("data", target.data_claim),
+    ]
+    mounts: list[Manifest] = [
+        {"name": "config", "mountPath": CONFIG, "readOnly": True},
+        {"name": "data", "mountPath": DATA},
+    ]
     head = _ray_pod(target, "head", PartSize(cores=1, memory_bytes=4 * GIBIBYTE), mounts, volumes)
     group = {
         "groupName": "parts", "replicas": nodes, "minReplicas": nodes, "maxReplicas": nodes, "rayStartParams": {},
