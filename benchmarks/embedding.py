@@ -15,6 +15,10 @@ backward pass: that is inherent to it, and what a plan saves. It runs with its b
 Sides take turns in one process, and figures are medians of the ratios of each round. At the end our rows are compared
 with FBGEMM's. Run: `.venv/bin/python benchmarks/embedding.py` (needs `make bench-env`). The last line is one JSON
 object.
+
+`--dtype bfloat16` (or float16) compares ours with ours instead: values of two bytes with stochastic rounding against
+float32, same ids, slots and gradient; FBGEMM is not needed. `bf16_over_fp32` is time, `bf16_bytes_over_fp32` the bytes
+of the rows that steps read and write: values, state and version, as they lie in cache, store and wire.
 """
 
 from __future__ import annotations
@@ -34,10 +38,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from foresee.base.halves import packed
 from foresee.engine.kernels import gather, order_lookups, update_rows, zeroed_rows
+from foresee.engine.kernels.values import form_of
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.optimizers.contract import number_of
-from foresee.store.contract import Rows
+from foresee.store.contract import Layout, Rows, Table
 
 NUM_TABLES, TABLE_ROWS, WIDTH = 26, 200_000, 64
 NUM_SAMPLES, NUM_BATCHES = 2048, 20
@@ -56,14 +62,20 @@ BENCH_ENVIRONMENT = Path(__file__).resolve().parent.parent / ".venv-bench"
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7, help="rounds of all sides for each distribution")
-    num_rounds = parser.parse_args().rounds
-    enter_bench_environment()
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="of our values")
+    options = parser.parse_args()
+    num_rounds = options.rounds
+    if options.dtype == "float32":
+        enter_bench_environment()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="Sparse invariant checks")  # of torch's own Adagrad
     figures: dict[str, float] = {}
     for distribution in ("zipf", "uniform"):
         suffix = "" if distribution == "zipf" else f"_{distribution}"
-        for name, value in compare(distribution, num_rounds).items():
+        found = compare(distribution, num_rounds) if options.dtype == "float32" else halved(
+            distribution, options.dtype, num_rounds
+        )  # fmt: skip
+        for name, value in found.items():
             figures[name + suffix] = value
     print(json.dumps(figures))
 
@@ -85,7 +97,7 @@ def compare(distribution: str, num_rounds: int) -> dict[str, float]:
     ids = draw_ids(distribution, rng=rng)
     gradient = torch.from_numpy(rng.normal(0, 0.01, (NUM_SAMPLES, NUM_TABLES * WIDTH)).astype(np.float32))
     fbgemm = FbgemmTables(ids, gradient)
-    ours = OurCache(ids, gradient, initial=fbgemm.values(), rng=rng)
+    ours = OurCache(ids, gradient, initial=fbgemm.values().__getitem__, rng=rng)
     bags = EmbeddingBags(ids, gradient)
     sides: dict[str, Callable[[int], None]] = {"ours": ours.step, "fbgemm": fbgemm.step, "embeddingbag": bags.step}
     seconds = time_in_turns(sides, num_rounds)
@@ -96,6 +108,29 @@ def compare(distribution: str, num_rounds: int) -> dict[str, float]:
     return {
         "ours_over_fbgemm": median_ratio(seconds["ours"], seconds["fbgemm"]),
         "embeddingbag_over_ours": median_ratio(seconds["embeddingbag"], seconds["ours"]),
+    }
+
+
+def halved(distribution: str, dtype: str, num_rounds: int) -> dict[str, float]:
+    """Ours with values of two bytes against ours with float32."""
+    rng = np.random.default_rng(1)
+    ids = draw_ids(distribution, rng=rng)
+    gradient = torch.from_numpy(rng.normal(0, 0.01, (NUM_SAMPLES, NUM_TABLES * WIDTH)).astype(np.float32))
+
+    def initial(rows: Int64) -> NDArray[np.float32]:
+        return np.random.default_rng(3).uniform(-0.01, 0.01, (len(rows), WIDTH)).astype(np.float32)
+
+    exact, half = (
+        OurCache(ids, gradient, initial=initial, rng=np.random.default_rng(2), dtype=it) for it in ("float32", dtype)
+    )
+    seconds = time_in_turns({"float32": exact.step, dtype: half.step}, num_rounds)
+    print_times(distribution, exact, seconds)
+    difference = float(np.abs(half.values() - exact.values()).mean())
+    print(f"  mean difference of values after {half.num_steps} steps: {difference:.1e}")
+    short = {"bfloat16": "bf16", "float16": "fp16"}[dtype]
+    return {
+        f"{short}_over_fp32": median_ratio(seconds[dtype], seconds["float32"]),
+        f"{short}_bytes_over_fp32": round(half.layout.row_bytes / exact.layout.row_bytes, 3),
     }
 
 
@@ -126,17 +161,30 @@ class OurCache:
     """Rows in slots of one tensor; unique and inverse as a plan's records give them."""
 
     def __init__(
-        self, ids: Ids, gradient: torch.Tensor, *, initial: NDArray[np.float32], rng: np.random.Generator
+        self,
+        ids: Ids,
+        gradient: torch.Tensor,
+        *,
+        initial: Callable[[Int64], NDArray[np.float32]],
+        rng: np.random.Generator,
+        dtype: str = "float32",
     ) -> None:
+        self.layout = Layout(
+            tables=(Table("rows", NUM_TABLES * TABLE_ROWS),), width=WIDTH, state_width=OPTIMIZER.state_width(WIDTH),
+            optimizer=OPTIMIZER.name, dtype=dtype,
+        )  # fmt: skip
+        self.form = form_of(self.layout)
         rows = (ids + np.arange(NUM_TABLES) * TABLE_ROWS).reshape(NUM_BATCHES, -1)
         self.rows = np.unique(rows)
         self.slots = rng.permutation(len(self.rows)).astype(np.int32)
         self.cache = Rows(
-            zeroed_rows(len(self.rows), WIDTH),
+            zeroed_rows(len(self.rows), self.layout.value_words),
             zeroed_rows(len(self.rows), OPTIMIZER.state_width(WIDTH)),
             np.zeros(len(self.rows), np.int32),
         )
-        self.cache.values[self.slots] = initial[self.rows]
+        self.cache.values[self.slots] = packed(initial(self.rows), dtype)
+        self.row_of_slot = np.empty(len(self.rows), np.int64)
+        self.row_of_slot[self.slots] = self.rows
         self.records = [self._record(touched) for touched in rows]
         self.num_unique = statistics.mean(len(unique) for unique, _ in self.records)
         self.gathered = np.empty((NUM_SAMPLES * NUM_TABLES, WIDTH), np.float32)
@@ -154,13 +202,20 @@ class OurCache:
 
     def step(self, batch: int) -> None:
         unique, inverse = self.records[batch]
-        gather(self.cache.values, unique, inverse, self.gathered)
+        gather(self.cache.values, unique, inverse, self.gathered, form=self.form)
         self.num_steps += 1
         order = order_lookups(inverse, len(unique))
-        update_rows(OPTIMIZER, self.cache, unique, self.gradient, order, version=self.num_steps)
+        update_rows(
+            OPTIMIZER, self.cache, unique, self.gradient, order, version=self.num_steps, form=self.form,
+            row_of_slot=self.row_of_slot,
+        )  # fmt: skip
+
+    def values(self) -> NDArray[np.float32]:
+        """[rows, width], in the order of `rows`."""
+        return self.layout.unpack(self.cache.values[self.slots])
 
     def largest_difference(self, values: NDArray[np.float32]) -> float:
-        return float(np.abs(self.cache.values[self.slots] - values[self.rows]).max())
+        return float(np.abs(self.values() - values[self.rows]).max())
 
 
 class FbgemmTables:
@@ -224,12 +279,16 @@ def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
 
 
 def print_table(distribution: str, ours: OurCache, seconds: dict[str, list[float]], difference: float) -> None:
+    print_times(distribution, ours, seconds)
+    print(f"  largest difference between our rows and FBGEMM's after {ours.num_steps} steps: {difference:.1e}")
+
+
+def print_times(distribution: str, ours: OurCache, seconds: dict[str, list[float]]) -> None:
     num_lookups = NUM_SAMPLES * NUM_TABLES
     print(f"{distribution}: {num_lookups} lookups a batch, {ours.num_unique:.0f} distinct, {len(ours.rows)} slots")
     for name, rounds in seconds.items():
         low, middle, high = min(rounds), statistics.median(rounds), max(rounds)
         print(f"  {name:<13} {1e3 * middle:7.2f} ms a step (rounds {1e3 * low:.2f} to {1e3 * high:.2f})")
-    print(f"  largest difference between our rows and FBGEMM's after {ours.num_steps} steps: {difference:.1e}")
 
 
 if __name__ == "__main__":

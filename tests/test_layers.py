@@ -200,7 +200,7 @@ def test_every_layer_is_there() -> None:
     assert sys.version_info >= (3, 11)
 
 
-FILES_MAX = 312
+FILES_MAX = 319
 """Without graphs, which are a house of their own and keep to the limits of a room."""
 FILES_OF_A_FOLDER_MAX = 40
 FILES_OF_A_ROOM_MAX = 60

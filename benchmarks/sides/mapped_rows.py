@@ -21,7 +21,7 @@ from foresee.base.prefetch import ROWS_AHEAD, prefetch
 from foresee.store.contract import Layout, Rows
 from foresee.store.disk.base import Base
 from foresee.store.disk.parallel import ParallelCopy
-from foresee.store.kernels import BASE, INITIAL, Bits, gather, initial_key, initial_unit, is_set, read_only
+from foresee.store.kernels import BASE, INITIAL, Bits, gather, initial_of, is_set, read_only
 
 HEADER_WORDS = 2
 EMPTY = -1
@@ -93,7 +93,7 @@ class MappedRows:
 
     def __init__(self, base: Base, layout: Layout, path: Path, rows_max: int) -> None:
         self._base, self._layout, self._parallel = base, layout, ParallelCopy()
-        self._key, self._unit = initial_key(layout), initial_unit(layout)
+        self._initial = initial_of(layout)
         self._record_words = HEADER_WORDS + layout.row_bytes // 4
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         Files().reserve(self._descriptor, 0, rows_max * self._record_words * 4)
@@ -111,7 +111,7 @@ class MappedRows:
         base, overlay = self._base.words, read_only(self._records)
 
         def copy(begin: int, end: int) -> None:
-            gather(rows, places, base, overlay, HEADER_WORDS, self._key, self._unit,
+            gather(rows, places, base, overlay, HEADER_WORDS, self._initial,
                    out.values, out.state, out.versions, begin, end)  # fmt: skip
 
         self._parallel.run(copy, len(rows))

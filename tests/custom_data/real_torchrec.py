@@ -195,7 +195,7 @@ def check_jagged_tensors() -> None:
     }
     expected = theirs(batch).values()
     for name, ids in made.items():
-        assert torch.allclose(bags.keyed(bags.look_up(tables, ids)).values(), expected, atol=1e-6), name
+        assert torch.allclose(bags.look_up_keyed(tables, ids).values(), expected, atol=1e-6), name
     assert isinstance(made["by key"]["user"], JaggedTensor)
 
 
@@ -208,7 +208,7 @@ def check_variable_stride_is_refused() -> None:
     )  # fmt: skip
     sentence = ""
     try:
-        bags.look_up(tables, uneven)
+        bags.look_up_keyed(tables, uneven)
     except DataError as error:
         sentence = str(error)
     assert "variable stride" in sentence

@@ -421,7 +421,8 @@ def test_a_feature_of_two_tables_and_its_names() -> None:
             SimpleNamespace(name="t", num_embeddings=3, embedding_dim=4, feature_names=["x"], pooling="min"),
             "pooling 'min'",
         ),
-        (EmbeddingBagConfig(10, 4, "t", DataType.FP16, feature_names=["x"]), "data_type 'fp16'.*float32"),
+        (EmbeddingBagConfig(10, 4, "t", DataType.INT8, feature_names=["x"]), "data_type 'int8'.*fp32, fp16, bf16"),
+        (EmbeddingBagConfig(10, 4, "t", DataType.FP16, feature_names=["x"]), "'t' has data_type fp16, .* fp32"),
         (EmbeddingBagConfig(0, 4, "t", feature_names=["x"]), "num_embeddings is 0"),
         (EmbeddingBagConfig(10, 4, "t"), "feature_names is \\[\\]"),
         (EmbeddingBagConfig(10, 4, "t", feature_names=["x", "x"]), "different names"),
@@ -432,6 +433,27 @@ def test_a_feature_of_two_tables_and_its_names() -> None:
 def test_tables_that_cannot_be_are_refused(config: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         foresee.EmbeddingBags([USERS, config])
+
+
+@pytest.mark.parametrize(("data_type", "dtype"), [(DataType.FP16, torch.float16), (DataType.BF16, torch.bfloat16)])
+def test_the_data_type_of_torchrec_is_that_of_the_tables(data_type: DataType, dtype: torch.dtype) -> None:
+    bags = foresee.EmbeddingBags([EmbeddingBagConfig(30, 5, "films", data_type, feature_names=["seen"])])
+    tables = foresee.Tables.in_memory(bags, dim=bags.dim, optimizer=SGD)
+    assert f"torch.{tables.layout.dtype}" == f"torch.{bags.dtype}" == str(dtype)
+    weights = {"embedding_bags.films.weight": torch.randn(30, 5, generator=torch.Generator().manual_seed(0))}
+    bags.load_state_dict(tables, weights)
+    kept = bags.state_dict(tables)["embedding_bags.films.weight"]
+    assert kept.dtype == dtype
+    assert torch.equal(kept, weights["embedding_bags.films.weight"].to(dtype))
+    bags.load_state_dict(tables, bags.state_dict(tables))
+    assert torch.equal(bags.state_dict(tables)["embedding_bags.films.weight"], kept)
+    ids = KeyedJaggedTensor(["seen"], torch.tensor([3, 7, 3]), torch.tensor([1, 0, 2], dtype=torch.int32))
+    embeddings = bags.look_up(tables, ids)
+    assert embeddings.dtype == torch.float32
+    assert torch.equal(embeddings[2, 0], kept[7].float() + kept[3].float())
+    assert foresee.Tables.in_memory(bags, dim=5, optimizer=SGD, dtype="float32").layout.dtype == "float32"
+    with pytest.raises(ConfigError, match="dtype is 'int8'; rows have one of float32, bfloat16, float16"):
+        foresee.Tables.in_memory(bags, dim=5, optimizer=SGD, dtype="int8")
 
 
 def test_tables_that_do_not_fit_are_refused() -> None:

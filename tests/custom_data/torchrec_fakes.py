@@ -18,6 +18,8 @@ class PoolingType(Enum):
 class DataType(Enum):
     FP32 = "FP32"
     FP16 = "FP16"
+    BF16 = "BF16"
+    INT8 = "INT8"
 
 
 @dataclass

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from graph_runs import config_of, kept_bytes, small_graph, train
 
@@ -55,6 +56,22 @@ def test_out_of_core_is_memory_to_the_byte(
     assert verdict.num_differing == 0, verdict.in_words()
     assert verdict.num_bytes > 100 * (2 * 8 + 1) * 4
     assert verdict.counters.num_fetched > 100, "the buffer was larger than the table"
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_values_of_two_bytes_are_the_same_from_disk_and_memory(graph: Path, tmp_path: Path, unit: str) -> None:
+    config = config_of(
+        graph, tmp_path, tables={"dtype": "bfloat16", "optimizer": {"name": "sgd", "lr": 0.1}}, cache={"unit": unit},
+        order={"name": "ring", "buffer": 4},
+    )  # fmt: skip
+    verdict = verify(config, tmp_path / "verified", num_steps=30)
+    assert verdict.num_differing == 0, verdict.in_words()
+    with build.node_tables(config, build.open_graph(config)) as tables:
+        assert tables.layout.row_bytes == 2 * 8 + 4
+        vectors = StoredVectors(tables.store).of(np.arange(3))
+        assert vectors.dtype == torch.float32
+        assert vectors.shape == (3, 8)
+        assert torch.equal(vectors, vectors.bfloat16().float())
 
 
 @pytest.mark.parametrize("store", STORES[:2])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_tensors
 from training_runs import small_run, train_quietly
 
 from foresee.data import ClickLog, tiny
@@ -56,6 +57,28 @@ def test_ids_as_given_bags_and_empty_bags_score_as_in_training(tmp_path: Path, m
     scores = exported.score(_raw_samples(log, "valid"))
     assert ((scores > 0) & (scores < 1)).all()
     assert exported.score([]).shape == (0,)
+
+
+@pytest.mark.parametrize(("dtype", "rounding", "share"), [("bfloat16", "stochastic", 1.0), ("float16", "nearest", 0.1)])
+def test_values_of_two_bytes_are_exported_as_they_are(tmp_path: Path, dtype: str, rounding: str, share: float) -> None:
+    """All rows, or only those that were written; the others begin with rounded values, too."""
+    num_samples, batch_size = (2000, 32) if share == 1 else (120, 8)
+    log = tiny(tmp_path / "log", num_samples=num_samples)
+    tables = {"dtype": dtype, "rounding": rounding, "optimizer": {"name": "sgd", "lr": 0.1}}
+    config = small_run(log, tmp_path / "run", tables=tables, model={"dim": 5}, train={"batch_size": batch_size})
+    _, printed = train_quietly(config)
+    assert "rows of 16 bytes" in printed
+    description = export(config.run, tmp_path / "out")
+    kind = getattr(torch, dtype)
+    with trained(config, log) as opened:
+        for entry in description["tables"]:
+            found = load_tensors(tmp_path / "out" / entry["file"])
+            expected = torch.from_numpy(opened.values(entry["name"]))
+            expected = expected[found["rows"]] if "rows" in found else expected
+            assert found["values"].dtype == kind
+            assert torch.equal(found["values"].float(), expected)
+    exported = load_exported(tmp_path / "out")
+    np.testing.assert_array_equal(exported.logits(_raw_samples(log, "valid")), _scores_of_run(config, log, "valid"))
 
 
 def _raw_samples(log: ClickLog, split: str) -> list[dict[str, Any]]:

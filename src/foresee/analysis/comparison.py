@@ -250,7 +250,7 @@ def predicted(policy: Policy, volumes: Volumes, row_bytes: RowBytes, speeds: Spe
 
 
 def bytes_of(layout: Layout) -> RowBytes:
-    return RowBytes(stored=layout.row_bytes, value=4 * layout.width)
+    return RowBytes(stored=layout.row_bytes, value=4 * layout.value_words)
 
 
 def bytes_moved(counters: Counters, volumes: Volumes, row_bytes: RowBytes) -> tuple[float, float]:

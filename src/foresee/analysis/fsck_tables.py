@@ -100,7 +100,8 @@ def check_tables(folder: Path, report: FsckReport, prefix: str = "") -> Manifest
         manifest.append(read_manifest(folder))
         layout = manifest[0].layout
         several = f"{counted(len(layout.tables), 'table')}, {counted(layout.num_rows, 'row')}"
-        return f"{several} of {layout.row_bytes} bytes, {layout.optimizer}"
+        halves = "" if layout.dtype == "float32" else f", {layout.dtype} rounded {layout.rounding}"
+        return f"{several} of {layout.row_bytes} bytes, {layout.optimizer}{halves}"
 
     if not report.attempt(prefix + MANIFEST_FILE, read):
         return None

@@ -43,9 +43,14 @@ def key_of(*parts: int) -> int:
     """A 64-bit key that depends on every part and on their order."""
     key = GOLDEN
     for part in parts:
-        folded = np.array([((key ^ (part & MASK)) * _FOLD + GOLDEN) & MASK], np.uint64)
-        key = int(mixed(folded)[0])
+        key = int(key_and(key, part))
     return key
+
+
+def key_and(key: int | np.uint64, part: int) -> np.uint64:
+    """`combine` outside of kernels."""
+    folded = ((int(key) ^ (part & MASK)) * _FOLD + GOLDEN) & MASK
+    return np.uint64(mixed(np.array([folded], np.uint64))[0])
 
 
 def hash_counters(key: int, start: int, stop: int) -> NDArray[np.uint64]:

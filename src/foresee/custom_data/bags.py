@@ -41,6 +41,8 @@ from foresee.errors import ConfigError, UsageError
 from foresee.store.contract import Table
 
 POOLINGS = (SUM, MEAN, MAX, NONE)
+DATA_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""Dtypes by TorchRec's names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,8 @@ class EmbeddingBagConfig:
     """How the rows of a bag become one vector: sum, mean or max; none: each id keeps its own, as in a sequence."""
     padding_idx: int | None = None
     """An id that stands for none and is left out."""
+    data_type: str = "fp32"
+    """What values are: fp32, fp16 or bf16, one for all tables."""
     init_fn: Callable[[Tensor], Any] | None = None
     """Fills a whole table in place, for `EmbeddingBags.reset_parameters`; None: uniform in ± 1/√rows."""
 
@@ -100,6 +104,8 @@ class EmbeddingBags:
             raise ConfigError(f"two tables are named {twice[0]!r}; give every EmbeddingBagConfig a name of its own")
         self.tables = tuple(Table(config.name, config.num_embeddings) for config in known)
         self.features = _features(known)
+        self.dtype = _one_dtype(known)
+        """Of values, as `Tables` take it over."""
         self._dims = {config.name: config.embedding_dim for config in known}
         several = len(set(self._dims.values())) > 1
         self.dim: Any = dict(self._dims) if several else known[0].embedding_dim
@@ -196,13 +202,11 @@ class EmbeddingBags:
             ids: Of a batch, in any of the forms that `Batches` takes.
 
         Returns:
-            [samples, features, width]. For features that are not summed or averaged, and for tables of several widths,
-            ask `look_up_keyed`.
+            [samples, features, width]; of tables of several widths a list with a tensor for each feature. For features
+            that are not summed or averaged, ask `look_up_keyed`.
         """
         if self.pooling.apart is not None:
             raise UsageError("these bags have a vector for each id; ask look_up_keyed() for them by name")
-        if not isinstance(self.dim, int):
-            raise UsageError("these tables have several widths; ask look_up_keyed() for their features by name")
         tables.bring_up_to_date()
         batch = bags_of(ids, self.features, step=0).batch(None, None)
         return look_up(tables.store, batch, self.pooling)
@@ -229,9 +233,10 @@ class EmbeddingBags:
             prefix: Before each name.
 
         Returns:
-            `{prefix}{table}.weight` → [rows, dim].
+            `{prefix}{table}.weight` → [rows, dim], of the tables' dtype.
         """
-        return {f"{prefix}{name}.weight": torch.from_numpy(tables.values(name)) for name in self._dims}
+        dtype = getattr(torch, tables.layout.dtype)
+        return {f"{prefix}{name}.weight": torch.from_numpy(tables.values(name)).to(dtype) for name in self._dims}
 
     def load_state_dict(self, tables: Tables, weights: Mapping[str, Tensor], prefix: str = "embedding_bags.") -> None:
         """Takes the weights of a PyTorch or TorchRec model over into the tables, and commits them.
@@ -250,7 +255,7 @@ class EmbeddingBags:
                 raise ConfigError(f"there is no {prefix}{name}.weight; the weights given are {', '.join(weights)}")
             if weight.dim() != 2 or weight.shape[1] != dim:
                 raise ConfigError(f"{prefix}{name}.weight has shape {tuple(weight.shape)}; the table is {dim} wide")
-            tables.set_values(name, np.ascontiguousarray(weight.detach().cpu().numpy(), np.float32))
+            tables.set_values(name, np.ascontiguousarray(weight.detach().cpu().float().numpy(), np.float32))
 
     def reset_parameters(self, tables: Tables) -> None:
         """Gives every table the values that its `init_fn` draws, from torch's generator, and commits them.
@@ -329,8 +334,8 @@ def _checked(config: Any) -> EmbeddingBagConfig:
     data_type = _word(getattr(config, "data_type", "fp32"))
     if pooling not in POOLINGS:
         raise ConfigError(f"table {name!r}: pooling {pooling!r} is not known; use {', '.join(POOLINGS)}")
-    if data_type != "fp32":
-        raise ConfigError(f"table {name!r}: data_type {data_type!r} is not known; rows are float32 (FP32)")
+    if data_type not in DATA_TYPES:
+        raise ConfigError(f"table {name!r}: data_type {data_type!r} is not known; use {', '.join(DATA_TYPES)}")
     for field in ("num_embeddings", "embedding_dim"):
         value = getattr(config, field)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -341,7 +346,19 @@ def _checked(config: Any) -> EmbeddingBagConfig:
     return EmbeddingBagConfig(
         name=name, num_embeddings=config.num_embeddings, embedding_dim=config.embedding_dim,
         feature_names=tuple(keys), pooling=pooling, padding_idx=getattr(config, "padding_idx", None),
+        data_type=data_type,
     )  # fmt: skip
+
+
+def _one_dtype(configs: Sequence[EmbeddingBagConfig]) -> str:
+    first = configs[0]
+    for config in configs:
+        if config.data_type != first.data_type:
+            raise ConfigError(
+                f"table {config.name!r} has data_type {config.data_type}, table {first.name!r} {first.data_type}; give "
+                "all tables one"
+            )
+    return DATA_TYPES[first.data_type]
 
 
 def _word(value: Any) -> str:

@@ -33,6 +33,7 @@ from foresee.engine.kernels import (
     update_rows,
     zeroed_rows,
 )
+from foresee.engine.kernels.values import Form, form_of
 from foresee.engine.optimizers import Optimizer, at_step
 from foresee.engine.planned_step import PlannedStep, group_features
 from foresee.errors import UsageError
@@ -182,12 +183,13 @@ class SlotCache:
         self._optimizer = optimizer
         self._threads = threads
         self._rows = Rows(
-            zeroed_rows(capacity_rows, layout.width),
+            zeroed_rows(capacity_rows, layout.value_words),
             zeroed_rows(capacity_rows, layout.state_width),
             np.zeros(capacity_rows, np.int32),
         )
         self.table = SlotTable(capacity_rows)
         self._pooled = ReusedMemory()
+        self._form = form_of(layout)
 
     def fill(self, fetch: Fetch, staging: Rows) -> None:
         self.put(fetch.slot, staging)
@@ -199,7 +201,7 @@ class SlotCache:
         values, unique = self._rows.values, record.unique
         if read is not None:
             values, unique = read, np.arange(len(read), dtype=np.int32)
-        pool(values, unique, record.inverse, work.vectors, out, self._threads)
+        pool(values, unique, record.inverse, work.vectors, out, self._threads, self._form)
         return torch.from_numpy(out).view(*shape, self._layout.width).requires_grad_(record.learns)
 
     def update(
@@ -209,7 +211,8 @@ class SlotCache:
         gradients = gradient.reshape(-1, self._layout.width).contiguous().numpy()
         update_rows(
             at_step(self._optimizer, record.step), self._rows, record.unique, gradients, work.order,
-            version=record.step + 1, positions=positions, divisor=divisor, threads=self._threads,
+            version=record.step + 1, positions=positions, divisor=divisor, form=self._form,
+            row_of_slot=self.table.row, threads=self._threads,
         )  # fmt: skip
 
     def sums(self, work: PlannedStep, gradient: torch.Tensor, positions: Int32) -> torch.Tensor:
@@ -220,7 +223,10 @@ class SlotCache:
 
     def apply(self, slots: Int32, sums: torch.Tensor, *, version: int) -> None:
         optimizer = at_step(self._optimizer, version - 1)
-        apply_rows(optimizer, self._rows, slots, sums.numpy(), version=version, threads=self._threads)
+        apply_rows(
+            optimizer, self._rows, slots, sums.numpy(), version=version, form=self._form, row_of_slot=self.table.row,
+            threads=self._threads,
+        )  # fmt: skip
 
     def put(self, slots: Int32, arrived: Rows) -> None:
         put_rows(self._rows, slots, arrived, threads=self._threads)
@@ -249,13 +255,13 @@ def shape_of(batch: Batch, vectors: Vectors) -> tuple[int, ...]:
 
 def pool(
     values: NDArray[np.float32], unique: Int32, inverse: Int32, vectors: Vectors, out: NDArray[np.float32],
-    threads: Threads,
+    threads: Threads, form: Form = None,
 ) -> None:  # fmt: skip
     """Gathers the rows of a batch into its vectors."""
     if vectors.offsets is None:
-        gather(values, unique, inverse, out, threads=threads)
+        gather(values, unique, inverse, out, form=form, threads=threads)
     else:
-        gather_bags(values, unique, inverse, vectors.offsets, vectors.mean, out, threads=threads)
+        gather_bags(values, unique, inverse, vectors.offsets, vectors.mean, out, form=form, threads=threads)
 
 
 FeatureEmbeddings = list[torch.Tensor]
@@ -322,7 +328,7 @@ def _look_up(store: Store, lookups: Int64, batch: Batch, vectors: Vectors, threa
     shape = shape_of(batch, vectors)
     out = np.empty((math.prod(shape), store.layout.width), np.float32)
     slots = np.arange(len(unique), dtype=np.int32)
-    pool(rows.values, slots, inverse.astype(np.int32), vectors, out, threads)
+    pool(rows.values, slots, inverse.astype(np.int32), vectors, out, threads, form_of(store.layout))
     return torch.from_numpy(out).view(*shape, -1)
 
 

@@ -36,8 +36,9 @@ from foresee.engine.kernels import Threads
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
 from foresee.engine.planned_step import PlannedStep, Pooling, planned, replayed
 from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, UPDATE_THREAD, Timeline, Track
+from foresee.engine.sources import Trained
 from foresee.engine.step import Step
-from foresee.engine.tables import Tables, Trained
+from foresee.engine.tables import Tables
 from foresee.engine.torch_cache import TorchCache
 from foresee.errors import ConsistencyError, UsageError
 from foresee.plan.count import Counting, num_unused

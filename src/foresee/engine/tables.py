@@ -9,11 +9,9 @@ trained on (`sources.json`): an entry is written before its steps are committed,
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
@@ -21,8 +19,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base import json_fields
+from foresee.base.halves import DTYPES, ROUNDINGS, packed, rounding_for
 from foresee.engine.optimizers import Optimizer, check_row_optimizer
+from foresee.engine.sources import Trained, written_down
 from foresee.errors import ConfigError, StoreError, UsageError
 from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.disk import DiskStore
@@ -96,7 +95,15 @@ class Tables:
 
     @classmethod
     def in_memory(
-        cls, log: HasTables, *, dim: Dims, optimizer: Optimizer, seed: int = 0, init_scale: float = 0.05
+        cls,
+        log: HasTables,
+        *,
+        dim: Dims,
+        optimizer: Optimizer,
+        seed: int = 0,
+        init_scale: float = 0.05,
+        dtype: str | None = None,
+        rounding: str = "stochastic",
     ) -> Tables:
         """Tables in this process's memory; gone when it ends.
 
@@ -106,6 +113,8 @@ class Tables:
             optimizer: What updates rows.
             seed: Of the rows' initial values, which follow from it, the row and the column.
             init_scale: Initial values are between minus this and this.
+            dtype: Of values: float32, bfloat16 or float16. Left out: what `EmbeddingBags` say, else float32.
+            rounding: How values of two bytes are rounded: stochastic, or nearest.
 
         Returns:
             Tables at step 0.
@@ -113,7 +122,7 @@ class Tables:
         Raises:
             ConfigError: A value cannot be used.
         """
-        layout = layout_for(log, dim, optimizer, seed, init_scale)
+        layout = layout_for(log, dim, optimizer, seed, init_scale, dtype, rounding)
         return cls(open_groups(layout, Path(), lambda folder, group: MemoryStore(group)), optimizer)
 
     @classmethod
@@ -126,6 +135,8 @@ class Tables:
         optimizer: Optimizer,
         seed: int = 0,
         init_scale: float = 0.05,
+        dtype: str | None = None,
+        rounding: str = "stochastic",
     ) -> Tables:
         """Tables in a folder, made if it is not there. Only rows that were written take space.
 
@@ -136,6 +147,8 @@ class Tables:
             optimizer: What updates rows.
             seed: Of the rows' initial values, which follow from it, the row and the column.
             init_scale: Initial values are between minus this and this.
+            dtype: Of values: float32, bfloat16 or float16. Left out: what `EmbeddingBags` say, else float32.
+            rounding: How values of two bytes are rounded: stochastic, or nearest.
 
         Returns:
             Tables as of their last commit.
@@ -144,7 +157,7 @@ class Tables:
             ConfigError: A value cannot be used.
             StoreError: The folder holds tables of another log, width, seed or optimiser, or cannot be written.
         """
-        layout = layout_for(log, dim, optimizer, seed, init_scale)
+        layout = layout_for(log, dim, optimizer, seed, init_scale, dtype, rounding)
         check_one_kind(Path(path), layout)
         store = open_groups(layout, Path(path), DiskStore.open_or_create)
         if isinstance(store, RowGroups):
@@ -162,7 +175,7 @@ class Tables:
             name: Of the table.
 
         Returns:
-            [rows, dim], a copy.
+            [rows, dim] as float32, a copy.
 
         Raises:
             ConfigError: There is no such table.
@@ -175,13 +188,13 @@ class Tables:
             end = min(begin + ROWS_AT_ONCE, table.num_rows)
             rows = Rows.empty(end - begin, store.layout)
             store.read(np.arange(offset + begin, offset + end), rows)
-            out[begin:end] = rows.values
+            out[begin:end] = store.layout.unpack(rows.values)
         return out
 
     def set_values(self, name: str, values: NDArray[np.float32]) -> None:
         """Gives one table other values, such as those of a model trained elsewhere, and commits them.
 
-        Optimiser states and versions stay.
+        Optimiser states and versions stay. Tables of two-byte values take the nearest ones.
 
         Args:
             name: Of the table.
@@ -205,7 +218,7 @@ class Tables:
             ids = np.arange(offset + begin, offset + min(begin + ROWS_AT_ONCE, table.num_rows))
             rows = Rows.empty(len(ids), store.layout)
             store.read(ids, rows)
-            rows.values[:] = values[begin : begin + len(ids)]
+            rows.values[:] = packed(values[begin : begin + len(ids)], store.layout.dtype)
             store.write(ids, rows)
         self.store.commit(self.store.committed_step)
 
@@ -299,16 +312,23 @@ class Tables:
         self.close()
 
 
-def layout_for(log: HasTables, dim: Dims, optimizer: Optimizer, seed: int, init_scale: float) -> Layout:
-    """How the rows of this log look with this width, or these widths, and this optimiser."""
+def layout_for(
+    log: HasTables, dim: Dims, optimizer: Optimizer, seed: int, init_scale: float, dtype: str | None = None,
+    rounding: str = "stochastic",
+) -> Layout:  # fmt: skip
+    """How the rows of this log look with these widths and this optimiser; without a dtype, the log's own or float32."""
     check_row_optimizer(optimizer)
+    dtype = dtype or str(getattr(log, "dtype", None) or "float32")
+    for name, given, known in (("dtype", dtype, DTYPES), ("rounding", rounding, ROUNDINGS)):
+        if given not in known:
+            raise ConfigError(f"{name} is {given!r}; rows have one of {', '.join(known)}")
     tables = tuple(Table(table.name, table.num_rows) for table in log.tables)
     dims = dims_of([table.name for table in tables], dim)
     widths = tuple((width, optimizer.state_width(width)) for width in dims)
     width, state_width = widths[0] if len(set(widths)) == 1 else (0, 0)
     return Layout(
         tables=tables, width=width, state_width=state_width, optimizer=optimizer.name, seed=seed,
-        init_scale=init_scale, widths=() if width else widths,
+        init_scale=init_scale, widths=() if width else widths, dtype=dtype, rounding=rounding_for(dtype, rounding),
     )  # fmt: skip
 
 
@@ -338,61 +358,3 @@ def check_one_kind(folder: Path, layout: Layout) -> None:
             f"the tables in {folder} have {have}, this run wants {want}; use the settings the tables were made with, "
             "or another folder"
         )
-
-
-LOG, NAME, BATCHES = "log", "name", "batches"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """One source, as it is written down."""
-
-    since: int
-    """The step of the tables at which its first trained batch was trained."""
-    first_batch: int
-    """Which batch of the source that was."""
-    kind: str
-    """log, name or batches."""
-    marks: tuple[str, ...]
-    """A digest, a name, or a digest of each of the first batches."""
-
-    def shows_another(self, kind: str, marks: Sequence[str]) -> bool:
-        """Whether this is a different source from one that begins with these marks."""
-        return kind != self.kind or any(ours != theirs for ours, theirs in zip(self.marks, marks, strict=False))
-
-
-def newest(history: Sequence[Trained], committed_step: int) -> Trained | None:
-    """The source of a commit: what was written down after it was never committed."""
-    return next((it for it in reversed(history) if it.since < committed_step), None)
-
-
-def written_down(history: bytes | None, trained: Trained, committed_step: int) -> bytes | None:
-    """The history with this source; None if it is there already."""
-    known = parse(history)
-    if any(it.since == trained.since < committed_step for it in known):
-        return None
-    entries = [*(it for it in known if it.since < trained.since), trained]
-    return (json.dumps({"sources": [asdict(it) for it in entries]}, indent=2) + "\n").encode()
-
-
-def parse(history: bytes | None) -> list[Trained]:
-    if history is None:
-        return []
-    try:
-        return [_entry(it) for it in json_fields.objects(json_fields.parse_object(history), "sources")]
-    except ValueError as error:
-        raise StoreError(
-            f"sources.json in the folder of the tables is damaged ({error}); restore it from a copy, or remove it"
-        ) from None
-
-
-def _entry(content: dict[str, Any]) -> Trained:
-    kind, marks = json_fields.text_of(content, "kind"), content.get("marks")
-    if not isinstance(marks, list) or not marks or not all(isinstance(it, str) for it in marks):
-        raise ValueError("marks are not a list of texts")
-    if kind not in (LOG, NAME, BATCHES):
-        raise ValueError("its kind is not known")
-    return Trained(
-        since=json_fields.whole(content, "since"), first_batch=json_fields.whole(content, "first_batch"), kind=kind,
-        marks=tuple(marks),
-    )  # fmt: skip

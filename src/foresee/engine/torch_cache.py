@@ -16,7 +16,7 @@ from foresee.engine import torch_kernels
 from foresee.engine.cache import SlotTable, shape_of
 from foresee.engine.optimizers import Optimizer, at_step
 from foresee.engine.planned_step import PlannedStep
-from foresee.engine.torch_kernels import TensorOrder, TensorRows
+from foresee.engine.torch_kernels import TensorHalves, TensorOrder, TensorRows
 from foresee.plan.record import Evict, Fetch
 from foresee.store.contract import Layout, Rows
 
@@ -29,11 +29,12 @@ class TorchCache:
         self._optimizer = optimizer
         self._device = device
         self._rows = TensorRows(
-            torch.zeros(capacity_rows, layout.width, device=device),
+            torch.zeros(capacity_rows, layout.value_words, device=device),
             torch.zeros(capacity_rows, layout.state_width, device=device),
             torch.zeros(capacity_rows, dtype=torch.int32, device=device),
         )
         self.table = SlotTable(capacity_rows)
+        self._halves = TensorHalves.of(layout)
 
     def fill(self, fetch: Fetch, staging: Rows) -> None:
         self.put(fetch.slot, staging)
@@ -46,10 +47,10 @@ class TorchCache:
         if read is not None:
             values, unique = torch.from_numpy(read).to(self._device), torch.arange(len(unique), device=self._device)
         if vectors.offsets is None:
-            pooled = torch_kernels.gather(values, unique, inverse)
+            pooled = torch_kernels.gather(values, unique, inverse, self._halves)
         else:
             offsets, mean = self._on_device(vectors.offsets), self._on_device(vectors.mean)
-            pooled = torch_kernels.gather_bags(values, unique, inverse, offsets, mean)
+            pooled = torch_kernels.gather_bags(values, unique, inverse, offsets, mean, self._halves)
         return pooled.view(*shape_of(work.batch, vectors), self._layout.width).requires_grad_(record.learns)
 
     def update(self, work: PlannedStep, gradient: Tensor, positions: Int32 | None = None, *, divisor: int = 1) -> None:
@@ -63,6 +64,8 @@ class TorchCache:
             version=record.step + 1,
             positions=None if positions is None else self._on_device(positions),
             divisor=divisor,
+            halves=self._halves,
+            rows=self._row_of_slot(),
         )
 
     def sums(self, work: PlannedStep, gradient: Tensor, positions: Int32) -> Tensor:
@@ -76,7 +79,13 @@ class TorchCache:
             self._on_device(slots),
             sums.to(self._device),
             version=version,
+            halves=self._halves,
+            rows=self._row_of_slot(),
         )
+
+    def _row_of_slot(self) -> Tensor | None:
+        """Only where roundings depend on rows."""
+        return None if self._halves is None else self._on_device(self.table.row)
 
     def put(self, slots: Int32, arrived: Rows) -> None:
         rows = TensorRows(*map(self._on_device, (arrived.values, arrived.state, arrived.versions)))

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from foresee.base.arrays import Int32
+from foresee.base.halves import rounding_for
 from foresee.engine.header import make_header
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError, DataError
@@ -228,7 +229,8 @@ def table_layout(config: GraphConfig, graph: Any) -> Layout:
     scale = math.sqrt(6 / (graph.num_nodes + dim)) if tables.init_scale is None else tables.init_scale
     return Layout(
         tables=(Table("nodes", int(graph.num_nodes)),), width=dim, state_width=optimizer.state_width(dim),
-        optimizer=optimizer.name, seed=tables.seed, init_scale=scale,
+        optimizer=optimizer.name, seed=tables.seed, init_scale=scale, dtype=tables.dtype,
+        rounding=rounding_for(tables.dtype, tables.rounding),
     )  # fmt: skip
 
 

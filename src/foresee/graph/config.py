@@ -198,7 +198,8 @@ class GraphConfig(Section):
         "model.task", "model.dim", "model.decoder", "model.decoder_options", "model.inverse", "model.loss",
         "model.loss_options", "model.both_sides", "model.n3", "model.l2", "model.encoder", "model.encoder_options",
         "model.fanouts", "model.direction", "model.neighbours", "model.inputs", "negatives", "order", "tables.store",
-        "tables.optimizer", "tables.seed", "tables.init_scale", "train.batch_size", "train.staleness_bound",
+        "tables.optimizer", "tables.seed", "tables.init_scale", "tables.dtype", "tables.rounding", "train.batch_size",
+        "train.staleness_bound",
         "train.seed", "train.optimizer", "train.schedule", "train.num_threads",
     )  # fmt: skip
     """The others say where things are, how often something is shown or kept, how far to train, or what is cached."""

@@ -51,7 +51,7 @@ class StoredVectors:
     def of(self, nodes: Int64) -> Tensor:
         rows = Rows.empty(len(nodes), self._store.layout)
         self._store.read(np.ascontiguousarray(nodes, np.int64), rows)
-        return torch.from_numpy(rows.values)
+        return torch.from_numpy(self._store.layout.unpack(rows.values))
 
 
 class EncodedVectors:

@@ -200,7 +200,9 @@ def table_layout(config: RunConfig, log: ClickLog) -> Layout:
     _look_beside_run_file(config)
     dims = table_dims(config, log)
     widths = {name: row_width(config.model.name, dim) for name, dim in dims.items()}
-    return layout_for(log, widths, row_optimizer(tables.optimizer), tables.seed, tables.init_scale)
+    return layout_for(
+        log, widths, row_optimizer(tables.optimizer), tables.seed, tables.init_scale, tables.dtype, tables.rounding
+    )
 
 
 def table_dims(config: RunConfig, log: ClickLog) -> dict[str, int]:

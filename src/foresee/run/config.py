@@ -88,6 +88,10 @@ class TablesConfig(Section):
     """Initial values of rows follow from it."""
     init_scale: float = Field(default=0.05, ge=0, allow_inf_nan=False)
     """Initial values are uniform in [-init_scale, init_scale)."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """What the values of rows are: bfloat16 and float16 take half of the bytes everywhere. Their state is float32."""
+    rounding: Literal["stochastic", "nearest"] = "stochastic"
+    """How an update rounds to two bytes: by random bits of (seed, row, column, step), or to nearest."""
     fold: Literal["at_end", "never"] = "at_end"
     """When rows go from the log into rows.npy, which numpy reads: at the end of the run, or by `foresee fold` alone."""
 
@@ -282,8 +286,9 @@ class RunConfig(Section):
     )  # fmt: skip
     result_keys: ClassVar[tuple[str, ...]] = (
         "model.name", "model.dim", "model.options", "tasks", "tables.store", "tables.optimizer", "tables.seed",
-        "tables.init_scale", "train.batch_size", "train.seed", "train.shuffle_samples", "train.optimizer",
-        "train.schedule", "train.clip_norm", "train.precision", "train.num_threads", "train.device",
+        "tables.init_scale", "tables.dtype", "tables.rounding", "train.batch_size", "train.seed",
+        "train.shuffle_samples", "train.optimizer", "train.schedule", "train.clip_norm", "train.precision",
+        "train.num_threads", "train.device",
         "distributed.placement", "distributed.placement_features",
     )  # fmt: skip
     """The others say where things are, how often something is shown or kept, how far to train, or how rows are cached:

@@ -24,7 +24,8 @@ from foresee.engine.header import groups_for, make_header
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
 from foresee.engine.recording.timeline import NOT_RECORDED, Recording
-from foresee.engine.tables import BATCHES, LOG, NAME, Tables, Trained, newest, parse
+from foresee.engine.sources import BATCHES, LOG, NAME, Trained, newest, parse
+from foresee.engine.tables import Tables
 from foresee.engine.uses_ahead import USES_AHEAD_STEPS
 from foresee.errors import DataError, UsageError
 from foresee.store.guarded import takes_next_use

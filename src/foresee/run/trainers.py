@@ -35,8 +35,9 @@ from foresee.engine.exchange.peers import Exchange, LocalExchange, PeerExchange
 from foresee.engine.header import make_header
 from foresee.engine.loop import Run
 from foresee.engine.optimizers import Optimizer
+from foresee.engine.sources import Trained, written_down
 from foresee.engine.step import Step
-from foresee.engine.tables import HasTables, KeepsHistory, Tables, Trained, layout_for, written_down
+from foresee.engine.tables import HasTables, KeepsHistory, Tables, layout_for
 from foresee.errors import UsageError
 from foresee.plan.record import Header
 from foresee.planner_service.client import Beginning, PlannerClient

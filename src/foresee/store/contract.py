@@ -1,9 +1,10 @@
 """The contracts of a store: where rows live when no worker holds them; and their layout, also as JSON.
 
-A row is `width` float32 values, `state_width` float32 of optimiser state, and a version (see plan.record). Reads of a
-row nobody has written give its initial value, which follows from (seed, row) alone, version 0 and a zero state. Writes
-assign, never add, and a write with a lower version than the stored one is refused row by row (the stored row stays):
-so a retry after a lost reply is harmless. A request is checked before anything is touched.
+A row is `width` values, float32 or halves (`base.halves`), `state_width` float32 of optimiser state, and a version (see
+plan.record); stores carry the values as words of 4 bytes and look at none. Reads of a row nobody has written give its
+initial value, which follows from (seed, row) alone, version 0 and a zero state. Writes assign, never add, and a write
+with a lower version than the stored one is refused row by row (the stored row stays): so a retry after a lost reply is
+harmless. A request is checked before anything is touched.
 
 `Store` is what a loop needs; `TwoPhaseStore` commits rows together with a dense half, by the decisions of `commits`;
 `guarded.GuardedStore` names the write-backs a read depends on. A store whose class says `takes_next_use = True` is told
@@ -26,6 +27,7 @@ from foresee.base import json_fields
 from foresee.base.arrays import Float32, Int32, Int64
 from foresee.base.disk_counts import DiskFigures
 from foresee.base.files import Files
+from foresee.base.halves import DTYPES, ROUNDINGS, unpacked, words_of_width
 from foresee.base.mixing import key_of
 from foresee.errors import ConfigError, StoreError, UsageError
 from foresee.store.commits import Instruction, Message, OpenAt, Part, Prepare, Settle, decide
@@ -45,7 +47,7 @@ class Layout:
 
     tables: tuple[Table, ...]
     width: int
-    """float32 values of a row (embedding columns plus extra columns such as first-order weights)."""
+    """Values of a row (embedding columns plus extra columns such as first-order weights)."""
     state_width: int
     """float32 of optimiser state of a row."""
     optimizer: str
@@ -53,6 +55,10 @@ class Layout:
     seed: int = 0
     init_scale: float = 0.01
     """Initial values are uniform in [-init_scale, init_scale)."""
+    dtype: str = "float32"
+    """What the values are: one of `base.halves.DTYPES`. The state is float32 in any case."""
+    rounding: str = "stochastic"
+    """How values of two bytes are rounded: one of `base.halves.ROUNDINGS`."""
     widths: tuple[tuple[int, int], ...] = ()
     """(width, state_width) of each table, where they differ: then `width` and `state_width` are 0, and the rows lie in
     `groups`. No store holds them as one."""
@@ -71,6 +77,11 @@ class Layout:
         return replace(self, tables=tables, width=width, state_width=state_width, widths=(), seed=seed)
 
     @property
+    def value_words(self) -> int:
+        """Words of 4 bytes that the values of a row take: two halves each."""
+        return words_of_width(self.width, self.dtype)
+
+    @property
     def num_rows(self) -> int:
         return sum(table.num_rows for table in self.tables)
 
@@ -79,7 +90,11 @@ class Layout:
         """Bytes of one row in a store or on a wire: values, state, version. Of several widths: the mean of all rows."""
         if self.widths:
             return round(self.num_bytes / max(1, self.num_rows))
-        return 4 * (self.width + self.state_width + 1)
+        return 4 * (self.value_words + self.state_width + 1)
+
+    def unpack(self, values: Float32) -> Float32:
+        """[rows, width]: values as `Rows` has them, as float32."""
+        return unpacked(values, self.width, self.dtype)
 
     @property
     def num_bytes(self) -> int:
@@ -100,14 +115,14 @@ class Layout:
 class Rows:
     """Values, state and versions of some rows, as parallel arrays that the caller owns."""
 
-    values: Float32  # [rows, width]
+    values: Float32  # [rows, value_words]: the values, or as many words that hold halves
     state: Float32  # [rows, state_width]
     versions: Int32  # [rows]
 
     @classmethod
     def empty(cls, num_rows: int, layout: Layout) -> Rows:
         return cls(
-            np.empty((num_rows, layout.width), np.float32),
+            np.empty((num_rows, layout.value_words), np.float32),
             np.empty((num_rows, layout.state_width), np.float32),
             np.empty(num_rows, np.int32),
         )
@@ -272,7 +287,7 @@ def _check_buffers(layout: Layout, rows: Int64, buffers: Rows) -> None:
     if rows.dtype != np.int64 or rows.ndim != 1:
         raise UsageError(f"row ids must be one int64 array, got {rows.dtype} with {rows.ndim} dimensions")
     expected = (
-        ("values", buffers.values, (len(rows), layout.width), np.float32),
+        ("values", buffers.values, (len(rows), layout.value_words), np.float32),
         ("state", buffers.state, (len(rows), layout.state_width), np.float32),
         ("versions", buffers.versions, (len(rows),), np.int32),
     )
@@ -287,14 +302,15 @@ def _check_buffers(layout: Layout, rows: Int64, buffers: Rows) -> None:
 WIDTH_MAX = 1 << 20
 TABLES_MAX = 1 << 20
 SEED_MAX = (1 << 64) - 1
+HALF_KEYS = ("dtype", "rounding")
 
 
 def layout_to_dict(layout: Layout) -> dict[str, Any]:
-    """The same keys as `layout.json` of a table folder; `widths` only where tables have several."""
+    """The same keys as `layout.json` of a table folder; `widths` only where tables have several, `dtype` where it is
+    not float32."""
     content = asdict(layout)
-    if not layout.widths:
-        del content["widths"]
-    return content
+    left_out = (() if layout.widths else ("widths",)) + (() if layout.dtype != "float32" else HALF_KEYS)
+    return {name: value for name, value in content.items() if name not in left_out}
 
 
 def layout_from_dict(content: Any) -> Layout:
@@ -314,11 +330,21 @@ def layout_from_dict(content: Any) -> Layout:
         optimizer=json_fields.text_of(content, "optimizer"),
         seed=json_fields.whole(content, "seed", -SEED_MAX, SEED_MAX),
         init_scale=json_fields.number(content, "init_scale", -1e30, 1e30),
+        dtype=one_of(content, "dtype", DTYPES),
+        rounding=one_of(content, "rounding", ROUNDINGS),
         widths=_widths(content, len(entries)),
     )
     if layout.num_bytes > json_fields.LARGE_MAX:
         raise ValueError(f"its {layout.num_rows:,} rows of {layout.row_bytes:,} bytes are more than any disk holds")
     return layout
+
+
+def one_of(content: dict[str, Any], name: str, known: tuple[str, ...]) -> str:
+    """A word out of JSON, the first known one if it is not there; ValueError for any other."""
+    value = content.get(name, known[0])
+    if value not in known:
+        raise ValueError(f"{name} is {repr(value)[:40]}, not one of {', '.join(known)}")
+    return str(value)
 
 
 def _widths(content: dict[str, Any], num_tables: int) -> tuple[tuple[int, int], ...]:

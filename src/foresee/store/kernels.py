@@ -1,19 +1,20 @@
 """The loops that copy rows, shared by all stores that hold them in arrays; and the initial value of a row.
 
-A stored row is `width + state_width + 1` float32 words: values, state, and the version in the bits of the last word.
-So one row is one contiguous piece of memory or file. Reads are in two passes: first each row gets a place (its
-position in the overlay, BASE, or INITIAL), then rows are copied from their places. The passes are apart because the
-first needs a lock and the second may wait for a disk. Inner loops are written out: numba's slices are far slower.
+A stored row is `value_words + state_width + 1` words of 4 bytes, which float32 arrays carry: values (each a word, or
+two halves to a word), state, and the version in the bits of the last word. So one row is one contiguous piece of memory
+or file. Reads are in two passes: first each row gets a place (its position in the overlay, BASE, or INITIAL), then rows
+are copied from their places. The passes are apart because the first needs a lock and the second may wait for a disk.
+Inner loops are written out: numba's slices are far slower.
 
 An initial value is 24 bits of a splitmix64 hash of (seed, row, column), uniform in [-scale, scale), so any row can be
 made at any time, in any order, on any machine. The golden values of tests/store/test_initial.py pin it: a change here
-would silently give old table folders other rows.
+would silently give old table folders other rows. Halves are rounded from it as by an update to version 0.
 """
 
 from __future__ import annotations
 
 import platform
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -23,7 +24,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Int32, Int64
-from foresee.base.mixing import GOLDEN, mix
+from foresee.base.halves import DTYPES, FLOAT32, float_bits, rounded, rounding_key, row_key
+from foresee.base.mixing import GOLDEN, key_and, mix
 from foresee.base.prefetch import ROWS_AHEAD, prefetch
 from foresee.store.contract import Layout
 
@@ -34,42 +36,68 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 _HALF = np.int64(1 << 23)
 
 
+class Initial(NamedTuple):
+    """What the initial values of rows follow from."""
+
+    key: np.uint64
+    """The seed: any Python integer, folded to 64 bits."""
+    unit: np.float32
+    """The distance between two neighbouring initial values."""
+    width: int
+    kind: int
+    """The dtype, as `base.halves` counts them."""
+    stochastic: bool
+    rounding: np.uint64
+    """The key of roundings to version 0."""
+
+
+def initial_of(layout: Layout) -> Initial:
+    return Initial(
+        np.uint64(layout.seed % (1 << 64)), np.float32(layout.init_scale) * np.float32(2.0**-23), layout.width,
+        DTYPES.index(layout.dtype), layout.rounding == "stochastic", key_and(rounding_key(layout.seed), 0),
+    )  # fmt: skip
+
+
 @numba.njit(nogil=True, cache=True)
-def fill_initial_row(key: np.uint64, unit: np.float32, row: int, width: int, out: Float32, position: int) -> None:
-    """Writes the initial values of `row` into out[position, :width].
+def fill_initial_row(initial: Initial, row: int, out: Float32, position: int) -> None:
+    """Writes the initial values of `row` into the first words of out[position].
 
     A 24-bit number k - 2^23 is exact in float32, and so is `unit` (scale / 2^23): one rounding in all, and no value
     ever rounds up to `scale`. Two columns share one hash.
     """
-    state = mix(key ^ mix(np.uint64(row) * _GOLDEN + _GOLDEN))
-    for column in range(0, width, 2):
+    state = mix(initial.key ^ mix(np.uint64(row) * _GOLDEN + _GOLDEN))
+    words = out.view(np.uint32)
+    key = np.uint64(0) if initial.kind == FLOAT32 else row_key(initial.rounding, row)
+    for column in range(0, initial.width, 2):
         state += _GOLDEN
         word = mix(state)
-        out[position, column] = np.float32(np.int64(word >> _SHIFT_40) - _HALF) * unit
-        if column + 1 < width:
-            out[position, column + 1] = np.float32(np.int64((word & _LOW_32) >> _SHIFT_8) - _HALF) * unit
+        first = np.float32(np.int64(word >> _SHIFT_40) - _HALF) * initial.unit
+        second = np.float32(np.int64((word & _LOW_32) >> _SHIFT_8) - _HALF) * initial.unit
+        if initial.kind == FLOAT32:
+            out[position, column] = first
+            if column + 1 < initial.width:
+                out[position, column + 1] = second
+        else:
+            low = _half_of(initial, key, column, first)
+            high = _half_of(initial, key, column + 1, second) if column + 1 < initial.width else np.uint32(0)
+            words[position, column // 2] = low | (high << np.uint32(16))
 
 
 @numba.njit(nogil=True, cache=True)
-def _fill_rows(key: np.uint64, unit: np.float32, rows: Int64, out: Float32) -> None:
+def _half_of(initial: Initial, key: np.uint64, column: int, value: np.float32) -> Any:
+    return rounded(float_bits(value), initial.kind, initial.stochastic, key, column)
+
+
+@numba.njit(nogil=True, cache=True)
+def _fill_rows(initial: Initial, rows: Int64, out: Float32) -> None:
     for position in range(len(rows)):
-        fill_initial_row(key, unit, rows[position], out.shape[1], out, position)
-
-
-def initial_key(layout: Layout) -> np.uint64:
-    """What the kernels take for a seed: any Python integer, folded to 64 bits."""
-    return np.uint64(layout.seed % (1 << 64))
-
-
-def initial_unit(layout: Layout) -> np.float32:
-    """The distance between two neighbouring initial values."""
-    return np.float32(layout.init_scale) * np.float32(2.0**-23)
+        fill_initial_row(initial, rows[position], out, position)
 
 
 def initial_values(layout: Layout, rows: Int64) -> Float32:
-    """The initial values of some rows, as a new array [rows, width]."""
-    out = np.empty((len(rows), layout.width), np.float32)
-    _fill_rows(initial_key(layout), initial_unit(layout), rows, out)
+    """The initial values of some rows, as a new array [rows, value_words]."""
+    out = np.empty((len(rows), layout.value_words), np.float32)
+    _fill_rows(initial_of(layout), rows, out)
     return out
 
 
@@ -119,8 +147,7 @@ def gather(
     base: Float32,
     overlay: Float32,
     overlay_header: int,
-    key: np.uint64,
-    unit: np.float32,
+    initial: Initial,
     values: Float32,
     state: Float32,
     versions: Int32,
@@ -157,7 +184,7 @@ def gather(
                 state[k, i] = base[row, width + i]
             versions[k] = base_versions[row, version_word]
         else:
-            fill_initial_row(key, unit, rows[k], width, values, k)
+            fill_initial_row(initial, rows[k], values, k)
             for i in range(state_width):
                 state[k, i] = 0.0
             versions[k] = 0
@@ -288,11 +315,11 @@ def take_rows(
 
 @numba.njit(nogil=True, cache=True)
 def fill_initial_rows(
-    picks: Int64, rows: Int64, key: np.uint64, unit: np.float32, values: Float32, state: Float32, versions: Int32
+    picks: Int64, rows: Int64, initial: Initial, values: Float32, state: Float32, versions: Int32
 ) -> None:
     """The picked rows of a request were never written."""
     for k in picks:
-        fill_initial_row(key, unit, rows[k], values.shape[1], values, k)
+        fill_initial_row(initial, rows[k], values, k)
         for i in range(state.shape[1]):
             state[k, i] = 0.0
         versions[k] = 0

@@ -21,8 +21,7 @@ from foresee.store.kernels import (
     assign_in_base,
     clear_bits,
     gather,
-    initial_key,
-    initial_unit,
+    initial_of,
     locate_in_base,
     read_only,
     set_bits,
@@ -37,7 +36,7 @@ class MemoryStore:
         self._part = Part()
         self._undo: list[PreImages] | None = [PreImages(layout.num_rows)] if undoable else None
         """What rows were before: the previous commit's, the last one's if one is prepared, and since the newest."""
-        self._key, self._unit = initial_key(layout), initial_unit(layout)
+        self._initial = initial_of(layout)
         row_words = layout.row_bytes // 4
         try:
             self._base = zeroed_rows(layout.num_rows, row_words)
@@ -69,7 +68,7 @@ class MemoryStore:
         places = np.empty(len(rows), np.int64)
         locate_in_base(rows, self._written, places)
         gather(
-            rows, places, read_only(self._base), self._no_overlay, 0, self._key, self._unit,
+            rows, places, read_only(self._base), self._no_overlay, 0, self._initial,
             out.values, out.state, out.versions, 0, len(rows),
         )  # fmt: skip
 

@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def ids(*rows: int) -> Int64:
 def random_rows(rng: np.random.Generator, num_rows: int, layout: Layout, version: int) -> Rows:
     """Rows as an optimiser might leave them, all of one version."""
     return Rows(
-        rng.standard_normal((num_rows, layout.width)).astype(np.float32),
+        rng.standard_normal((num_rows, layout.value_words)).astype(np.float32),
         rng.random((num_rows, layout.state_width)).astype(np.float32),
         np.full(num_rows, version, np.int32),
     )
@@ -122,6 +123,17 @@ class StoreSuite:
         source.values[0] = np.array([np.inf, -0.0, 1e-45, np.nan, 3.4e38], np.float32)
         store.write(ids(17), source)
         assert_same(read_rows(store, ids(17)), source)
+
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+    def test_values_of_two_bytes_are_words_like_any_other(self, tmp_path: Path, dtype: str) -> None:
+        layout = replace(SUITE_LAYOUT, dtype=dtype)
+        store = self.make_store(tmp_path / "halves", layout)
+        source = random_rows(np.random.default_rng(5), 2, layout, 3)
+        assert source.values.shape == (2, 3)
+        store.write(ids(3, 1006), source)
+        assert_same(read_rows(store, ids(3, 1006)), source)
+        assert_same(read_rows(store, ids(4, 0)), initial_rows(layout, ids(4, 0)))
+        store.close()
 
     def test_equal_version_is_written_again(self, store: Store) -> None:
         rng = np.random.default_rng(4)

@@ -180,7 +180,11 @@ def explain_row(plan: RunPlan, name: str, *, advance: Advance | None = None) -> 
     row = plan.names.find(name)
     follower = _follower_of(plan, row)
     ahead = plan.header.fetch_ahead_steps
-    paper = None if plan.store is None else PaperLog(plan.store, row, fetch_ahead_steps=ahead, name=plan.names.name)
+    paper = (
+        None
+        if plan.store is None or plan.store.layout.widths
+        else PaperLog(plan.store, row, fetch_ahead_steps=ahead, name=plan.names.name)
+    )
     for played in plan.steps(advance):
         follower.add(played)
         if paper is not None:

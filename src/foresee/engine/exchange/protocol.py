@@ -110,8 +110,8 @@ class ExchangeProtocol:
         self.rank, self.num_workers = rank, num_workers
         self._layout = layout
         self._empty = Payload(
-            np.empty((0, layout.width), np.float32), np.empty((0, layout.width), np.float32), Rows.empty(0, layout),
-            np.empty(0, np.int64),
+            np.empty((0, layout.width), np.float32), np.empty((0, layout.value_words), np.float32),
+            Rows.empty(0, layout), np.empty(0, np.int64),
         )  # fmt: skip
         self._arrivals: dict[int, list[_Arrival]] = {}
         self._unfinished: _Unfinished | None = None

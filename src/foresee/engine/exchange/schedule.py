@@ -4,8 +4,9 @@ In: the record of one worker and step. Out: an `ExchangeSchedule`: a `PeerBuffer
 three exchanges (gradients, rows, background; see `protocol`), and where in the step's gradients they are taken from and
 added to. Pure: it follows from the record alone, so both ends come to the same sizes, long before the step.
 
-`pack` and `unpack`: one float32 buffer with the peers' parts one after another. In a part, gradients come first, then
-copies, then values, states, versions and ids of moved rows: column after column, whole numbers as their bits.
+`pack` and `unpack`: one buffer of words (float32 to torch) with the peers' parts one after another. In a part,
+gradients come first, which are float32 in any case, then copies, then values, states, versions and ids of moved rows:
+column after column, whole numbers and halves as their bits.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class PeerBuffer:
     moves: Int32
 
     def size(self, layout: Layout) -> int:
-        """Floats it takes."""
-        return (len(self.gradients) + len(self.values)) * layout.width + len(self.moves) * move_width(layout)
+        """Words it takes."""
+        floats, words = len(self.gradients) * layout.width, len(self.values) * layout.value_words
+        return floats + words + len(self.moves) * move_width(layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,14 @@ class Payload:
     """The rows and gradients that a `PeerBuffer` describes."""
 
     gradients: Float32  # [rows, width]
-    values: Float32  # [rows, width]
+    values: Float32  # [rows, value_words]
     moved: Rows
     moved_rows: Int64
 
 
 def move_width(layout: Layout) -> int:
-    """Floats of a moved row: values, state, version, and the row id in two."""
-    return layout.width + layout.state_width + 3
+    """Words of a moved row: values, state, version, and the row id in two."""
+    return layout.value_words + layout.state_width + 3
 
 
 def peer_buffers_of(transfers: Transfers, exchange: Int32, num_workers: int) -> list[list[PeerBuffer]]:
@@ -92,9 +94,8 @@ def unpack(buffer: Tensor, peer_buffers: list[PeerBuffer], layout: Layout) -> li
     for peer_buffer in peer_buffers:
         num_moves = len(peer_buffer.moves)
         shapes = (
-            (len(peer_buffer.gradients), layout.width), (len(peer_buffer.values), layout.width),
-            (num_moves, layout.width),
-            (num_moves, layout.state_width), (num_moves, 1), (num_moves, 2),
+            (len(peer_buffer.gradients), layout.width), (len(peer_buffer.values), layout.value_words),
+            (num_moves, layout.value_words), (num_moves, layout.state_width), (num_moves, 1), (num_moves, 2),
         )  # fmt: skip
         columns = []
         for rows, width in shapes:

@@ -1,7 +1,7 @@
 """Rows out of the cache in the order of the lookups, and between slots and staging buffers.
 
 In: the cache and where the plan has put each row: a record's `unique` and `inverse`, or slots. Out: `gather` gives one
-row for each lookup, `gather_bags` one for each bag (sum or mean, added in lookup order; an empty bag gives zeros),
+float32 row for each lookup, `gather_bags` one for each bag (sum or mean, added in lookup order; none: zeros),
 `take_rows` copies cache rows into a buffer (to write them back, or to send them), `put_rows` a buffer into the cache
 (after a fetch). Values, state and version always travel together. Never searches: the plan has decided.
 """
@@ -16,7 +16,8 @@ from numba import njit
 from foresee.base.arrays import Bool, Float32, Int32
 from foresee.base.prefetch import prefetch_row, prefetch_row_for_writing
 from foresee.engine.kernels.check import ONE_THREAD, Threads, check_bags, check_matrix, check_rows, check_slots
-from foresee.engine.kernels.vector import add_row, copy_row
+from foresee.engine.kernels.values import Form, add_row_of, read_row, width_for
+from foresee.engine.kernels.vector import copy_row
 from foresee.store.contract import Rows
 
 COPY_AHEAD = 8
@@ -100,12 +101,20 @@ AHEAD = 12
 """Lookups between asking for a row and reading it: enough to hide the memory, few enough to stay in cache."""
 
 
-def gather(values: Float32, unique: Int32, inverse: Int32, out: Float32, *, threads: Threads = ONE_THREAD) -> None:
-    """`out[k] = values[unique[inverse[k]]]`; out is [lookups, width]."""
+def gather(
+    values: Float32,
+    unique: Int32,
+    inverse: Int32,
+    out: Float32,
+    *,
+    form: Form = None,
+    threads: Threads = ONE_THREAD,
+) -> None:
+    """`out[k] = values[unique[inverse[k]]]`, as float32; out is [lookups, width]."""
     check_slots("unique", unique, len(values))
     check_slots("inverse", inverse, len(unique))
-    check_matrix("out", out, len(inverse), values.shape[1])
-    threads.run(lambda begin, end: _gather(values, unique, inverse, out, begin, end), threads.split(len(inverse)))
+    check_matrix("out", out, len(inverse), width_for(form, values, out))
+    threads.run(lambda begin, end: _gather(form, values, unique, inverse, out, begin, end), threads.split(len(inverse)))
 
 
 def gather_bags(
@@ -116,33 +125,34 @@ def gather_bags(
     mean: Bool,
     out: Float32,
     *,
+    form: Form = None,
     threads: Threads = ONE_THREAD,
 ) -> None:
     """`out[b]` = sum of the rows of bag b, divided by their number where `mean[b % features]`; out is [bags, width]."""
     check_slots("unique", unique, len(values))
     check_slots("inverse", inverse, len(unique))
     check_bags(bag_offsets, mean, len(inverse))
-    check_matrix("out", out, len(bag_offsets) - 1, values.shape[1])
+    check_matrix("out", out, len(bag_offsets) - 1, width_for(form, values, out))
 
     def kernel(begin: int, end: int) -> None:
-        _gather_bags(values, unique, inverse, bag_offsets, mean, out, begin, end)
+        _gather_bags(form, values, unique, inverse, bag_offsets, mean, out, begin, end)
 
     threads.run(kernel, threads.split(len(bag_offsets) - 1))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _gather(values: Any, unique: Any, inverse: Any, out: Any, begin: int, end: int) -> None:
+def _gather(form: Any, values: Any, unique: Any, inverse: Any, out: Any, begin: int, end: int) -> None:
     for k in range(begin, end):
         if k + AHEAD < end:
             prefetch_row(values, unique[inverse[k + AHEAD]])
-        copy_row(out, k, values, unique[inverse[k]])
+        read_row(form, out, k, values, unique[inverse[k]])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _gather_bags(
-    values: Any, unique: Any, inverse: Any, bag_offsets: Any, mean: Any, out: Any, begin: int, end: int
+    form: Any, values: Any, unique: Any, inverse: Any, bag_offsets: Any, mean: Any, out: Any, begin: int, end: int
 ) -> None:
-    width = values.shape[1]
+    width = out.shape[1]
     last = bag_offsets[end]
     for b in range(begin, end):
         for d in range(width):
@@ -150,7 +160,7 @@ def _gather_bags(
         for k in range(bag_offsets[b], bag_offsets[b + 1]):
             if k + AHEAD < last:
                 prefetch_row(values, unique[inverse[k + AHEAD]])
-            add_row(out, b, values, unique[inverse[k]])
+            add_row_of(form, out, b, values, unique[inverse[k]])
         size = bag_offsets[b + 1] - bag_offsets[b]
         if size > 1 and mean[b % len(mean)]:
             for d in range(width):

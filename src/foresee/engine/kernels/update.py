@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from foresee.base.arrays import Float32, Int32
-from foresee.base.prefetch import prefetch_row, prefetch_row_for_writing
+from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.prefetch import prefetch_read, prefetch_row, prefetch_row_for_writing
 from foresee.engine.kernels.check import ONE_THREAD, Threads, check_matrix, check_rows, check_slots
 from foresee.engine.kernels.order import LookupOrder
-from foresee.engine.kernels.steps import Step, decay_of, parameters_of, step_of, step_rows
+from foresee.engine.kernels.steps import Step, decay_of, parameters_of, scratch_for, step_block, step_of
+from foresee.engine.kernels.values import Form, at_version, width_for
 from foresee.engine.kernels.vector import add_row, copy_row
 from foresee.errors import UsageError
 from foresee.store.contract import Rows
@@ -24,6 +25,7 @@ from foresee.store.contract import Rows
 if TYPE_CHECKING:
     from foresee.engine.optimizers.contract import Optimizer
 
+NOBODY: Int64 = np.empty(0, np.int64)
 BLOCK = 8
 """Rows that are asked for together: enough to keep the memory busy, few enough to stay in the nearest cache."""
 AHEAD = 16
@@ -40,25 +42,35 @@ def update_rows(
     version: int,
     positions: Int32 | None = None,
     divisor: int = 1,
+    form: Form = None,
+    row_of_slot: Int64 = NOBODY,
     threads: Threads = ONE_THREAD,
 ) -> None:
     """Sums `gradients` [lookups or bags, width] by row and steps the rows at slots `unique`, in one pass.
 
     `version` (step + 1) becomes the version of each row. `positions` restricts it to some positions of `unique`. Sums
-    are divided by `divisor` before the step.
+    are divided by `divisor` before the step. Values of two bytes have a `form`, and are rounded with the bits of the
+    row that `row_of_slot` has in the slot.
     """
-    width = int(cache.values.shape[1])
-    check_rows("cache", cache, width=width, state_width=optimizer.state_width(width))
+    width = width_for(form, cache.values, gradients)
+    check_rows("cache", cache, width=int(cache.values.shape[1]), state_width=optimizer.state_width(width))
     check_slots("unique", unique, len(cache))
     _check_order(order, len(unique), gradients, width)
     divided = _divide(gradients, order)
     step, parameters = step_of(optimizer), parameters_of(optimizer)
     decay = np.float32(decay_of(optimizer))
     chosen, bounds = _chosen(positions, order, threads)
+    form = at_version(form, version)
+    if form is None:
+        row_of_slot = NOBODY
+    elif len(row_of_slot) != len(cache):
+        raise UsageError(
+            f"the rows of {len(row_of_slot)} slots are known, the cache has {len(cache)}; give all of them"
+        )
 
     def kernel(begin: int, end: int) -> None:
         _update(
-            step, parameters, cache.values, cache.state, cache.versions, version,
+            form, row_of_slot, step, parameters, cache.values, cache.state, cache.versions, version,
             unique, chosen, divided, order.gradient_rows, order.starts, np.float32(divisor), decay, begin, end,
         )  # fmt: skip
 
@@ -94,13 +106,16 @@ def apply_rows(
     *,
     version: int,
     positions: Int32 | None = None,
+    form: Form = None,
+    row_of_slot: Int64 = NOBODY,
     threads: Threads = ONE_THREAD,
 ) -> None:
     """Steps the row at `slots[i]` with `sums[i]`, for all i or for the i in `positions`. Slots must be distinct."""
     counting = np.arange(len(slots) + 1, dtype=np.int32)
     each_its_own = LookupOrder(counting[:-1], counting, np.empty(0, np.float32))
     update_rows(
-        optimizer, cache, slots, sums, each_its_own, version=version, positions=positions, threads=threads
+        optimizer, cache, slots, sums, each_its_own, version=version, positions=positions, form=form,
+        row_of_slot=row_of_slot, threads=threads,
     )  # fmt: skip
 
 
@@ -136,6 +151,8 @@ def _chosen(positions: Int32 | None, order: LookupOrder, threads: Threads) -> tu
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _update(
+    form: Any,
+    row_of_slot: Any,
     step: Step,
     parameters: Any,
     values: Any,
@@ -155,7 +172,8 @@ def _update(
     # Block by block: while the gradients of a block are added up in the nearest cache, its rows arrive from memory.
     # The loop over lookups stands here and in _sum: as a function it would cost more than it does.
     slots = np.empty(BLOCK, np.int32)
-    sums = np.empty((BLOCK, values.shape[1]), np.float32)
+    sums = np.empty((BLOCK, gradients.shape[1]), np.float32)
+    scratch = scratch_for(form, sums, state)
     for block in range(begin, end, BLOCK):
         size = min(BLOCK, end - block)
         for i in range(size):
@@ -165,6 +183,8 @@ def _update(
             versions[slot] = version
             prefetch_row_for_writing(values, slot)
             prefetch_row_for_writing(state, slot)
+            if len(row_of_slot):
+                prefetch_read(row_of_slot, slot)
             for k in range(starts[position], starts[position + 1]):
                 if k + AHEAD < len(gradient_rows):
                     prefetch_row(gradients, gradient_rows[k + AHEAD])
@@ -173,12 +193,9 @@ def _update(
                 else:
                     add_row(sums, i, gradients, gradient_rows[k])
             if divisor != 1:
-                for d in range(values.shape[1]):
+                for d in range(sums.shape[1]):
                     sums[i, d] /= divisor
-            if decay != 0:
-                for d in range(values.shape[1]):
-                    sums[i, d] += decay * values[slot, d]
-        step_rows(step, parameters, values, state, slots, sums, size)
+        step_block(form, scratch, row_of_slot, step, parameters, values, state, slots, sums, decay, size)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

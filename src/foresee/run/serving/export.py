@@ -2,8 +2,8 @@
 
     OUT/export.json                 what is what: model, features, transforms, tables, vocabularies
     OUT/model.safetensors           the dense part
-    OUT/table-000.safetensors, …    `values`, float32 [rows, width], one file for each table; where most rows were never
-                                    written, only the others, and `rows`, int64: which they are
+    OUT/table-000.safetensors, …    `values` [rows, width], of the tables' dtype, one file for each; where most rows
+                                    were never written, only the others, and `rows`, int64: which they are
     OUT/vocabulary-000.parquet, …   (id, value, count), copied from the log
     OUT/README.md                   the same in words
 
@@ -28,6 +28,7 @@ from safetensors.torch import save as save_tensors
 from torch import nn
 
 from foresee.base.arrays import Int64
+from foresee.base.halves import SAFETENSORS_DTYPES
 from foresee.data.click_log import ClickLog
 from foresee.data.writer import new_folder
 from foresee.engine.tables import Tables
@@ -39,7 +40,7 @@ from foresee.run.dense_half import open_best
 from foresee.run.run_folder import RunFolder, open_run
 from foresee.run.shard_folders import open_store
 from foresee.run.tasks import tasks_of
-from foresee.store.contract import Rows, Store, Table, written_rows
+from foresee.store.contract import Rows, Store, Table, layout_to_dict, written_rows
 from foresee.store.registry import store_kind
 from foresee.store.row_groups import group_of_table
 
@@ -138,7 +139,11 @@ def describe(
         "tasks": [{"name": it.name, "loss": it.loss, "classes": list(it.classes)} for it in tasks],
         "dense": [asdict(feature) for feature in log.dense],
         "features": [asdict(feature) for feature in log.features],
-        "initial": {"seed": store.layout.seed, "init_scale": store.layout.init_scale},
+        "initial": {
+            name: value
+            for name, value in layout_to_dict(store.layout).items()
+            if name in ("seed", "init_scale", "dtype", "rounding")
+        },
         "tables": tables,
         "vocabularies": {name: asdict(vocabulary) for name, vocabulary in log.vocabularies.items()},
     }
@@ -156,6 +161,12 @@ class TablePiece:
     num_written: int
     """Rows that somebody has written; all rows if the file holds all."""
     width: int
+    dtype: str = "float32"
+
+    @property
+    def value_bytes(self) -> int:
+        """Of the values of a row."""
+        return SAFETENSORS_DTYPES[self.dtype][1] * self.width
 
     @property
     def whole(self) -> bool:
@@ -163,7 +174,7 @@ class TablePiece:
 
     @property
     def num_bytes(self) -> int:
-        return self.num_written * (4 * self.width + (0 if self.whole else 8))
+        return self.num_written * (self.value_bytes + (0 if self.whole else 8))
 
 
 def table_pieces(tables: Store) -> list[TablePiece]:
@@ -171,10 +182,12 @@ def table_pieces(tables: Store) -> list[TablePiece]:
     pieces = []
     for table in tables.layout.tables:
         store = cast("TrainedStore", group_of_table(tables, table.name))
-        offset, width = store.layout.offset_of(table.name), store.layout.width
+        offset, layout = store.layout.offset_of(table.name), store.layout
         num_written = sum(len(rows) for rows in _written(store, offset, table.num_rows))
-        piece = TablePiece(table=table, store=store, offset=offset, num_written=num_written, width=width)
-        if 2 * piece.num_bytes >= 4 * width * table.num_rows:
+        piece = TablePiece(
+            table=table, store=store, offset=offset, num_written=num_written, width=layout.width, dtype=layout.dtype
+        )
+        if 2 * piece.num_bytes >= piece.value_bytes * table.num_rows:
             piece = replace(piece, num_written=table.num_rows)
         pieces.append(piece)
     return pieces
@@ -234,7 +247,8 @@ def write_table(path: Path, piece: TablePiece) -> Iterator[int]:
         for rows in (_every if piece.whole else partial(_written, store))(piece.offset, piece.table.num_rows):
             found = Rows.empty(len(rows), store.layout)
             store.read(rows, found)
-            file.write(found.values.astype("<f4", copy=False).data.cast("B"))
+            values = found.values.view(np.uint8)[:, : piece.value_bytes]  # without what fills up a row of odd width
+            file.write(np.ascontiguousarray(values).data.cast("B"))
             yield len(rows)
 
 
@@ -243,8 +257,8 @@ def _header(piece: TablePiece) -> bytes:
     tensors: dict[str, Any] = {"__metadata__": {"table": piece.table.name}}
     if not piece.whole:
         tensors["rows"] = {"dtype": "I64", "shape": [piece.num_written], "data_offsets": [0, begin]}
-    shape, end = [piece.num_written, piece.width], begin + 4 * piece.num_written * piece.width
-    tensors["values"] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    shape, end = [piece.num_written, piece.width], begin + piece.num_written * piece.value_bytes
+    tensors["values"] = {"dtype": SAFETENSORS_DTYPES[piece.dtype][0], "shape": shape, "data_offsets": [begin, end]}
     header = json.dumps(tensors).encode()
     return header + b" " * (-len(header) % 8)  # so that the values are aligned for whoever maps the file
 
@@ -255,9 +269,10 @@ def _readme(description: dict[str, Any]) -> str:
         f"# {model['name']}, exported after step {description['step']}",
         "",
         f"`{model['file']}` holds the dense part ({model['num_weights']:,} weights), each table one file with the",
-        "tensor `values`, float32. Where most rows of a table were never written its file has only the others, and",
-        "the tensor `rows` with their ids; the values of the rest follow from `initial` in `export.json`. That file",
-        "has the features, transforms and vocabularies too. To score raw samples:",
+        f"tensor `values`, {description['initial'].get('dtype', 'float32')}. Where most rows of a table were never "
+        "written its file",
+        "has only the others, and the tensor `rows` with their ids; the values of the rest follow from `initial` in",
+        "`export.json`. That file has the features, transforms and vocabularies too. To score raw samples:",
         "",
         '    foresee score "this folder" samples.csv',
         "",

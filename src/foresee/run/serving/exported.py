@@ -12,7 +12,6 @@ made these files, so each is checked against its own length and shapes before a 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -26,7 +25,8 @@ import torch
 from torch import nn
 
 from foresee.base import json_fields
-from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.arrays import Float32, Int32
+from foresee.base.halves import DTYPES, ROUNDINGS
 from foresee.data.samples import Ids, Samples, assemble, cut, fill_empty, offsets_of
 from foresee.data.schema import (
     DenseFeature,
@@ -40,17 +40,16 @@ from foresee.data.vocabulary import GivenIds, HashVocabulary, IdMap, transform
 from foresee.engine.cache import look_up
 from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import dims_of
-from foresee.errors import ConfigError, DataError, UsageError
+from foresee.errors import ConfigError, DataError
 from foresee.models import MODELS, LogShape
 from foresee.run.by_name import build, model_dim
 from foresee.run.checkpoint import load_model
 from foresee.run.evaluation import EVALUATION_BATCH_SIZE, judging
 from foresee.run.serving.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION, READABLE_VERSIONS
+from foresee.run.serving.exported_tables import ExportedTable, exported_rows, exported_table
 from foresee.run.serving.raw_reading import RawTable, check_ids, raw_table, read_numbers, read_values
 from foresee.run.tasks import CLICKS, LOSSES, Task, Tasks
-from foresee.store.contract import SEED_MAX, WIDTH_MAX, Layout, Rows, Table
-from foresee.store.kernels import initial_values
-from foresee.store.row_groups import open_groups
+from foresee.store.contract import SEED_MAX, WIDTH_MAX, one_of
 
 Encode = Callable[[pa.Array], Int32]
 
@@ -68,9 +67,8 @@ class ExportDescription:
     dense: tuple[DenseFeature, ...]
     tables: tuple[ExportedTable, ...]
     vocabularies: dict[str, Vocabulary]
-    seed: int
-    init_scale: float
-    """Of which the values of rows that were never written follow."""
+    initial: dict[str, Any]
+    """seed, init_scale, dtype and rounding: the values of rows that were never written follow from them."""
     tasks: Tasks
 
 
@@ -117,7 +115,7 @@ class Exported:
         dim, num_outputs = model_dim(_feature_dims(description)), description.tasks.num_outputs
         self.model: nn.Module = build(description.model, shape, dim, num_outputs, **description.options)
         load_model(folder, self.model)
-        self._rows = exported_rows(folder, description)
+        self._rows = exported_rows(folder, description.tables, description.initial)
         sizes = {table.name: table.num_rows for table in description.tables}
         self._offsets = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
         self._vocabularies = description.vocabularies
@@ -236,8 +234,12 @@ def _parsed(content: dict[str, Any]) -> ExportDescription:
         dense=tuple(dense_from(entry) for entry in json_fields.objects(content, "dense")),
         tables=tuple(exported_table(entry) for entry in json_fields.objects(content, "tables")),
         vocabularies=vocabularies_from(content),
-        seed=json_fields.whole(initial, "seed", -SEED_MAX, SEED_MAX),
-        init_scale=json_fields.number(initial, "init_scale", -1e30, 1e30),
+        initial={
+            "seed": json_fields.whole(initial, "seed", -SEED_MAX, SEED_MAX),
+            "init_scale": json_fields.number(initial, "init_scale", -1e30, 1e30),
+            "dtype": one_of(initial, "dtype", DTYPES),
+            "rounding": one_of(initial, "rounding", ROUNDINGS),
+        },
         tasks=_tasks(content),
     )
     tables = {table.name for table in description.tables}
@@ -295,128 +297,3 @@ def _encoder(folder: Path, vocabulary: Vocabulary, num_rows: int) -> Encode:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{folder / vocabulary.file}: this is no vocabulary ({reason}); export again") from None
     return id_map.ids
-
-
-HEADER_BYTES_MAX = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedTable:
-    """One table file."""
-
-    name: str
-    file: str
-    num_rows: int
-    num_written: int
-    """Rows in the file: all, or those ever written."""
-    width: int
-
-
-def exported_table(content: dict[str, Any]) -> ExportedTable:
-    """A table out of JSON; ValueError for anything else."""
-    return ExportedTable(
-        name=json_fields.text_of(content, "name"),
-        file=json_fields.file_name(content, "file"),
-        num_rows=(num_rows := json_fields.whole(content, "num_rows", 0, json_fields.LARGE_MAX)),
-        num_written=json_fields.whole({"num_written": num_rows, **content}, "num_written", 0, num_rows),
-        width=json_fields.whole(content, "width", 1, WIDTH_MAX),
-    )
-
-
-def exported_rows(folder: Path, description: ExportDescription) -> Any:
-    """The exported tables as a store that can only be read."""
-    tables = {table.name: table for table in description.tables}
-    widths = tuple((table.width, 0) for table in description.tables)
-    one = len(set(widths)) == 1
-    layout = Layout(
-        tables=tuple(Table(table.name, table.num_rows) for table in description.tables),
-        width=widths[0][0] if one else 0,
-        state_width=0,
-        optimizer="sgd",
-        seed=description.seed,
-        init_scale=description.init_scale,
-        widths=() if one else widths,
-    )
-    return open_groups(
-        layout, folder,
-        lambda _, group: ExportedRows(folder, tuple(tables[table.name] for table in group.tables), group),
-    )  # fmt: skip
-
-
-class ExportedRows:
-    """The exported tables of one width."""
-
-    def __init__(self, folder: Path, tables: tuple[ExportedTable, ...], layout: Layout) -> None:
-        self._files = [map_table(folder / table.file, table) for table in tables]
-        self._starts = np.array(list(accumulate((table.num_rows for table in tables), initial=0)))
-        self.layout = layout
-        self.committed_step = 0
-
-    def read(self, rows: Int64, out: Rows) -> None:
-        """Rows by global id, which ascend."""
-        bounds = np.searchsorted(rows, self._starts)
-        for file, start, begin, end in zip(self._files, self._starts[:-1], bounds[:-1], bounds[1:], strict=True):
-            wanted = rows[begin:end]
-            if file.rows is None:
-                out.values[begin:end] = file.values[wanted - start]
-                continue
-            places = np.searchsorted(file.rows, wanted - start)
-            there = places < len(file.rows)
-            there[there] = file.rows[places[there]] == (wanted - start)[there]
-            out.values[begin:end][there] = file.values[places[there]]
-            out.values[begin:end][~there] = initial_values(self.layout, wanted[~there])
-
-    def write(self, rows: Int64, source: Rows) -> None:
-        raise UsageError("exported tables can only be read; train the run they came from instead")
-
-    def commit(self, step: int) -> None:
-        raise UsageError("exported tables can only be read; train the run they came from instead")
-
-    def close(self) -> None:
-        self._files = []
-
-
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """A table file, mapped."""
-
-    values: Float32  # [rows in the file, width]
-    rows: Int64 | None
-    """Which rows those are, ascending; None: all."""
-
-
-def map_table(path: Path, table: ExportedTable) -> TableFile:
-    """The contents of a table file, if they are of this shape and all there."""
-    whole, shape = table.num_written == table.num_rows, (table.num_written, table.width)
-    rows_bytes = 0 if whole else 8 * table.num_written
-    try:
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > HEADER_BYTES_MAX:
-                raise ValueError(f"a header of {length:,} bytes")
-            tensors = json_fields.parse_object(file.read(length))
-            num_bytes = os.fstat(file.fileno()).st_size
-        _check_tensor(tensors, "values", "F32", list(shape), rows_bytes)
-        if not whole:
-            _check_tensor(tensors, "rows", "I64", [table.num_written], 0)
-        if num_bytes != (expected := 8 + length + rows_bytes + 4 * shape[0] * shape[1]):
-            raise ValueError(f"it has {num_bytes:,} bytes where {expected:,} are expected")
-        values: Float32 = np.empty(shape, np.float32)
-        rows: Int64 = np.empty(0, np.int64)
-        if shape[0]:
-            values = np.memmap(path, "<f4", "r", 8 + length + rows_bytes, shape)
-            rows = rows if whole else np.memmap(path, "<i8", "r", 8 + length, (shape[0],))
-        if len(rows) and (rows[0] < 0 or rows[-1] >= table.num_rows or not (np.diff(rows) > 0).all()):
-            raise ValueError("its row ids do not ascend")
-    except (OSError, ValueError, MemoryError) as error:
-        raise DataError(f"{path}: this is not an exported table, or it is damaged ({error}); export again") from None
-    return TableFile(values, None if whole else rows)
-
-
-def _check_tensor(tensors: dict[str, Any], name: str, dtype: str, shape: list[int], begin: int) -> None:
-    entry = json_fields.object_of(tensors, name)
-    found, offsets = (entry.get("dtype"), entry.get("shape")), entry.get("data_offsets")
-    if found != (dtype, shape):
-        raise ValueError(f"`{name}` is not {dtype} of shape {shape}")
-    if not isinstance(offsets, list) or offsets[:1] != [begin]:
-        raise ValueError(f"`{name}` does not begin at {begin:,}")

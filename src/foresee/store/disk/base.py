@@ -33,11 +33,11 @@ from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.kernels import (
     NO_CRC,
     Bits,
+    Initial,
     clear_bits,
     crc_of_words,
     fill_initial_row,
-    initial_key,
-    initial_unit,
+    initial_of,
     is_set,
     read_only,
     set_bits,
@@ -47,6 +47,7 @@ from foresee.store.kernels import (
 ROWS_FILE = "rows.npy"
 WRITTEN_FILE = "written.npy"
 CHECKSUMS_FILE = "checksums.npy"
+VALUE_FIELDS = {"float32": ("value", "<f4"), "float16": ("value", "<f2"), "bfloat16": ("value_bfloat16", "<u2")}
 BLOCK_BYTES = 4096
 UNREADABLE_HEADER = (ValueError, TypeError, SyntaxError, EOFError, MemoryError, RecursionError, tokenize.TokenError)
 """What numpy raises on bytes that are no header of an array; it reads them as a literal and never runs them."""
@@ -58,8 +59,10 @@ NO_ROWS: Int64 = read_only(np.empty(0, np.int64))
 
 
 def row_dtype(layout: Layout) -> np.dtype[Any]:
-    """One row in `rows.npy`."""
-    return np.dtype([("value", "<f4", (layout.width,)), ("state", "<f4", (layout.state_width,)), ("version", "<i4")])
+    """One row in `rows.npy`. numpy has no bfloat16: its bits are uint16, under a name that says so."""
+    name, kind = VALUE_FIELDS[layout.dtype]
+    odd = [("padding", "<u2", (1,))] if layout.dtype != "float32" and layout.width % 2 else []
+    return np.dtype([(name, kind, (layout.width,)), *odd, ("state", "<f4", (layout.state_width,)), ("version", "<i4")])
 
 
 def create_base(folder: Path, layout: Layout, files: Files) -> None:
@@ -115,8 +118,7 @@ def open_array(path: Path, dtype: np.dtype[Any], length: int, flags: int) -> tup
 
 
 @numba.njit(nogil=True, cache=True)
-def _fill_block(begin: int, width: int, base: Float32, written: Bits, key: np.uint64, unit: np.float32,
-                out: Float32) -> None:  # fmt: skip
+def _fill_block(begin: int, value_words: int, base: Float32, written: Bits, initial: Initial, out: Float32) -> None:
     """Rows from `begin` on, as they are, or with their initial values where they were never written."""
     for k in range(out.shape[0]):
         row = begin + k
@@ -124,8 +126,8 @@ def _fill_block(begin: int, width: int, base: Float32, written: Bits, key: np.ui
             for i in range(out.shape[1]):
                 out[k, i] = base[row, i]
         else:
-            fill_initial_row(key, unit, row, width, out, k)
-            for i in range(width, out.shape[1]):
+            fill_initial_row(initial, row, out, k)
+            for i in range(value_words, out.shape[1]):
                 out[k, i] = 0.0
 
 
@@ -331,12 +333,12 @@ class Base:
         all rows are on the disk, and an interrupted call is as if it had not been made.
         """
         layout = self._layout
-        key, unit = initial_key(layout), initial_unit(layout)
+        initial = initial_of(layout)
         block_rows = max(1, _INITIALISE_BYTES // layout.row_bytes)
         for begin in range(0, layout.num_rows, block_rows):
             end = min(begin + block_rows, layout.num_rows)
             words = np.empty((end - begin, self.words.shape[1]), np.float32)
-            _fill_block(begin, layout.width, self.words, self._bits, key, unit, words)
+            _fill_block(begin, layout.value_words, self.words, self._bits, initial, words)
             self._write_new(np.arange(begin, end, dtype=np.int64), words)
             if progress is not None:
                 progress(end, layout.num_rows)

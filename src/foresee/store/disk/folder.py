@@ -3,8 +3,9 @@
 In: a folder and a layout. Out: a folder that is complete or not there at all, and a lock that ends with its process.
 Space is checked for what is certain to be needed and no more: the arrays are sparse, and a run may never touch most
 rows of a table that would not fit. `open_table` gives one table as a read-only memory map with the fields value, state
-and version, as of the last commit; it is refused while rows are in the log. Rows that were never written read as zeros
-there: only a store knows their initial values (`DiskStore.initialise_all` writes them).
+and version, as of the last commit; it is refused while rows are in the log. Values of two bytes are given as float32,
+in memory of their own. Rows that were never written read as zeros there: only a store knows their initial values
+(`DiskStore.initialise_all` writes them).
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import fcntl
 import os
 import zlib
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresee.base.files import Files
 from foresee.errors import StoreError
@@ -112,7 +115,7 @@ def _of_table(path: Path, name: str) -> tuple[Manifest, Path]:
     return next(has_it, manifests[0])
 
 
-def open_table(path: str | Path, name: str) -> np.memmap[Any, np.dtype[Any]]:
+def open_table(path: str | Path, name: str) -> NDArray[Any]:
     """The rows of one table, e.g. open_table("tables", "user")["value"]: [rows, width]."""
     manifest, path = _of_table(Path(path), name)
     sizes = {table.name: table.num_rows for table in manifest.layout.tables}
@@ -128,4 +131,13 @@ def open_table(path: str | Path, name: str) -> np.memmap[Any, np.dtype[Any]]:
     except OSError as error:
         raise StoreError(f"{file} cannot be read ({error.strerror}); check the folder's permissions") from error
     offset = manifest.layout.offset_of(name)
-    return rows[offset : offset + sizes[name]]  # type: ignore[return-value] # a slice of a map is one
+    found = rows[offset : offset + sizes[name]]
+    return found if manifest.layout.dtype == "float32" else _as_float32(found, manifest.layout)
+
+
+def _as_float32(rows: NDArray[Any], layout: Layout) -> NDArray[Any]:
+    out = np.empty(len(rows), row_dtype(replace(layout, dtype="float32")))
+    words = np.ascontiguousarray(rows).view(np.float32).reshape(len(rows), layout.row_bytes // 4)
+    out["value"] = layout.unpack(words[:, : layout.value_words])
+    out["state"], out["version"] = rows["state"], rows["version"]
+    return out

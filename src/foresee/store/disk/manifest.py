@@ -17,7 +17,7 @@ from typing import Any
 
 from foresee.base import json_fields
 from foresee.errors import StoreError
-from foresee.store.contract import Layout, layout_from_dict
+from foresee.store.contract import Layout, layout_from_dict, layout_to_dict
 
 MANIFEST_FILE = "layout.json"
 CHUNK_BYTES_MAX = 1 << 30
@@ -95,15 +95,9 @@ class Manifest:
 
 
 def to_json(manifest: Manifest) -> bytes:
-    layout = manifest.layout
     content = {
         "format_version": FORMAT_VERSION,
-        "tables": [{"name": table.name, "num_rows": table.num_rows} for table in layout.tables],
-        "width": layout.width,
-        "state_width": layout.state_width,
-        "optimizer": layout.optimizer,
-        "seed": layout.seed,
-        "init_scale": layout.init_scale,
+        **layout_to_dict(manifest.layout),
         "committed_step": manifest.committed_step,
         "version_max": manifest.version_max,
         "base_version_max": manifest.base_version_max,
@@ -241,7 +235,7 @@ def _crc32(content: dict[str, Any], name: str = "crc32") -> int:
 def check_same_layout(folder: Path, found: Layout, wanted: Layout) -> None:
     """Raises a sentence that names both values, for the first thing in which two layouts differ."""
     remedy = "use the settings the tables were made with, or another folder"
-    for name in ("width", "state_width", "optimizer", "seed", "init_scale"):
+    for name in ("width", "dtype", "rounding", "state_width", "optimizer", "seed", "init_scale"):
         ours, theirs = getattr(found, name), getattr(wanted, name)
         if ours != theirs:
             raise StoreError(f"the tables in {folder} have {name} {ours!r}, this run wants {theirs!r}; {remedy}")

@@ -30,7 +30,7 @@ from foresee.store.disk.folder import LOCK_FILE, in_use
 from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import Chunks, Manifest, Undo, check_same_layout, read_manifest
 from foresee.store.disk.undo import HEADER_WORDS, NOT_WRITTEN, UNDO_FILE, read_undo, record_bytes
-from foresee.store.kernels import BASE, INITIAL, Bits, fill_initial_rows, initial_key, initial_unit
+from foresee.store.kernels import BASE, INITIAL, Bits, fill_initial_rows, initial_of
 
 
 class DiskReader:
@@ -39,7 +39,7 @@ class DiskReader:
     def __init__(self, folder: Path, manifest: Manifest, lock: int | None) -> None:
         self._folder, self._manifest, self._lock = folder, manifest, lock
         layout = manifest.layout
-        self._key, self._unit = initial_key(layout), initial_unit(layout)
+        self._initial = initial_of(layout)
         self._closed = False
         self._one_at_a_time = threading.Lock()
         self._undo_ids: Int64
@@ -152,7 +152,7 @@ class DiskReader:
             # Those may be half written in the base.
             self._base.read(np.setdiff1d(in_base, undone, assume_unique=True), rows, out, self._reads)
             initial = np.setdiff1d(initial, undone, assume_unique=True)
-            fill_initial_rows(initial, rows, self._key, self._unit, out.values, out.state, out.versions)
+            fill_initial_rows(initial, rows, self._initial, out.values, out.state, out.versions)
 
     def _places(self, rows: Int64, out: Rows) -> tuple[Int64, Int64]:
         if self._log is not None:
@@ -166,11 +166,11 @@ class DiskReader:
             return np.empty(0, np.int64)
         at = np.minimum(np.searchsorted(self._undo_ids, rows), len(self._undo_ids) - 1)
         undone = np.flatnonzero(self._undo_ids[at] == rows)
-        words, width = self._undo_words[at[undone]], self.layout.width
+        words, width = self._undo_words[at[undone]], self.layout.value_words
         out.values[undone], out.state[undone] = words[:, :width], words[:, width:-1]
         out.versions[undone] = np.ascontiguousarray(words[:, -1]).view(np.int32)
         unwritten = undone[out.versions[undone] == NOT_WRITTEN]
-        fill_initial_rows(unwritten, rows, self._key, self._unit, out.values, out.state, out.versions)
+        fill_initial_rows(unwritten, rows, self._initial, out.values, out.state, out.versions)
         return undone
 
     def place_of(self, row: int) -> str:

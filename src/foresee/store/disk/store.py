@@ -35,7 +35,7 @@ from foresee.store.disk.folder import create_folder, lock_folder
 from foresee.store.disk.journal import CommitJournal, Progress
 from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, check_same_layout, read_manifest
-from foresee.store.kernels import fill_initial_rows, initial_key, initial_unit
+from foresee.store.kernels import fill_initial_rows, initial_of
 
 HISTORY_FILE = "sources.json"
 COMMIT_BYTES = 1 << 14
@@ -52,7 +52,7 @@ class DiskStore:
 
     def __init__(self, folder: Path, manifest: Manifest, lock: int, files: Files) -> None:
         self._folder, self._files, self._lock_descriptor = folder, files, lock
-        self._key, self._unit = initial_key(manifest.layout), initial_unit(manifest.layout)
+        self._initial = initial_of(manifest.layout)
         self._writer, self._reader = threading.Lock(), threading.Lock()
         self._closed = False
         self.fold_at_end = True
@@ -169,7 +169,7 @@ class DiskStore:
         in_base, initial = self._log.read(rows, self._base.written, out)
         self._base.read(in_base, rows, out, self._reads)
         if len(initial):
-            fill_initial_rows(initial, rows, self._key, self._unit, out.values, out.state, out.versions)
+            fill_initial_rows(initial, rows, self._initial, out.values, out.state, out.versions)
 
     def write(self, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
         """Assigns the rows.

@@ -44,7 +44,7 @@ def words_of(rows: Rows) -> Float32:
 def rows_of(words: Float32, layout: Layout) -> Rows:
     """The other way round."""
     versions = np.ascontiguousarray(words[:, -1]).view(np.int32)
-    values, state = words[:, : layout.width], words[:, layout.width : -1]
+    values, state = words[:, : layout.value_words], words[:, layout.value_words : -1]
     return Rows(np.ascontiguousarray(values), np.ascontiguousarray(state), versions)
 
 

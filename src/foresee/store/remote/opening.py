@@ -180,7 +180,7 @@ def _check_shards(descriptions: dict[str, dict[str, Any]]) -> None:
 
 
 def _check_layout(address: str, found: Layout, wanted: Layout, who: str) -> None:
-    for name in ("width", "state_width", "optimizer", "seed", "init_scale"):
+    for name in ("width", "dtype", "rounding", "state_width", "optimizer", "seed", "init_scale"):
         theirs, ours = getattr(found, name), getattr(wanted, name)
         if theirs != ours:
             shown = repr(theirs)[:SHOWN_CHARACTERS]

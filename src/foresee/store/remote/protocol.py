@@ -107,7 +107,7 @@ def request_schema(kind: str, layout: Layout, *, next_use: bool = False) -> Any:
 
 def rows_schema(layout: Layout) -> Any:
     """A chunk of rows. A state of width zero has no column."""
-    fields = [("values", pa.binary(4 * layout.width))]
+    fields = [("values", pa.binary(4 * layout.value_words))]
     if layout.state_width:
         fields.append(("state", pa.binary(4 * layout.state_width)))
     fields.append(("version", pa.int32()))
@@ -140,7 +140,7 @@ def empty_chunk(schema: Any, num_rows: int, layout: Layout) -> tuple[Any, Rows]:
 
     Its memory comes out of Arrow's pool, which hands the same pages out again: fresh ones would cost a fault each.
     """
-    values, values_buffer = _memory(np.float32, num_rows, layout.width)
+    values, values_buffer = _memory(np.float32, num_rows, layout.value_words)
     state, state_buffer = _memory(np.float32, num_rows, layout.state_width)
     versions, versions_buffer = _memory(np.int32, num_rows, 1)
     buffers = (values_buffer, state_buffer, versions_buffer) if layout.state_width else (values_buffer, versions_buffer)
@@ -168,7 +168,7 @@ def batch_next_use(batch: Any) -> Int32 | None:
 
 def batch_rows(batch: Any, layout: Layout, first_column: int = 0) -> Rows:
     """The rows of a chunk, as views of its memory."""
-    values = _array(batch.column(first_column), np.float32).reshape(batch.num_rows, layout.width)
+    values = _array(batch.column(first_column), np.float32).reshape(batch.num_rows, layout.value_words)
     if layout.state_width:
         state = _array(batch.column(first_column + 1), np.float32).reshape(batch.num_rows, layout.state_width)
     else:

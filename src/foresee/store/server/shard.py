@@ -35,7 +35,7 @@ from foresee.store.contract import (
 )
 from foresee.store.disk import DiskStore
 from foresee.store.guarded import takes_next_use, write_with_hint
-from foresee.store.kernels import fill_initial_row, initial_key, initial_unit
+from foresee.store.kernels import Initial, fill_initial_row, initial_of
 from foresee.store.registry import DISK, MEMORY, StoreKind
 from foresee.store.remote.shards import num_local_rows
 from foresee.store.row_groups import group_folder, group_folders
@@ -63,7 +63,7 @@ class Shard:
 
     def __init__(self, store: PartStore, layout: Layout, share: Share) -> None:
         self._store, self._layout, self.share = store, layout, share
-        self._key, self._unit = initial_key(layout), initial_unit(layout)
+        self._initial = initial_of(layout)
 
     @property
     def layout(self) -> Layout:
@@ -88,7 +88,7 @@ class Shard:
             self._store.read(rows, out)
             return
         self._store.read(self._local(rows), out)
-        _settle_versions(self._key, self._unit, rows, out.values, out.versions)
+        _settle_versions(self._initial, rows, out.values, out.versions)
 
     @property
     def takes_next_use(self) -> bool:
@@ -154,11 +154,11 @@ def _localise(rows: Int64, num_rows: int, shard: int, num_shards: int, local: In
 
 
 @numba.njit(nogil=True, cache=True)
-def _settle_versions(key: np.uint64, unit: np.float32, rows: Int64, values: Float32, versions: Int32) -> None:
+def _settle_versions(initial: Initial, rows: Int64, values: Float32, versions: Int32) -> None:
     """Initial values for rows nobody has written (the state is zero already), true versions for the others."""
     for k in range(len(rows)):
         if versions[k] == 0:
-            fill_initial_row(key, unit, rows[k], values.shape[1], values, k)
+            fill_initial_row(initial, rows[k], values, k)
         else:
             versions[k] -= 1
 
