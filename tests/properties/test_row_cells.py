@@ -1,4 +1,4 @@
-"""Rows as people have them: widths, pooling, optimisers, stores, planners, workers in any combination, byte for byte.
+"""Rows as people have them: widths, dtypes, pooling, optimisers, stores, planners, workers in any combination, by byte.
 
 Every cell trains a few steps with its plan, its cache and its store, with versions checked, and compares all rows
 (values, optimiser state, versions) with the same training without a cache (planner `none`, rows in memory). The cells
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from foresee.base.arrays import Float32, Int32
+from foresee.base.halves import DTYPES
 from foresee.custom_data.bags import EmbeddingBagConfig, EmbeddingBags
 from foresee.data.batch import Batch
 from foresee.engine.exchange.peers import LocalExchange, PeerExchange
@@ -53,6 +54,7 @@ class Cell(NamedTuple):
     """One way to train."""
 
     widths: tuple[int, ...]
+    dtype: str
     pooling: str
     optimizer: str
     store: str
@@ -61,12 +63,20 @@ class Cell(NamedTuple):
 
     def __str__(self) -> str:
         widths = "_".join(map(str, self.widths))
-        rest = (self.pooling, self.optimizer, self.store, self.planner.replace(", ", "_"), f"{self.workers}w")
+        rest = (
+            self.dtype,
+            self.pooling,
+            self.optimizer,
+            self.store,
+            self.planner.replace(", ", "_"),
+            f"{self.workers}w",
+        )
         return "-".join((widths, *rest))
 
 
 AXES: dict[str, tuple[object, ...]] = {
     "widths": WIDTHS,
+    "dtype": DTYPES,
     "pooling": POOLINGS,
     "optimizer": tuple(OPTIMIZERS),
     "store": STORES,
@@ -88,8 +98,8 @@ def cells() -> list[Cell]:
             enumerate(ways), enumerate(planners(workers))
         ):
             if workers == 1 or planner != "none":
-                store = STORES[(way + turn) % len(STORES)]
-                chosen.append(Cell(widths, pooling, optimizer, store, planner, workers))
+                store, dtype = STORES[(way + turn) % len(STORES)], DTYPES[(way // 2 + turn) % len(DTYPES)]
+                chosen.append(Cell(widths, dtype, pooling, optimizer, store, planner, workers))
     return chosen
 
 
@@ -164,7 +174,7 @@ def loss_of(bags: EmbeddingBags, step: Step) -> Tensor:
 
 
 def layout_of(cell: Cell, bags: EmbeddingBags) -> Layout:
-    return layout_for(bags, bags.dim, make_optimizer(cell.optimizer, {"lr": 0.1}), 0, 0.1)
+    return layout_for(bags, bags.dim, make_optimizer(cell.optimizer, {"lr": 0.1}), 0, 0.1, cell.dtype)
 
 
 def store_of(cell: Cell, layout: Layout, folder: Path) -> Any:
@@ -265,7 +275,7 @@ def test_not_one_byte_differs(cell: Cell, uncached: dict[Cell, list[Rows]], tmp_
 @pytest.mark.parametrize("placement", ["herald", "location_aware"])
 def test_samples_are_placed_once_for_all_widths(placement: str) -> None:
     """The plan of two workers follows the rules, next uses beyond the window included, and each trains its half."""
-    layout = layout_of(cell := Cell((16, 5, 2), "sum", "sgd", "memory", "lookahead", 2), bags_of(cell))
+    layout = layout_of(cell := Cell((16, 5, 2), "float32", "sum", "sgd", "memory", "lookahead", 2), bags_of(cell))
     header = make_header(
         CLICKS, planner="lookahead", cache_rows=CLICKS.num_rows - 6, fetch_ahead_steps=2, remember_versions=True,
         num_workers=2, placement=placement, groups=groups_for(layout, CLICKS), uses_ahead_steps=4,
@@ -297,7 +307,7 @@ def _exists(one: str, a: object, other: str, b: object) -> bool:
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
 def test_training_did_something(widths: tuple[int, ...], tmp_path: Path) -> None:
     """Equal bytes prove nothing if nothing was trained: the rows touched, and they alone, have their last step."""
-    cell = Cell(widths, "sum", "adagrad", "memory", "none", 1)
+    cell = Cell(widths, "float32", "sum", "adagrad", "memory", "none", 1)
     trained, fresh = train(cell, tmp_path), store_of(cell, layout_of(cell, bags_of(cell)), tmp_path)
     touched = np.zeros(CLICKS.num_rows, np.int32)
     for batch in CLICKS.batches():
@@ -318,7 +328,7 @@ def test_training_did_something(widths: tuple[int, ...], tmp_path: Path) -> None
 
 def test_rowwise_adagrad_takes_the_mean_over_the_rows_own_width() -> None:
     """No other width, and no padding, is in the mean of squares that a row begins with."""
-    bags = bags_of(cell := Cell((16, 5, 2), "sum", "rowwise_adagrad", "memory", "lookahead", 1))
+    bags = bags_of(cell := Cell((16, 5, 2), "float32", "sum", "rowwise_adagrad", "memory", "lookahead", 1))
     layout = layout_of(cell, bags)
     for group, (gradient, state) in zip(layout.groups, _first_update(bags, layout), strict=True):
         assert state.shape == (len(gradient), 1)
