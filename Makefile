@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-graph test test-coverage test-rest lint types check chaos newcomer bench-env bench clean
+.PHONY: demo demo-graph test test-coverage test-rest lint types check chaos chaos-machines newcomer bench-env bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,10 @@ check: lint types test
 # The long version of what `make test` samples: kills, crashes, schedules, hostile bytes. Prints one JSON object last.
 chaos: $(VENV)/.installed
 	$(BIN)/python tests/chaos/run.py
+
+# The contract of engines, whole: one machine, and a Ray cluster.
+chaos-machines: $(VENV)/.installed
+	FORESEE_ENGINES=long $(BIN)/pytest tests/distributed/test_engines.py
 
 # What README and docs tell people to type, typed: with the project installed into a new environment.
 newcomer: $(VENV)/.installed

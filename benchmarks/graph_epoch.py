@@ -33,7 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from larger_than_memory import FRUGAL, MEGABYTE, Limit, Warden, memory_limit
+from larger_than_memory import FRUGAL, MEGABYTE
+from sides.memory_limit import Limit, Warden, memory_limit
 from sides.process import Process, serve
 
 DIM, PARTITIONS, BUFFER, THREADS = 512, 32, 8, 1

@@ -36,7 +36,19 @@ class Layer:
 
 
 PURE_STANDARD = frozenset(
-    {"__future__", "abc", "collections", "dataclasses", "enum", "functools", "heapq", "itertools", "math", "typing"}
+    {
+        "__future__",
+        "abc",
+        "collections",
+        "contextlib",
+        "dataclasses",
+        "enum",
+        "functools",
+        "heapq",
+        "itertools",
+        "math",
+        "typing",
+    }
 )
 NO_TORCH = frozenset({"torch"})
 BOTTOM = frozenset({"base", "errors"})
@@ -200,7 +212,7 @@ def test_every_layer_is_there() -> None:
     assert sys.version_info >= (3, 11)
 
 
-FILES_MAX = 319
+FILES_MAX = 330
 """Without graphs, which are a house of their own and keep to the limits of a room."""
 FILES_OF_A_FOLDER_MAX = 40
 FILES_OF_A_ROOM_MAX = 60

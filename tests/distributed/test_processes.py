@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from foresee.errors import UNAVAILABLE_CODE
-from foresee.launch.processes import Part, Processes, culprit, starting, wait
+from foresee.launch.engine import Command, Role
+from foresee.launch.processes import LocalEngine, Part, Processes, culprit, starting, wait
 
 
 @dataclass
@@ -18,6 +19,7 @@ class Ended:
 
     code: int | None
     pid: int = 0
+    address: str | None = None
 
     def poll(self) -> int | None:
         return self.code
@@ -28,9 +30,10 @@ class Ended:
 
 def parts(folder: Path, *codes: int | None) -> list[Part]:
     """A server, a planner and two workers."""
-    names = [("server 0", True), ("planner", True), ("worker 0", False), ("worker 1", False)]
+    roles: list[tuple[Role, int]] = [("server", 0), ("planner", 0), ("worker", 0), ("worker", 1)]
     return [
-        Part(name, Ended(code), folder / "log", endless) for (name, endless), code in zip(names, codes, strict=True)
+        Part(Command(role=role, index=index, arguments=()), Ended(code), folder / "log")
+        for (role, index), code in zip(roles, codes, strict=True)
     ]
 
 
@@ -62,12 +65,12 @@ def test_a_mistake_is_told_in_the_words_of_the_part(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_processes_are_started_and_none_is_left(tmp_path: Path) -> None:
-    with starting(2, []) as start, Processes(tmp_path, start) as processes:
-        mistaken = processes.start("status 0", ["status", "no address"], endless=False)
+    with starting(2, []) as start, Processes(tmp_path, LocalEngine(start, tmp_path, 2)) as processes:
+        mistaken = processes.start(Command(role="worker", index=0, arguments=("status", "no address")))
         # Serves until it is told to end, wherever it is when that happens.
         layout = '{"tables": [{"name": "t", "num_rows": 9}], "width": 2, "state_width": 0, "optimizer": "sgd"}'
-        (tmp_path / "layout.json").write_text(layout[:-1] + ', "seed": 0, "init_scale": 0.1}')
-        serving = processes.start("server 0", ["serve", "--layout", str(tmp_path / "layout.json")], endless=True)
+        path = processes.engine.share("layout.json", layout[:-1] + ', "seed": 0, "init_scale": 0.1}')
+        serving = processes.start(Command(role="server", index=0, arguments=("serve", "--layout", str(path))))
         assert wait([mistaken], 60.0)
         assert mistaken.code == 2, mistaken.last_lines()
         assert "is not the address of a server" in str(mistaken.sentence())

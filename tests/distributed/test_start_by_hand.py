@@ -55,6 +55,25 @@ def test_workers_wait_for_servers_and_planner(commands: Commands, run_file: Path
     commands.end_all()
 
 
+def test_one_command_begins_a_run_and_goes_on_with_it(commands: Commands, run_file: Path) -> None:
+    """An engine that starts a worker again knows nothing but its command."""
+    layout, [port, planner] = run_file.parent / "layout.json", free_ports(2)
+    assert commands.run("layout", run_file, "--out", layout)[0] == 0
+    folder = ("--set", f"tables.folder={run_file.parent / 'shards'}")
+    for stop_after, goes_on in ((10, "from the start"), (25, "from step 10 on")):
+        shard = run_file.parent / "shards" / "shard-0"
+        server = commands.start("serve", "--layout", layout, "--folder", shard, "--port", port)
+        commands.start("plan-server", run_file, "--set", "distributed.workers=1", *folder, "--port", planner)
+        again = ("--resume", "auto", "--stop-after", str(stop_after))
+        worker = start_worker(commands, run_file, [port], planner, *folder, *again)
+        assert commands.wait(worker) == 0, worker.text()
+        assert goes_on in worker.text()
+        server.signal(signal.SIGTERM)
+        commands.wait(server)
+        commands.end_all()
+    assert num_steps_done(run_file.parent / "run") == 25
+
+
 @pytest.mark.parametrize("lost", ["server", "worker"])
 def test_whoever_loses_another_ends_with_the_code_for_that(commands: Commands, run_file: Path, lost: str) -> None:
     """As a launcher sees it, without a word that it could go by."""

@@ -15,6 +15,8 @@ from foresee.errors import ConfigError
 EXTRAS = {
     "plotly": ("report", "HTML pages"),
     "scipy": ("cluster", "the cluster policies allox and shockwave_highs"),
+    "ray": ("ray", "runs on a Ray cluster"),
+    "cryptography": ("ray", "runs on several machines"),
     "faiss": ("faiss", "indexes of neighbours"),
 }
 """For each package the extra that brings it, and what needs it."""

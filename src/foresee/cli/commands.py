@@ -36,6 +36,7 @@ COMMANDS = {
     "serve": "Serve one shard of the embedding rows, in memory or on disk, until SIGTERM or Ctrl-C.",
     "plan-server": "Read the log, plan for all workers, and give each its own records, until SIGTERM or Ctrl-C.",
     "worker": "Train a share of every batch, together with the other workers.",
+    "deploy": "Write what Slurm or Kubernetes needs to run a run file on many machines: a script, or manifests.",
     "status": "Show health and counters of embedding servers. Exits with 2 if one of them does not answer.",
     "graph": "Graphs whose nodes outgrow memory: prepare edges, then train, evaluate and ask, all from disk.",
     "cluster": "Plan a shared GPU cluster: who runs when, who is hurt, what if.",

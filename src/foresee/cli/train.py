@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -48,6 +49,14 @@ def train(
         int | None,
         typer.Option("--servers", min=1, metavar="NUM", help="Keep the rows on so many embedding servers."),
     ] = None,
+    on: Annotated[
+        str,
+        typer.Option("--on", metavar="ENGINE", help="Where several processes run: local (this machine) or ray."),
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="ADDRESS", help="Of the Ray cluster; left out: a cluster of this machine."),
+    ] = None,
     plan: Annotated[
         Path | None,
         typer.Option("--plan", metavar="PLAN", help="Train by a plan that `foresee plan --out PLAN` kept."),
@@ -72,10 +81,11 @@ def train(
       foresee train run.yaml --set cache.share=0.05 --set train.epochs=2
       foresee train run.yaml --resume
       foresee train run.yaml --workers 2 --servers 2
+      foresee train run.yaml --workers 4 --servers 2 --on ray --address auto
       foresee train run.yaml --watch
 
-    [bold]Several processes[/] are started, watched and taken down together on this
-    machine; docs/cluster.md starts the same parts on many. Parts that are killed
+    [bold]Several processes[/] are started, watched and taken down together, on this
+    machine or on a Ray cluster (docs/machines.md). Parts that are killed
     are started again and go on from the last commit; docs/recovery.md.
 
     [bold]A run file[/] has at least this; docs/run-file.md explains every key:
@@ -91,6 +101,8 @@ def train(
     """
     sizes = {"workers": workers, "servers": servers}
     given = [f"distributed.{name}={number}" for name, number in sizes.items() if number is not None]
+    if on != "local":
+        run_file = run_file.absolute()  # parts run wherever the engine puts them
     given += [] if plan is None else [f"cache.plan_file={plan.absolute()}"]
     config = load_run(run_file, [*(overrides or ()), *given])
     if resume and replace:
@@ -98,19 +110,29 @@ def train(
     logs.configure(log_level, "launcher" if config.num_servers else "trainer")
     console = Console()
     display = WatchDisplay(console, config.run) if watch and console.is_terminal else None
+    if on != "local" and not config.num_servers:
+        config = load_run(run_file, [*(overrides or ()), *given, "distributed.servers=1"])
     if config.num_servers:
-        from foresee.launch.processes import starting
+        from foresee.launch.engines import opened
 
         # The parts' imports begin now, beside our own.
-        with starting(config.distributed.workers, [config.tables.optimizer.name]) as start:
+        with opened(config, on, address) as engine:
             from foresee.launch.launcher import launch
 
-            code = launch(config, start, resume=resume, replace=replace, stop_after=stop_after, display=display)
+            code = launch(config, engine, resume=resume, replace=replace, stop_after=stop_after, display=display)
         raise typer.Exit(code)
     from foresee.run.training import train as run_training
 
     outcome = run_training(config, resume=resume, replace=replace, stop_after=stop_after, display=display)
     raise typer.Exit(outcome.exit_code)
+
+
+class Resume(StrEnum):
+    """Whether a worker goes on."""
+
+    NEVER = "never"
+    ALWAYS = "always"
+    AUTO = "auto"
 
 
 def worker(
@@ -121,7 +143,14 @@ def worker(
     ],
     planner: Annotated[str, typer.Option("--planner", metavar="ADDRESS", help="Of `foresee plan-server`.")],
     overrides: Set = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the servers' last commit.")] = False,
+    resume: Annotated[
+        Resume,
+        typer.Option(
+            "--resume",
+            help="always: go on from the servers' last commit. auto: go on if the run folder holds a run, else begin; "
+            "the one command that an engine can repeat.",
+        ),
+    ] = Resume.NEVER,
     replace: Annotated[bool, typer.Option("--replace", help="Start anew, over the run in the folder.")] = False,
     stop_after: Annotated[int | None, typer.Option("--stop-after", min=1, metavar="STEPS")] = None,
     token_file: Annotated[
@@ -145,6 +174,7 @@ def worker(
 
       torchrun --nproc-per-node 2 -m foresee worker run.yaml --set distributed.workers=2
         --server grpc://127.0.0.1:4444 --server grpc://127.0.0.1:4445 --planner grpc://127.0.0.1:4446
+        --resume auto
     """
     import os
     import sys
@@ -157,6 +187,7 @@ def worker(
     from foresee.run.ending import ending_at_once
     from foresee.run.progress import Display, make_display
     from foresee.run.run_file import load_run
+    from foresee.run.run_folder import holds_run
     from foresee.run.worker import FolderUse, WorkerContext, run_worker
 
     with ending_at_once():
@@ -176,7 +207,8 @@ def worker(
             tls_root_certificate=None if tls_root_certificate is None else tls_root_certificate.read_bytes(),
         )
         logs.configure(log_level, "worker", place.rank)
-        use: FolderUse = "ready" if launched else "resume" if resume else "replace" if replace else "begin"
+        goes_on = resume is Resume.ALWAYS or (resume is Resume.AUTO and holds_run(config.run))
+        use: FolderUse = "ready" if launched else "resume" if goes_on else "replace" if replace else "begin"
         display: Display = SilentDisplay()
         if place.rank == 0:
             display = RelayedDisplay(sys.stdout) if launched else make_display(Console())

@@ -196,8 +196,10 @@ class Forked:
         return self._code
 
     def send_signal(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        """Nothing to one that is known to have ended: its number may be another process's by now."""
+        if self._code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
 
 def become(arguments: Sequence[str], environment: Mapping[str, str], output: Path) -> None:

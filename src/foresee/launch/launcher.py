@@ -1,9 +1,9 @@
-"""`foresee train --workers 2 --servers 2`: everything a distributed run needs, started and watched on one machine.
+"""`foresee train --workers 2 --servers 2`: everything a distributed run needs, started and watched on an engine.
 
-In: a configuration. Out: the run folder, as `worker` leaves it, and an exit code. `supervisor` starts the parts and
-starts those again that were killed; worker 0's progress is shown here. If a part cannot be helped, all are taken down
-and it is said which one it was, with its last lines. The first Ctrl-C or SIGTERM asks the workers to commit and stop,
-the second ends everything at once. However this ends, no process stays behind.
+In: a configuration, and an engine to start parts on. Out: the run folder, as `worker` leaves it, and an exit code.
+`supervisor` starts the parts and starts those again that were killed; worker 0's progress is shown here. If a part
+cannot be helped, all are taken down and it is said which one it was, with its last lines. The first Ctrl-C or SIGTERM
+asks the workers to commit and stop, the second ends everything at once. However this ends, no process stays behind.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -21,7 +20,8 @@ from rich.console import Console
 from foresee.base.terminal import counted
 from foresee.engine.exchange.dense import check_device
 from foresee.errors import ConfigError, InputError
-from foresee.launch.processes import Part, Processes, Start
+from foresee.launch.engine import Engine
+from foresee.launch.processes import Part, Processes
 from foresee.launch.supervisor import Failed, Stopped, Supervisor
 from foresee.run import run_folder
 from foresee.run.build import build_model, open_log, plan_header, table_layout, train_stream
@@ -31,7 +31,6 @@ from foresee.run.memory import check_memory, in_words, launched_memory, window_i
 from foresee.run.progress import Display, make_display
 from foresee.run.run_folder import RunFolder
 from foresee.run.shard_folders import reshard, shard_folders
-from foresee.store.contract import write_layout
 from foresee.store.registry import store_kind
 
 _logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 def launch(
     config: RunConfig,
-    start: Start,
+    engine: Engine,
     *,
     resume: bool = False,
     replace: bool = False,
@@ -47,10 +46,7 @@ def launch(
     console: Console | None = None,
     display: Display | None = None,
 ) -> int:
-    """Runs to the end; returns the exit code. What is wrong with the input is an InputError, before or during.
-
-    `start` starts parts; see `processes.starting`.
-    """
+    """Runs to the end; returns the exit code. What is wrong with the input is an InputError, before or during."""
     console = console or Console()
     check_can_launch(config, resume=resume)
     kind = store_kind(config.tables.store)
@@ -62,13 +58,13 @@ def launch(
         layout, header, stream.batch(0), config.train.shuffle_samples, num_servers=config.num_servers,
         kind=kind,
     )  # fmt: skip
-    check_memory(memory)
+    if engine.one_machine:
+        check_memory(memory)
     with (
         _folder(config, log.digest, resume=resume, replace=replace),
         _logs(RunFolder(config.run)) as logs,
-        tempfile.TemporaryDirectory(prefix="foresee-") as scratch,
         StopSignals() as stop,
-        Processes(logs, start) as processes,
+        Processes(logs, engine) as processes,
         display or make_display(console) as display,
     ):
         if resume:
@@ -76,12 +72,11 @@ def launch(
             reshard(config.tables_folder, layout, config.num_servers, folder.checkpoints, display.say, kind=kind)
         display.say(in_words(memory))
         display.say(window_in_words(header, stream.batch(0)))
-        write_layout(Path(scratch) / "layout.json", layout)
         if not kind.durable:
             display.say(
                 "rows are in the memory of the servers: a server that ends takes the run with it (tables.store: disk)"
             )
-        supervisor = Supervisor(config, processes, Path(scratch), display, stop, stop_after)
+        supervisor = Supervisor(config, layout, processes, display, stop, stop_after)
         _logger.info("run %s: %d servers, %d workers", config.run, config.num_servers, config.distributed.workers)
         try:
             supervisor.run()

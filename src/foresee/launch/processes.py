@@ -1,8 +1,8 @@
-"""The processes of a launched run: started, watched, started again and ended together.
+"""The processes of a launched run: started, watched, started again and ended together; and one machine as an engine.
 
-In: commands with names. Out: running processes whose output is in files, the first of them that fails, and the promise
-that none is left when the block is left. Each has a process group of its own, so Ctrl-C reaches only the launcher, and
-each ends with the launcher (`base.machine`). `parts.json` beside their output has the process ids.
+In: commands, and an engine. Out: running parts whose output is in files, the first of them that fails, and the promise
+that none is left when the block is left. `parts.json` beside their output has the process ids. On one machine each has
+a process group of its own, so Ctrl-C reaches only the launcher, and each ends with the launcher (`base.machine`).
 Nothing here knows what the processes do.
 """
 
@@ -24,6 +24,7 @@ from foresee.base.failpoints import PART_VARIABLE
 from foresee.base.logs import LEVEL_VARIABLE, level
 from foresee.base.machine import LAUNCHER_VARIABLE
 from foresee.errors import INPUT_CODE, UNAVAILABLE_CODE
+from foresee.launch.engine import Command, Engine, Process, Role
 from foresee.launch.fork_server import ForkServer
 
 _logger = logging.getLogger(__name__)
@@ -35,25 +36,24 @@ LAST_LINES = 15
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
-class Process(Protocol):
-    """What is needed of a started process."""
+class Started(Protocol):
+    """What is needed of a process of this machine."""
 
-    pid: int
+    @property
+    def pid(self) -> int: ...
 
-    def poll(self) -> int | None:
-        """Its exit code, or minus a signal; None while it runs."""
-        ...
+    def poll(self) -> int | None: ...
 
     def send_signal(self, number: int) -> None: ...
 
 
-Start = Callable[[Sequence[str], dict[str, str], Path], Process]
+Start = Callable[[Sequence[str], dict[str, str], Path], Started]
 """`foresee` with these arguments and this environment; what it prints is added to the file."""
 
 
 @contextmanager
 def starting(num_workers: int, optimizers: Sequence[str]) -> Iterator[Start]:
-    """How parts are started: forked from a warm process, which begins to warm up now."""
+    """How parts are started here: forked from a warm process, which begins to warm up now."""
     with ForkServer({**os.environ, **worker_environment(num_workers)}, optimizers) as server:
         yield server.start
 
@@ -70,11 +70,25 @@ def worker_environment(num_workers: int) -> dict[str, str]:
 class Part:
     """One process of a run."""
 
-    name: str
+    command: Command
     process: Process
     output: Path
-    endless: bool
-    """It should run until it is told to end: any end before is a failure."""
+
+    @property
+    def name(self) -> str:
+        return self.command.name
+
+    @property
+    def role(self) -> Role:
+        return self.command.role
+
+    @property
+    def endless(self) -> bool:
+        return self.command.endless
+
+    @property
+    def address(self) -> str | None:
+        return self.process.address
 
     @property
     def code(self) -> int | None:
@@ -107,9 +121,11 @@ def culprit(parts: Sequence[Part]) -> Part | None:
 class Processes:
     """Use it as a context manager: on leaving, whatever still runs is ended."""
 
-    def __init__(self, folder: Path, start: Start) -> None:
-        self._folder, self._start = folder, start
+    def __init__(self, folder: Path, engine: Engine) -> None:
+        """`folder` is for what the parts print."""
+        self._folder, self.engine = folder, engine
         self.parts: list[Part] = []
+        self._written_down: dict[str, int] = {}
 
     def __enter__(self) -> Processes:
         return self
@@ -120,17 +136,13 @@ class Processes:
             send([part for part in self.parts if not part.endless or kind is KeyboardInterrupt], signal.SIGKILL)
             self.end(self.parts, STOP_SECONDS)
 
-    def start(
-        self, name: str, command: Sequence[str], *, endless: bool, environment: dict[str, str] | None = None
-    ) -> Part:
+    def start(self, command: Command) -> Part:
         """A part of this name that has ended is replaced."""
-        output = self._folder / f"{name.replace(' ', '-')}.log"
-        everything = {**os.environ, **(environment or {}), LAUNCHER_VARIABLE: str(os.getpid()), PART_VARIABLE: name}
-        everything[LEVEL_VARIABLE] = level()
-        part = Part(name, self._start(command, everything, output), output, endless)
-        self.parts = [*(it for it in self.parts if it.name != name), part]
-        self._write_down()
-        _logger.info("started %s as process %d; its output goes to %s", name, part.process.pid, output)
+        output = self._folder / f"{command.name.replace(' ', '-')}.log"
+        part = Part(command, self.engine.start(command, output), output)
+        self.parts = [*(it for it in self.parts if it.name != part.name), part]
+        self.write_down()
+        _logger.info("started %s; its output goes to %s", part.name, output)
         return part
 
     def kill(self, parts: Sequence[Part]) -> None:
@@ -140,11 +152,13 @@ class Processes:
         wait(parts, None)
         self.parts = [part for part in self.parts if part not in parts]
 
-    def _write_down(self) -> None:
-        """For a person who wants to look at one of them."""
-        draft = self._folder / "parts.json.draft"
-        draft.write_text(json.dumps({part.name: part.process.pid for part in self.parts}, indent=2) + "\n")
-        os.replace(draft, self._folder / "parts.json")
+    def write_down(self) -> None:
+        """For a person who wants to look at one of them. On a cluster a part has its process some time after it was
+        started, so this is called now and then."""
+        found = {part.name: part.process.pid for part in self.parts}
+        if found != self._written_down:
+            replace_text(self._folder / "parts.json", json.dumps(found, indent=2) + "\n")
+            self._written_down = found
 
     def end(self, parts: Sequence[Part], seconds: float) -> None:
         """Asks these to end; kills those that do not, and waits for all."""
@@ -179,3 +193,55 @@ def _undisturbed() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class LocalProcess:
+    """A part of this machine."""
+
+    def __init__(self, forked: Started, port_file: Path) -> None:
+        self._forked, self._port_file = forked, port_file
+
+    @property
+    def pid(self) -> int:
+        return self._forked.pid
+
+    @property
+    def address(self) -> str | None:
+        return f"grpc://127.0.0.1:{self._port_file.read_text().strip()}" if self._port_file.exists() else None
+
+    def poll(self) -> int | None:
+        return self._forked.poll()
+
+    def send_signal(self, number: int) -> None:
+        self._forked.send_signal(number)
+
+
+class LocalEngine:
+    """One machine: parts talk over loopback, and small files for all of them are in one folder."""
+
+    one_machine = True
+
+    def __init__(self, start: Start, scratch: Path, num_workers: int) -> None:
+        self._start, self._scratch, self._num_workers = start, scratch, num_workers
+
+    def start(self, command: Command, output: Path) -> Process:
+        port_file = self._scratch / f"{command.role}-{command.index}.port"
+        port_file.unlink(missing_ok=True)
+        arguments = [*command.arguments, *(["--port-file", str(port_file)] if command.endless else [])]
+        environment = {**os.environ, **worker_environment(self._num_workers), **command.environment}
+        environment |= {LAUNCHER_VARIABLE: str(os.getpid()), PART_VARIABLE: command.name, LEVEL_VARIABLE: level()}
+        return LocalProcess(self._start(arguments, environment, output), port_file)
+
+    def share(self, name: str, content: str) -> Path:
+        replace_text(self._scratch / name, content)
+        return self._scratch / name
+
+    def rendezvous(self, attempt: int) -> str:
+        return f"file://{self._scratch / f'rendezvous-{attempt}'}"
+
+
+def replace_text(path: Path, content: str) -> None:
+    """The file is there whole, with the old content or the new."""
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text(content)
+    os.replace(draft, path)

@@ -1,9 +1,9 @@
 """Keeps the parts of a launched run alive, from the first start to the last end, and shows what worker 0 reports.
 
-In: a configuration and processes to start. Out: returns when all trainers are done; `Failed` names the part that could
-not be restarted, `Stopped` says that somebody asked the run to stop. What happens after a part ended is decided in
-`restarts` and carried out here. Servers and planner come first, then the trainers, with ports the system chose; a
-restarted planner keeps its port, since trainers that go on know it.
+In: a configuration, and processes on some engine. Out: returns when all trainers are done; `Failed` names the part that
+could not be restarted, `Stopped` says that somebody asked the run to stop. What happens after a part ended is decided
+in `restarts` and carried out here. Servers and planner come first, then the trainers, with ports the system chose.
+Trainers look the planner's address up in a file whenever they connect, since they go on while it is started again.
 
 The display is one process away: worker 0 writes readings and sentences as lines of JSON (`RelayedDisplay`), and `relay`
 turns them into calls of the real display. Other output of the worker passes unchanged.
@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from foresee.errors import UNAVAILABLE_CODE, InputError
-from foresee.launch.processes import POLL_SECONDS, Part, Processes, culprit, send, worker_environment
+from foresee.launch.engine import Command
+from foresee.launch.processes import POLL_SECONDS, Part, Processes, culprit, send
 from foresee.launch.restarts import STOPPED_CODES, Ended, RestartDecision, decide_restart
 from foresee.run.config import RunConfig
 from foresee.run.ending import StopSignals
 from foresee.run.progress import TERMINAL_SECONDS, Display, Reading
 from foresee.run.run_folder import CONFIG_FILE
 from foresee.run.shard_folders import shard_folder
+from foresee.store.contract import Layout, layout_text
 from foresee.store.registry import store_kind
 
 _logger = logging.getLogger(__name__)
@@ -114,17 +116,17 @@ class Supervisor:
     """One launched run."""
 
     def __init__(
-        self, config: RunConfig, processes: Processes, scratch: Path, display: Display, stop: StopSignals,
+        self, config: RunConfig, layout: Layout, processes: Processes, display: Display, stop: StopSignals,
         stop_after: int | None,
     ) -> None:  # fmt: skip
-        self._config, self._processes, self._scratch = config, processes, scratch
+        self._config, self._processes, self._engine = config, processes, processes.engine
+        self._layout = self._engine.share("layout.json", layout_text(layout))
         self._display, self._stop, self._stop_after = display, stop, stop_after
         self._num_servers = config.num_servers
         self._restarts = 0
         self._starts_of_trainers = 0
         self._lost_in_a_row = 0
         self._shown = 0
-        self._planner_port = 0
 
     @property
     def _workers(self) -> list[Part]:
@@ -138,8 +140,9 @@ class Supervisor:
         while True:
             ended = self._watch(self._listening, START_SECONDS)
             if ended is None:
+                planner = self._engine.share("planner.address", self._address("planner"))
                 if not self._workers:
-                    self._start_workers()
+                    self._start_workers(planner)
                 ended = self._watch(self._done, None)
             if ended is None:
                 break
@@ -170,7 +173,7 @@ class Supervisor:
     def _help(self, first: Part) -> None:
         """Starts again what has to be, if that is possible and was not done too often."""
         ended = [
-            Ended(name=part.name, role=part.name.split()[0], code=code)
+            Ended(name=part.name, role=part.role, code=code)
             for part in self._processes.parts
             if (code := part.code) is not None and (code != 0 or part.endless)
         ]
@@ -199,46 +202,37 @@ class Supervisor:
             self._start_planner()
 
     def _start_server(self, shard: int) -> None:
-        config, port_file = self._config, self._server_port_file(shard)
-        port_file.unlink(missing_ok=True)
-        command = ["serve", "--layout", str(self._scratch / "layout.json"), "--shard", str(shard)]
-        command += ["--num-shards", str(self._num_servers), "--port-file", str(port_file)]
-        kind = store_kind(config.tables.store)
-        command += ["--store", kind.name]
+        kind = store_kind(self._config.tables.store)
+        command = ["serve", "--layout", str(self._layout), "--shard", str(shard)]
+        command += ["--num-shards", str(self._num_servers), "--store", kind.name]
         if kind.durable:
-            command += ["--folder", str(shard_folder(config.tables_folder, shard))]
-        self._processes.start(f"server {shard}", command, endless=True)
+            command += ["--folder", str(shard_folder(self._config.tables_folder, shard))]
+        self._processes.start(Command(role="server", index=shard, arguments=tuple(command)))
 
     def _start_planner(self) -> None:
-        self._processes.kill([part for part in self._processes.parts if part.name == "planner"])
-        self._planner_port_file.unlink(missing_ok=True)
-        command = ["plan-server", self._run_file, "--port-file", str(self._planner_port_file)]
-        if self._planner_port:
-            command += ["--port", str(self._planner_port)]
-        self._processes.start("planner", command, endless=True)
+        self._processes.kill([part for part in self._processes.parts if part.role == "planner"])
+        self._processes.start(Command(role="planner", index=0, arguments=("plan-server", self._run_file)))
 
-    def _start_workers(self) -> None:
+    def _start_workers(self, planner: Path) -> None:
         """When servers and planner listen."""
-        self._planner_port = int(self._planner_port_file.read_text())
         self._starts_of_trainers += 1
         num_workers = self._config.distributed.workers
-        command = ["worker", self._run_file, "--planner", f"grpc://127.0.0.1:{self._planner_port}", "--launched"]
-        command += ["--rendezvous", f"file://{self._scratch / f'rendezvous-{self._starts_of_trainers}'}"]
+        command = ["worker", self._run_file, "--planner", f"file://{planner}", "--launched"]
+        command += ["--rendezvous", self._engine.rendezvous(self._starts_of_trainers)]
         for shard in range(self._num_servers):
-            port = self._server_port_file(shard).read_text().strip()
-            command += ["--server", f"grpc://127.0.0.1:{port}"]
+            command += ["--server", self._address(f"server {shard}")]
         if self._stop_after is not None:
             command += ["--stop-after", str(self._stop_after)]
-        shared = worker_environment(num_workers)
         for rank in range(num_workers):
-            environment = {**shared, "RANK": str(rank), "WORLD_SIZE": str(num_workers)}
-            self._processes.start(f"worker {rank}", command, endless=False, environment=environment)
+            place = {"RANK": str(rank), "WORLD_SIZE": str(num_workers)}
+            self._processes.start(Command(role="worker", index=rank, arguments=tuple(command), environment=place))
 
     def _watch(self, done: Callable[[], bool], seconds: float | None) -> Part | None:
         """Looks after everything until `done`; returns a part that has ended before it should."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not done():
             self._show()
+            self._processes.write_down()
             if self._stop.asked or any(part.code in STOPPED_CODES for part in self._workers):
                 raise Stopped
             if (part := culprit(self._processes.parts)) is not None:
@@ -273,19 +267,15 @@ class Supervisor:
                 relay(line, self._display)
 
     def _listening(self) -> bool:
-        files = [self._server_port_file(shard) for shard in range(self._num_servers)]
-        return all(file.exists() for file in (*files, self._planner_port_file))
+        return all(part.address is not None for part in self._processes.parts if part.endless)
+
+    def _address(self, name: str) -> str:
+        """Of a part that listens."""
+        return next(part.address for part in self._processes.parts if part.name == name and part.address is not None)
 
     @property
     def _run_file(self) -> str:
         return str(self._config.run / CONFIG_FILE)
-
-    @property
-    def _planner_port_file(self) -> Path:
-        return self._scratch / "planner.port"
-
-    def _server_port_file(self, shard: int) -> Path:
-        return self._scratch / f"server-{shard}.port"
 
 
 def _in_words(what: RestartDecision) -> str:

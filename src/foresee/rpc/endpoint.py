@@ -1,7 +1,8 @@
 """How one server is reached: its address, token and certificates; small questions, new connections, and deadlines.
 
-In: an address such as grpc://127.0.0.1:4444 or grpc+tls://host:4444. Out: Flight clients and answers of actions; what
-the other side refuses with is raised as it was there (`failures`), and a connection that stays broken is an
+In: an address such as grpc://127.0.0.1:4444 or grpc+tls://host:4444, or file:///path of a file that has one in it and
+is looked at for every new connection, so that a server may move. Out: Flight clients and answers of actions; what the
+other side refuses with is raised as it was there (`failures`), and a connection that stays broken is an
 UnavailableError. Every question has a timeout. Flight's own timeouts are for whole calls, and some of ours stay open
 for a run, so `Watchdog` ends what takes too long. A token never goes over a connection that others could read.
 """
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,6 +31,8 @@ from foresee.rpc.security import AUTHORIZATION, is_loopback
 
 TRANSPORT_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
 """What a broken connection looks like from here."""
+
+FILE = "file://"
 
 RETRIES_MAX = 3
 PAUSE_SECONDS = 0.2
@@ -48,7 +52,8 @@ _OPTIONS = [
 class Endpoint:
     """One server, before anything is sent to it."""
 
-    address: str
+    given: str
+    """An address, or the file that has it."""
     token: str | None = field(default=None, repr=False)
     tls_root_certificate: bytes | None = field(default=None, repr=False)
     about: tuple[tuple[str, int], ...] = ()
@@ -56,20 +61,26 @@ class Endpoint:
 
     @classmethod
     def parse(cls, address: str, token: str | None, tls_root_certificate: bytes | None) -> Endpoint:
-        parts = urlsplit(address if "://" in address else f"grpc://{address}")
+        given = address if address.startswith(FILE) else _checked(address)
+        return cls(given=given, token=token, tls_root_certificate=tls_root_certificate)
+
+    @property
+    def address(self) -> str:
+        """Where the server is now; the name of the file while that has no address."""
         try:
-            port = parts.port
-        except ValueError:
-            port = None
-        if parts.scheme not in ("grpc", "grpc+tls") or not parts.hostname or not port or parts.path not in ("", "/"):
-            raise ConfigError(f"{address!r} is not the address of a server; write grpc://host:port or grpc+tls://…")
-        if parts.scheme == "grpc" and not is_loopback(parts.hostname):
-            raise ConfigError(f"{address} is another machine and rows would travel in the clear; use grpc+tls://")
-        return cls(address=f"{parts.scheme}://{parts.netloc}", token=token, tls_root_certificate=tls_root_certificate)
+            return self._find()
+        except (OSError, ConfigError):
+            return self.given
 
     def client(self) -> Any:
-        """A Flight client with a connection of its own, which it makes when it is first used."""
-        return flight.FlightClient(self.address, tls_root_certs=self.tls_root_certificate, generic_options=_OPTIONS)
+        """A Flight client with a connection of its own, which it makes when it is first used. An OSError if there is a
+        file to look the address up in, and it is not there yet."""
+        return flight.FlightClient(self._find(), tls_root_certs=self.tls_root_certificate, generic_options=_OPTIONS)
+
+    def _find(self) -> str:
+        if not self.given.startswith(FILE):
+            return self.given
+        return _checked(Path(self.given.removeprefix(FILE)).read_text("utf-8", "replace").strip())
 
     def options(self, timeout_seconds: float | None = None) -> Any:
         headers = [] if self.token is None else [(AUTHORIZATION.encode(), f"Bearer {self.token}".encode())]
@@ -97,6 +108,20 @@ class Endpoint:
             f"server {self.address} cannot be reached for {what} ({cause_of(error)}); "
             "see whether it runs, start it again and resume from the last commit"
         )
+
+
+def _checked(address: str) -> str:
+    """The address as gRPC wants it, or a sentence."""
+    parts = urlsplit(address if "://" in address else f"grpc://{address}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme not in ("grpc", "grpc+tls") or not parts.hostname or not port or parts.path not in ("", "/"):
+        raise ConfigError(f"{address!r} is not the address of a server; write grpc://host:port or grpc+tls://…")
+    if parts.scheme == "grpc" and not is_loopback(parts.hostname):
+        raise ConfigError(f"{address} is another machine and rows would travel in the clear; use grpc+tls://")
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def cause_of(error: BaseException) -> str:

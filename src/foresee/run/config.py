@@ -213,6 +213,17 @@ class TrainConfig(LoopConfig):
         return self
 
 
+class ResourcesConfig(Section):
+    """What each part of a run reserves on a cluster, by the names that the cluster has for it, such as CPU and GPU."""
+
+    server: dict[str, float] = Field(default={"CPU": 1})
+    """An embedding server."""
+    planner: dict[str, float] = Field(default={"CPU": 1})
+    """The planner."""
+    worker: dict[str, float] = Field(default={"CPU": 1})
+    """A trainer; on a cluster it computes with as many threads as it has cores."""
+
+
 class DistributedConfig(Section):
     """Several processes that train one model. The rows are then on embedding servers."""
 
@@ -226,6 +237,8 @@ class DistributedConfig(Section):
     """Which worker trains which sample of a batch; contiguous, herald, or location_aware, which moves fewest rows."""
     placement_features: list[str] | None = None
     """Features that location_aware looks at. Left out: all. `foresee plan features` finds those worth their time."""
+    resources: ResourcesConfig = ResourcesConfig()
+    """What each part reserves on a cluster; one machine takes no notice."""
 
 
 class ReportConfig(Section):

@@ -190,8 +190,13 @@ def _config_of(path: Path, like: AnyRun) -> AnyRun:
     return cast("AnyRun", load(kind, path / CONFIG_FILE))
 
 
+def holds_run(path: Path) -> bool:
+    """Whether a run was begun here, so that it can be resumed."""
+    return (path / CONFIG_FILE).is_file()
+
+
 def _check_run(path: Path) -> None:
-    if not (path / CONFIG_FILE).is_file():
+    if not holds_run(path):
         raise ConfigError(f"{path} holds no run ({CONFIG_FILE} is missing); start one with `foresee train`")
 
 

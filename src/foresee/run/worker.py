@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
@@ -67,7 +68,8 @@ class WorkerContext:
     rank: int
     num_workers: int
     rendezvous: str
-    """env:// under torchrun, or file:///path for workers of one machine."""
+    """env:// under torchrun, file:///path for workers of one machine, or store://host:port/NAME of a store that an
+    engine keeps, with a new NAME for every start of all workers."""
     servers: tuple[str, ...]
     planner: str
     started: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
@@ -90,10 +92,7 @@ def run_worker(
     torch.set_num_threads(config.train.num_threads or torch.get_num_threads())
     sys.setswitchinterval(SWITCH_SECONDS)
     with collective():
-        dist.init_process_group(
-            "gloo", init_method=place.rendezvous, rank=place.rank, world_size=place.num_workers,
-            timeout=timedelta(seconds=PEER_SECONDS),
-        )  # fmt: skip
+        _meet(place)
     _logger.info("%d workers are here", place.num_workers)
     with ExitStack() as at_exit, display, StopSignals() as stop:
         sums, folder, sinks = at_exit.enter_context(Sums()), RunFolder(config.run), list[Sink]()
@@ -141,6 +140,20 @@ def run_worker(
         _logger.info("ends after %d steps", run.steps_done)
     dist.destroy_process_group()
     return stop.exit_code
+
+
+def _meet(place: WorkerContext) -> None:
+    timeout, where = timedelta(seconds=PEER_SECONDS), urlsplit(place.rendezvous)
+    if where.scheme != "store":
+        dist.init_process_group(
+            "gloo", init_method=place.rendezvous, rank=place.rank, world_size=place.num_workers, timeout=timeout
+        )
+        return
+    assert where.hostname is not None
+    assert where.port is not None
+    kept = dist.TCPStore(where.hostname, where.port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
+    store = dist.PrefixStore(where.path, kept)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.num_workers, timeout=timeout)
 
 
 def check_place(config: RunConfig, place: WorkerContext) -> None:

@@ -362,9 +362,14 @@ def _widths(content: dict[str, Any], num_tables: int) -> tuple[tuple[int, int], 
     return widths
 
 
+def layout_text(layout: Layout) -> str:
+    """What a layout file has in it."""
+    return json.dumps(layout_to_dict(layout), indent=2) + "\n"
+
+
 def write_layout(path: Path, layout: Layout) -> None:
     """Appears whole; replaces only a file with the same tables."""
-    content = json.dumps(layout_to_dict(layout), indent=2) + "\n"
+    content = layout_text(layout)
     try:
         if path.exists():
             if path.read_text("utf-8", "replace") == content:

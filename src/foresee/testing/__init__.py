@@ -1,4 +1,4 @@
-"""Shipped to users: suites that a store of yours has to pass, traces, fakes that fail on purpose.
+"""Shipped to users: suites that a store or an engine of yours has to pass, traces, fakes that fail on purpose.
 
     from foresee.testing import TwoPhaseStoreSuite
 
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from foresee.testing.commit_suites import GuardedStoreSuite, TwoPhaseStoreSuite
+    from foresee.testing.engine_suite import EngineSuite
     from foresee.testing.store_suite import StoreSuite, store_machine
 
-__all__ = ["GuardedStoreSuite", "StoreSuite", "TwoPhaseStoreSuite", "store_machine"]
+__all__ = ["EngineSuite", "GuardedStoreSuite", "StoreSuite", "TwoPhaseStoreSuite", "store_machine"]
 
 _HOMES = {
+    "EngineSuite": "foresee.testing.engine_suite",
     "GuardedStoreSuite": "foresee.testing.commit_suites",
     "StoreSuite": "foresee.testing.store_suite",
     "TwoPhaseStoreSuite": "foresee.testing.commit_suites",
