@@ -21,8 +21,9 @@ def trace() -> list[Accesses]:
 
 
 def records_of(planner: str, num_workers: int, trace: list[Accesses]) -> list[Record]:
+    options = PlannerOptions(staleness=2 if find(planner).takes_staleness else 0)
     header = Header(
-        planner=planner, options=PlannerOptions(staleness=2), num_workers=num_workers, capacity_rows=300, num_rows=2000,
+        planner=planner, options=options, num_workers=num_workers, capacity_rows=300, num_rows=2000,
         first_step=0, num_steps=len(trace), fetch_ahead_steps=5, stream_digest="test",
     )  # fmt: skip
     if num_workers == 1:

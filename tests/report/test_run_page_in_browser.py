@@ -16,7 +16,7 @@ from foresee.data import tiny
 from foresee.report.run_breakdown import breakdown
 from foresee.report.run_records import RunRecords, read_run
 
-NUM_CHARTS = 12
+NUM_CHARTS = 13
 CHARTS = "[...document.querySelectorAll('.js-plotly-plot')]"
 DRAWN = f"{CHARTS}.map(chart => chart.querySelectorAll('.scatterlayer .trace, .barlayer .trace').length)"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -149,8 +148,8 @@ def test_rows_that_fill_the_cache_again_are_no_misses(log: ClickLog) -> None:
     series = Series(layout, num_steps=25, points=3, num_servers=0, num_workers=2)
     series.begin(10, 0.0, {}, [])
     for record in entered[:2]:
-        series.done(SimpleNamespace(record=record))  # type: ignore[arg-type]
-    cache = SimpleNamespace(table=SimpleNamespace(row=np.zeros(3, np.int64)))
+        series.done(SimpleNamespace(record=record, groups=[SimpleNamespace(record=record)]))  # type: ignore[arg-type]
+    cache = SimpleNamespace(num_occupied=3)
     line = series.read(SimpleNamespace(record=entered[1]), cache, 1.0, {}, {}, [])[0]  # type: ignore[arg-type]
     assert line["refilled"] == sum(num_unused(record) for record in entered[:2]) > 0
     assert 0 <= line["fetched"] - line["refilled"] <= line["unique"]
