@@ -22,7 +22,7 @@ def said_in(text: str) -> dict[str, list[str]]:
 def test_all_parts_log_what_happens_to_them(commands: Commands, run_file: Path) -> None:
     code, text = commands.run("train", run_file, "--log-level", "info", "--stop-after", "5")
     assert code == 0, text
-    assert any(message.startswith("started server 0 as process ") for message in said_in(text)["launcher"])
+    assert any(message.startswith("started server 0; its output goes to ") for message in said_in(text)["launcher"])
     folder = run_file.parent / "run" / "logs"
     parts = {path.stem: said_in(path.read_text()) for path in folder.glob("*.log")}
     assert set(parts) == {"server-0", "server-1", "planner", "worker-0", "worker-1"}
