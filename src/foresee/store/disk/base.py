@@ -50,15 +50,8 @@ CHECKSUMS_FILE = "checksums.npy"
 VALUE_FIELDS = {"float32": ("value", "<f4"), "float16": ("value", "<f2"), "bfloat16": ("value_bfloat16", "<u2")}
 BLOCK_BYTES = 4096
 UNREADABLE_HEADER = (
-    ValueError,
-    TypeError,
-    SyntaxError,
-    EOFError,
-    MemoryError,
-    RecursionError,
-    tokenize.TokenError,
-    DeprecationWarning,
-)
+    ValueError, TypeError, SyntaxError, EOFError, MemoryError, RecursionError, tokenize.TokenError, DeprecationWarning,
+)  # fmt: skip
 """What numpy raises on bytes that are no header of an array; it reads them as a literal and never runs them."""
 _INITIALISE_BYTES = 1 << 23
 BLOCK_CRCS = 1024
