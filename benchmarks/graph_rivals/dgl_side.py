@@ -27,6 +27,7 @@ class Side:
         total = 0.0
         for batch in self._edges.batches(num_steps, self._work, self._rng):
             loss = self._loss(batch)
+            self._rows.zero_grad()  # or the step below takes the gradients of all steps before, too
             loss.backward()  # type: ignore[no-untyped-call]
             self._rows.step()
             self._dense.step()

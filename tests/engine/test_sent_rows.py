@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from threading import BrokenBarrierError, Event
+from threading import Barrier, BrokenBarrierError, Event
 
 import numpy as np
 import pytest
@@ -145,10 +145,11 @@ def test_a_flush_waits_for_rows_that_are_leaving(log: ClickLog) -> None:
 @pytest.mark.parametrize("last", [False, True])
 def test_rows_that_cannot_leave_are_an_error_of_the_next_step_or_of_the_end(log: ClickLog, last: bool) -> None:
     """Also of the end of the loop: nobody may take a run for done whose peers have not got their rows."""
-    steps_seen = [0, 0]
+    steps_seen, both = [0, 0], Barrier(NUM_WORKERS, timeout=LONG)
 
     def fails(step: int) -> None:
         if step == 2:
+            both.wait()  # else the first to fail would cut the other off in its update
             raise StoreError("the wire is cut")
 
     def body(rank: int, run: Run) -> None:

@@ -47,6 +47,7 @@ from foresee.run import checkpoint
 from foresee.run.build import row_optimizer, tables_of
 from foresee.run.by_name import find_model, look_in
 from foresee.run.run_folder import RunFolder
+from foresee.run.run_storage import RunStorage
 from foresee.store.contract import Layout, Table
 from foresee.store.registry import store_kind
 from foresee.store.remote.named import addresses_of, local_servers
@@ -234,12 +235,14 @@ def table_layout(config: GraphConfig, graph: Any) -> Layout:
     )  # fmt: skip
 
 
-def node_tables(config: GraphConfig, graph: Any) -> Tables:
+def node_tables(config: GraphConfig, graph: Any, stored: RunStorage | None = None) -> Tables:
     """The rows of nodes at the last complete commit of the run: opened if they are there, else made."""
     if config.model.inputs == "features":
+        if stored is not None:
+            raise ConfigError("storage: a run with model.inputs: features has no rows to copy; leave storage out")
         steps = checkpoint.whole_steps(RunFolder(config.run).checkpoints)
         return Tables(FeatureStore(_features(config, graph), max(steps, default=0)), NO_OPTIMIZER)
-    return tables_of(config, table_layout(config, graph))
+    return tables_of(config, table_layout(config, graph), stored)
 
 
 @contextmanager

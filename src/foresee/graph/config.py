@@ -207,7 +207,9 @@ class GraphConfig(Section):
     graph: Path = Field(strict=False)
     """Folder of a prepared graph, made by `foresee graph prepare`."""
     run: Path = Field(strict=False)
-    """Folder of this run: tables, checkpoints, metrics."""
+    """Folder of this run: tables, checkpoints, metrics. Or a URL, which is then its `storage`."""
+    storage: str | None = None
+    """A URL, such as s3://bucket/runs/1: commits are copied there, and a lost folder is had back from it."""
     model: GraphModelConfig = GraphModelConfig()
     """What is learned."""
     negatives: NegativesConfig = NegativesConfig()

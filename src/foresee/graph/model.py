@@ -16,7 +16,7 @@ from torch.nn.functional import embedding, pad
 
 from foresee.graph.decoders import modulus
 from foresee.graph.examples import HEADS, TAILS, LinkItem, NodeItem
-from foresee.graph.fused import SoftmaxOfProducts
+from foresee.graph.fused import Ends, Gradient, SoftmaxOfProducts
 from foresee.graph.losses import NOTHING, Loss, penalty, softmax
 from foresee.graph.negatives import chunk_edges
 
@@ -52,36 +52,42 @@ class LinkModel(nn.Module):
 
     def forward(self, item: LinkItem, rows: Tensor) -> Tensor:
         """[edges]: what each costs; rows [lookups, 1, width] as the engine gives them."""
-        heads, tails, wrong_tails, wrong_heads = self._ends(item, rows.squeeze(1))
+        (heads, tails, wrong_tails, wrong_heads), gradient = self._ends(item, rows.squeeze(1))
         relations = torch.from_numpy(item.relations)
-        costs = self._side(item, TAILS, heads, relations, tails, wrong_tails)
+        costs = self._side(item, TAILS, heads, relations, tails, wrong_tails, gradient)
         if self._objective.both_sides:
-            costs = costs + self._side(item, HEADS, tails, relations, heads, wrong_heads)
+            costs = costs + self._side(item, HEADS, tails, relations, heads, wrong_heads, gradient)
         costs = costs + self._penalty(heads, relations, tails)
         return costs if item.weights is None else costs * torch.from_numpy(item.weights)
 
-    def _ends(self, item: LinkItem, rows: Tensor) -> tuple[Tensor, ...]:
+    def _ends(self, item: LinkItem, rows: Tensor) -> tuple[tuple[Tensor, ...], Gradient]:
+        """Heads, tails, wrong tails and wrong heads, and where these learn."""
         nodes = rows
         if self.encoder is not None and item.positions is not None:
             nodes = embedding(torch.from_numpy(item.positions), self.encoder(item.sample, rows))
         wrong = item.num_chunks * item.num_negatives
-        return torch.split(nodes, [item.num_edges, item.num_edges, wrong, wrong])
+        sizes = item.num_edges, item.num_edges, wrong, wrong
+        gradient = Gradient(sizes)
+        return Ends.apply(nodes, sizes, gradient), gradient  # type: ignore[no-untyped-call]
 
     def _side(
-        self, item: LinkItem, side: int, known: Tensor, relations: Tensor, wanted: Tensor, wrong: Tensor
-    ) -> Tensor:
+        self, item: LinkItem, side: int, known: Tensor, relations: Tensor, wanted: Tensor, wrong: Tensor,
+        gradient: Gradient,
+    ) -> Tensor:  # fmt: skip
         decoder: Any = self.decoder
         queries = decoder.query(known, relations, heads=side == HEADS)
         products = getattr(decoder, "products", False)
         positive = _of_each(decoder, queries, wanted, products=products)
-        per_chunk = chunk_edges(item.num_edges, item.num_chunks)
-        padded = pad(queries, (0, 0, 0, per_chunk * item.num_chunks - item.num_edges))
-        chunks = padded.view(item.num_chunks, per_chunk, -1), wrong.view(item.num_chunks, item.num_negatives, -1)
         masked = None if item.masked is None else torch.from_numpy(item.masked[side])
         if self._objective.loss is softmax and products:
             ahead = positive - self._objective.options.get("margin", 0.0)
-            costs: Tensor = SoftmaxOfProducts.apply(*chunks, ahead, masked)  # type: ignore[no-untyped-call]
+            costs: Tensor = SoftmaxOfProducts.apply(  # type: ignore[no-untyped-call]
+                queries, wrong, ahead, masked, item.num_chunks, gradient, 2 + side
+            )
             return costs
+        per_chunk = chunk_edges(item.num_edges, item.num_chunks)
+        padded = pad(queries, (0, 0, 0, per_chunk * item.num_chunks - item.num_edges))
+        chunks = padded.view(item.num_chunks, per_chunk, -1), wrong.view(item.num_chunks, item.num_negatives, -1)
         negative = decoder.compare(*chunks).reshape(-1, item.num_negatives)[: item.num_edges]
         if masked is not None and len(masked):
             negative = negative.index_put(masked.unbind(-1), torch.tensor(NOTHING))

@@ -114,7 +114,7 @@ def parts_of(config: GraphConfig) -> Parts:
     check_memory(memory)
     return Parts(
         digest=graph.digest, half=half, group=Alone(model, forward), objective=objective_of(config),
-        open_tables=lambda: build.node_tables(config, graph),
+        open_tables=lambda stored: build.node_tables(config, graph, stored),
         make_run=lambda tables, num_threads: make_run(stream, tables, header, num_threads, half.in_flight),
         evaluation=lambda run: evaluation_of(config, graph, model, run),
         opening=lambda run, first_step: [_opening(config, run, first_step), *filter(None, [chosen.words]), unit,
