@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from foresee.analysis.comparison import CacheSize, Candidate, take_sample
-from foresee.analysis.simulation import ClusterSpec, Simulated, SyntheticStream, simulate, time_rows
+from foresee.analysis.simulation import ClusterSpec, Simulated, SyntheticStream, plan_sample, simulate, time_rows
 from foresee.data.synthetic import CRITEO_TABLE_SIZES
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.tables import layout_for
@@ -29,7 +29,7 @@ def simulated(num_trainers: int, *, num_planners: int = 0, num_rows: float = 1e5
     sample = take_sample(source, num_trainers, NUM_STEPS)
     known = Speeds(**{"compute_seconds": 0.01, "num_servers": 2, **speeds})  # type: ignore[arg-type]
     cluster = ClusterSpec(speeds=known, num_planners=num_planners)
-    return simulate(sample, Candidate(policy=find("lookahead")), CacheSize.parse("1x"), layout, cluster)
+    return simulate(plan_sample(sample, Candidate(policy=find("lookahead")), CacheSize.parse("1x"), layout), cluster)
 
 
 def test_a_fast_cluster_is_limited_by_its_compute() -> None:

@@ -54,6 +54,44 @@ def test_a_synthetic_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert "planning on 1 core." in text
 
 
+NODES = """
+- {name: small, price: 0.5, cores: 8, memory_gb: 5, link_gbit: 1}
+- {name: large, price: 4, cores: 64, memory_gb: 64, link_gbit: 25, compute_ms: 2}
+- {name: tiny, price: 0.1, cores: 1, memory_gb: 1, link_gbit: 1}
+"""
+
+
+def test_a_bill(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("nodes.yaml").write_text(NODES)
+    priced = ("--nodes", "nodes.yaml", "--samples", "1e9", "--csv", "bill.csv", "--page", "bill.html")
+    assert foresee("simulate", "log", *SHORT, "--planners", "0", *priced, monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    with open("bill.csv", encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [(it["node"], it["nodes"]) for it in lines] == [(it, n) for it in ("small", "large", "tiny") for n in "14"]
+    for it in lines[:4]:
+        hours = 1e9 / float(it["samples_per_second"]) / 3600
+        assert float(it["hours"]) == pytest.approx(hours)
+        assert float(it["cost"]) == pytest.approx(int(it["nodes"]) * hours * float(it["price"]))
+        assert f"{float(it['cost']):,.2f}" in text
+        assert it["servers"] == it["nodes"]
+    assert float(lines[2]["samples_per_second"]) > 3 * float(lines[0]["samples_per_second"]), "compute_ms of its type"
+    assert all(it["cost"] == "" and "of memory and tiny has 1" in it["note"] for it in lines[4:])
+    assert sum(it["note"].startswith("knee of all") for it in lines) == 1
+    assert sum("knee" in it["note"] for it in lines) == 2
+    page = Path("bill.html").read_text("utf-8")
+    assert "Predicted cost over hours" in page
+    assert "Left out: 1 × tiny: a node needs" in page
+
+
+def test_nothing_fits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("nodes.yaml").write_text(NODES.splitlines()[-1])
+    assert foresee("simulate", "log", *SHORT, "--nodes", "nodes.yaml", monkeypatch=monkeypatch) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "nothing fits: with 4 nodes a node needs" in said
+    assert "give more nodes (--trainers), larger ones, or disks (disk_gb)" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -67,6 +105,10 @@ def test_a_synthetic_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         (["log", *SHORT, "--policy", "oracle"], "there is no policy 'oracle'"),
         (["log", *SHORT, "--link-gbit", "0"], "--link-gbit 0.0: give a number above 0"),
         (["log", *SHORT, "--cache", "1x,2x"], "--cache 1x,2x: give one size"),
+        (["log", *SHORT, "--nodes", "no.yaml"], "no.yaml cannot be read (No such file or directory)"),
+        (["log", *SHORT, "--nodes", "no.yaml", "--servers", "2"], "--servers: with --nodes there is one on every node"),
+        (["--synthetic", "1e6", *SHORT, "--nodes", "no.yaml"], "say with --samples how many the run trains on"),
+        (["log", *SHORT, "--nodes", "no.yaml", "--samples", "0"], "--samples 0.0: give a number above 0"),
         (["log", *SHORT, "--cache", "20"], "the smallest cache that works"),
         (["--synthetic", "1e6", "--trainers", "65", "--batch-size", "1"], "a plan for 65 workers cannot be made"),
     ],

@@ -36,6 +36,7 @@ from foresee.store.contract import Layout, Rows, Table
 from foresee.store.memory import MemoryStore
 
 NUM_ROWS, NUM_TIMED, TURNS = 100_000, 10_000, 5
+WARM_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,19 +184,38 @@ class Simulated:
         return self.planner_seconds / self.prediction.step_seconds
 
 
-def simulate(
-    sample: Sample, candidate: Candidate, cache: CacheSize, layout: Layout, cluster: ClusterSpec,
-    advance: Callable[[], None] | None = None,
-) -> Simulated:  # fmt: skip
-    """Plans the sample's steps and predicts their second half, without the last one, which writes everything back."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """Steps of a log, planned for so many trainers: the same on any machines."""
+
+    sample: Sample
+    header: Header
+    layout: Layout
+    volumes: Volumes
+    """Without the last step, which writes everything back."""
+    planner_seconds: float
+
+
+def plan_sample(
+    sample: Sample, candidate: Candidate, cache: CacheSize, layout: Layout, advance: Callable[[], None] | None = None
+) -> Planned:
+    """Plans the sample's steps, and times that."""
     header = header_of(sample, sample.rows_of(cache), candidate)
     timed = _Timed()
     measuring = Measuring(sample.num_workers)
     for record in timed.records(candidate.policy, header, sample, advance or (lambda: None)):
         measuring.add(record)
-    volumes, planner_seconds = measuring.volumes(), timed.seconds / len(sample.steps)
-    trained = volumes.until_step(max(1, volumes.num_steps - 1))
-    bound = planner_seconds / cluster.num_planners if cluster.num_planners else 0.0
+    volumes = measuring.volumes()
+    return Planned(
+        sample=sample, header=header, layout=layout, volumes=volumes.until_step(max(1, volumes.num_steps - 1)),
+        planner_seconds=timed.seconds / len(sample.steps),
+    )  # fmt: skip
+
+
+def simulate(planned: Planned, cluster: ClusterSpec) -> Simulated:
+    """Predicts the second half of the planned steps on these machines."""
+    sample, header, layout, trained = planned.sample, planned.header, planned.layout, planned.volumes
+    bound = planned.planner_seconds / cluster.num_planners if cluster.num_planners else 0.0
     row_bytes = bytes_of(layout)
     on_wire = RowBytes(stored=row_bytes.stored + WIRE_BYTES, value=row_bytes.value)
     speeds = replace(cluster.speeds, planner_seconds=bound)
@@ -215,7 +235,7 @@ def simulate(
         critical_bytes_most=float(critical.max(axis=(1, 2)).mean()),
         plan_bytes=float(steady.plan_bytes.mean()),
         prediction=prediction,
-        planner_seconds=planner_seconds,
+        planner_seconds=planned.planner_seconds,
         trainer_bytes=trainer_bytes(header, steady, layout),
         server_bytes=sample.num_rows * layout.row_bytes / speeds.num_servers,
         planner_bytes=planner_bytes(header, sample),
@@ -261,7 +281,8 @@ class _Timed:
         yield from records
 
     def _compile(self, policy: Policy, header: Header, sample: Sample) -> None:
-        """One step planned and forgotten, so that loading compiled kernels is not in the time."""
+        """A few steps planned and forgotten, so that compiling and loading kernels is not in the time."""
         planner = planner_for(policy, header, sample)
-        planner.push(sample.steps[0])
+        for accesses in sample.steps[:WARM_STEPS]:
+            planner.push(accesses)
         planner.finish()

@@ -9,7 +9,7 @@ terminal. Every time of a step is called predicted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,18 +19,19 @@ from rich.table import Table
 
 from foresee.base.extras import drawable
 from foresee.base.terminal import counted, show, terminal
-from foresee.cli import scenario
+from foresee.cli import bill, scenario
 from foresee.cli.options import bar
 from foresee.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from foresee.analysis.comparison import CacheSize
-    from foresee.analysis.simulation import ClusterSpec, RowTimes
+    from foresee.analysis.simulation import ClusterSpec, Planned, RowTimes
     from foresee.data.batch import BatchStream
     from foresee.data.click_log import ClickLog
     from foresee.store.contract import Layout
 
 STEPS = 12
+TRAINERS = "2,4,8,16,32,64"
 GIGABIT = 1e9 / 8
 EXPLANATION = (
     "predicted ms: compute, then what is not hidden behind it; of compute: share of a step that its own compute takes; "
@@ -103,7 +104,9 @@ def simulate(
     synthetic: Annotated[
         float | None, typer.Option(metavar="ROWS", help="A synthetic log with about so many rows, such as 2e10.")
     ] = None,
-    trainers: Annotated[str, typer.Option(metavar="N,N", help="Numbers of trainers.")] = "2,4,8,16,32,64",
+    trainers: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Numbers of trainers. Default: 2,4,8,16,32,64; of nodes, 1 too.")
+    ] = None,
     servers: Annotated[int | None, typer.Option(min=1, help="Default: one for four trainers, at least one.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples a step of each trainer.")] = 512,
     cache: Annotated[
@@ -128,6 +131,13 @@ def simulate(
     planners: Annotated[
         int, typer.Option(min=0, help="Cores that planning is spread over; 0: the plan was made before.")
     ] = 1,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(metavar="YAML", help="Node types with prices: what the run costs on how many of them."),
+    ] = None,
+    samples: Annotated[
+        float | None, typer.Option(help="Samples of the whole run, for its cost. Default: the log's train split, once.")
+    ] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures as CSV.")] = None,
     page: Annotated[
         Path | None, typer.Option(metavar="FILE", callback=drawable, help="Also draw them: one HTML file.")
@@ -144,9 +154,19 @@ def simulate(
 
       foresee simulate data/criteo --trainers 2,4,8 --batch-size 32 --compute-ms 8
       foresee simulate --synthetic 2e10 --dim 128 --trainers 64 --servers 16 --compute-ms 8 --link-gbit 25
+      foresee simulate data/criteo --nodes nodes.yaml --samples 4e9 --page bill.html
+
+    [bold]Node types[/] are a list in YAML; every node has a trainer and a server, the
+    first the planner, too. disk_gb, disk_reads_per_second, compute_ms may be left out:
+
+      - {name: small, price: 0.8, cores: 16, memory_gb: 64, link_gbit: 10, disk_gb: 900}
     """
+    from foresee.analysis.bill import read_node_types
+    from foresee.analysis.simulation import simulate as predicted
     from foresee.analysis.simulation import time_rows
 
+    if nodes is not None and servers is not None:
+        raise ConfigError("--servers: with --nodes there is one on every node; leave it out")
     assumed = Assumptions(
         servers=servers, compute_ms=compute_ms, after_rows=after_rows, link_gbit=link_gbit,
         server_link_gbit=link_gbit if server_link_gbit is None else server_link_gbit, latency_us=latency_us,
@@ -154,18 +174,42 @@ def simulate(
         dense_hidden=dense_hidden, planners=planners,
     )  # fmt: skip
     assumed.check()
-    console, many, size = terminal(), scenario.numbers(trainers, "--trainers"), _one_size(cache)
+    console, size = terminal(), _one_size(cache)
+    many = scenario.numbers(trainers or (TRAINERS if nodes is None else bill.COUNTS), "--trainers")
     source = _Source.of(log, synthetic, batch_size, steps)
     layout = source.layout(dim, optimizer)
     times = time_rows(layout)
-    records = [_record(source, count, policy, size, layout, assumed, times, console) for count in many]
     terabytes = layout.num_rows * layout.row_bytes / 1e12
     about = (
         f"{source.name}: {layout.num_rows:,} rows of {layout.row_bytes} bytes, {terabytes:.3g} TB; "
         f"{steps} steps of {batch_size:,} samples a trainer planned by {policy}, from empty caches"
     )
     setting = assumed.in_words(times)
-    show(console, about, *as_tables(records), EXPLANATION, setting)
+    if nodes is None:
+        clusters = [assumed.cluster(count, times) for count in many]
+        plans = [_planned(source, count, policy, size, layout, console) for count in many]
+        records = [
+            record_of(predicted(planned, cluster), cluster.speeds.compute_seconds)
+            for planned, cluster in zip(plans, clusters, strict=True)
+        ]
+        show(console, about, *as_tables(records), EXPLANATION, setting)
+    else:
+        of_run = source.num_samples(samples)
+        node_types, one_core = read_node_types(nodes), replace(assumed, server_cores=1.0)
+        plans = [_planned(source, count, policy, size, layout, console) for count in many]
+        bills = [
+            bill.billed(planned, node, one_core.cluster(planned.sample.num_workers, times), of_run)
+            for node in node_types
+            for planned in plans
+        ]
+        said = bill.notes([it.line for it in bills])
+        records = [
+            {**bill.bill_fields(it.line, note), **record_of(it.found, it.compute_seconds)}
+            for it, note in zip(bills, said, strict=True)
+        ]
+        about += f"; {of_run:,.0f} samples on nodes with a price"
+        setting = bill.in_words(assumed)
+        show(console, about, bill.as_bill(bills, said), bill.EXPLANATION, setting)
     _write(records, csv, page, about, setting, console)
 
 
@@ -198,6 +242,14 @@ class _Source:
             return scenario.row_layout(self.log, dim, optimizer)
         return scenario.row_layout(SyntheticStream(self.synthetic or 0, batch_size=1, num_steps=1), dim, optimizer)
 
+    def num_samples(self, given: float | None) -> float:
+        """Of the whole run."""
+        if given is not None:
+            return scenario.positive(given, "--samples")
+        if self.log is None:
+            raise ConfigError("a synthetic log has no end: say with --samples how many the run trains on")
+        return self.log.split_sizes.get("train", 0)
+
     def stream(self, num_trainers: int) -> BatchStream:
         """Global batches for so many trainers."""
         from foresee.analysis.simulation import SyntheticStream
@@ -214,22 +266,19 @@ class _Source:
         return self.log.batches(batch_size=size)
 
 
-def _record(
-    source: _Source, num_trainers: int, policy: str, cache: CacheSize, layout: Layout, assumed: Assumptions,
-    times: RowTimes, console: Console,
-) -> Record:  # fmt: skip
+def _planned(
+    source: _Source, num_trainers: int, policy: str, cache: CacheSize, layout: Layout, console: Console
+) -> Planned:
     from foresee.analysis.comparison import policies_named, take_sample
-    from foresee.analysis.simulation import simulate as simulated
+    from foresee.analysis.simulation import plan_sample
 
     (chosen,) = policies_named([policy], (100,))
     reason = "cannot be run" if chosen.policy.is_bound else chosen.policy.absence(num_trainers)
     if reason is not None:
         raise ConfigError(f"--policy {policy} {reason} ({num_trainers} trainers); choose another, such as lookahead")
-    cluster, total = assumed.cluster(num_trainers, times), 2 * source.num_steps
-    with bar(console, f"{num_trainers} trainers", total) as advance:
+    with bar(console, f"{num_trainers} trainers", 2 * source.num_steps) as advance:
         sample = take_sample(source.stream(num_trainers), num_trainers, source.num_steps, advance)
-        found = simulated(sample, chosen, cache, layout, cluster, advance)
-    return record_of(found, cluster.speeds.compute_seconds)
+        return plan_sample(sample, chosen, cache, layout, advance)
 
 
 def _one_size(text: str) -> CacheSize:

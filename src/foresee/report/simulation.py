@@ -32,6 +32,10 @@ PARTS = {
 MEMORY = {"trainer_gb": "a trainer", "server_gb": "a server's rows", "planner_gb": "the planner"}
 
 
+BEST = "knee of all"
+"""What the note of a priced record begins with, if no other has less cost × hours."""
+
+
 def as_csv(records: Sequence[Record]) -> str:
     """One line for each number of trainers."""
     text = io.StringIO()
@@ -49,6 +53,42 @@ def write_simulation_page(
 
 
 def sections(records: Sequence[Record], setting: str) -> list[Section]:
+    """With prices the bill comes first, and the rest is about the node type with the best knee."""
+    if "cost" not in records[0]:
+        return [*_of_cluster(records, setting), _table(records)]
+    best = next(str(record["node"]) for record in records if str(record["note"]).startswith(BEST))
+    of_best = [record for record in records if record["node"] == best]
+    return [_bill(records), *_of_cluster(of_best, f"On nodes of type {best}. {setting}"), _table(records)]
+
+
+def _bill(records: Sequence[Record]) -> Section:
+    figure, names = go.Figure(), list(dict.fromkeys(str(record["node"]) for record in records))
+    fitting = [record for record in records if record["cost"] != ""]
+    for place, name in enumerate(names):
+        own = [record for record in fitting if record["node"] == name]
+        figure.add_scatter(
+            x=[record["hours"] for record in own], y=[record["cost"] for record in own], name=name,
+            text=[f"{record['nodes']}" for record in own], textposition="top center", mode="lines+markers+text",
+            line={"color": PALETTE[place % len(PALETTE)]},
+        )  # fmt: skip
+    knees = [record for record in fitting if "knee" in str(record["note"])]
+    figure.add_scatter(
+        x=[record["hours"] for record in knees], y=[record["cost"] for record in knees], name="knee", mode="markers",
+        marker={"symbol": "circle-open", "size": 18, "color": "#8a8f98", "line": {"width": 2}},
+    )  # fmt: skip
+    figure = styled(figure, x="predicted hours", y="cost")
+    figure.update_xaxes(type="log")
+    figure.update_yaxes(type="log")
+    refused = {f"{record['nodes']} × {record['node']}: {record['note']}" for record in records if record["cost"] == ""}
+    return Section(
+        heading="Predicted cost over hours",
+        sentence="A point for each number of nodes, which stands beside it. The knee has the least cost × hours."
+        + "".join(f" Left out: {it}." for it in sorted(refused)),
+        content=figure,
+    )
+
+
+def _of_cluster(records: Sequence[Record], setting: str) -> list[Section]:
     trainers = [str(record["trainers"]) for record in records]
     return [
         Section(heading="Predicted step over trainers", sentence=setting, content=_steps(records, trainers)),
@@ -68,7 +108,6 @@ def sections(records: Sequence[Record], setting: str) -> list[Section]:
             sentence="What each needs, gigabytes: a trainer beside its model, a server for its share of the rows.",
             content=_bars(records, trainers, MEMORY, "GB", logarithmic=True),
         ),
-        _table(records),
     ]
 
 
