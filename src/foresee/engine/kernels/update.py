@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from foresee.base.arrays import Float32, Int32, Int64
-from foresee.base.prefetch import prefetch_read, prefetch_row, prefetch_row_for_writing
+from foresee.base.prefetch import prefetch_read, prefetch_row, prefetch_row_for_writing, prefetch_write
 from foresee.engine.kernels.check import ONE_THREAD, Threads, check_matrix, check_rows, check_slots
 from foresee.engine.kernels.order import LookupOrder
 from foresee.engine.kernels.steps import Step, decay_of, parameters_of, scratch_for, step_block, step_of
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 NOBODY: Int64 = np.empty(0, np.int64)
 BLOCK = 8
-"""Rows that are asked for together: enough to keep the memory busy, few enough to stay in the nearest cache."""
+"""Rows that are summed, then stepped: few enough to stay in the nearest cache."""
 AHEAD = 16
 """Lookups between asking for a row of gradient and adding it."""
+ROWS_AHEAD = 2 * BLOCK
+"""Rows between asking for a row and changing it: while a block is computed, the next two arrive from memory."""
 
 
 def update_rows(
@@ -169,7 +171,7 @@ def _update(
     begin: int,
     end: int,
 ) -> None:
-    # Block by block: while the gradients of a block are added up in the nearest cache, its rows arrive from memory.
+    # Block by block, the sums in the nearest cache; rows of later blocks arrive from memory meanwhile.
     # The loop over lookups stands here and in _sum: as a function it would cost more than it does.
     slots = np.empty(BLOCK, np.int32)
     sums = np.empty((BLOCK, gradients.shape[1]), np.float32)
@@ -181,10 +183,14 @@ def _update(
             slot = unique[position]
             slots[i] = slot
             versions[slot] = version
-            prefetch_row_for_writing(values, slot)
-            prefetch_row_for_writing(state, slot)
-            if len(row_of_slot):
-                prefetch_read(row_of_slot, slot)
+            if block + i + ROWS_AHEAD < end:
+                later = block + i + ROWS_AHEAD
+                coming = unique[chosen[later] if len(chosen) else later]
+                prefetch_row_for_writing(values, coming)
+                prefetch_row_for_writing(state, coming)
+                prefetch_write(versions, coming)
+                if len(row_of_slot):
+                    prefetch_read(row_of_slot, coming)
             for k in range(starts[position], starts[position + 1]):
                 if k + AHEAD < len(gradient_rows):
                     prefetch_row(gradients, gradient_rows[k + AHEAD])

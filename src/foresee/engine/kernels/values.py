@@ -133,6 +133,11 @@ class _Lanes:
         first = self.builder.insert_element(undefined, scalar, WORD(0))
         return self.builder.shuffle_vector(first, undefined, ir.Constant(self.word, [0] * self.count))
 
+    def part(self, vector: Any, first: int) -> Any:
+        """As many elements of a longer vector, from `first` on."""
+        places = ir.Constant(ir.VectorType(WORD, self.count), list(range(first, first + self.count)))
+        return self.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
+
     def float_of_bfloat16(self, half: Any) -> Any:
         wide = self.builder.zext(half, self.word)
         return self.builder.bitcast(self.builder.shl(wide, self.number(16)), self.float)
@@ -153,12 +158,14 @@ class _Lanes:
     def bfloat16_of(self, value: Any, random: Any) -> Any:
         """What is no number here is the result of arithmetic, so the top of its fraction is set and stays."""
         b, bits = self.builder, self.builder.bitcast(value, self.word)
-        top, low = b.trunc(b.lshr(bits, self.number(16)), self.half), b.trunc(bits, self.half)
-        one = self.number(1, self.half)
-        added = b.add(self.number(0x7FFF, self.half), b.and_(top, one)) if random is None else random
-        goes_up = b.zext(b.icmp_unsigned("<", b.add(low, added), low), self.half)
-        is_last = b.icmp_unsigned("==", b.or_(top, self.number(0x8000, self.half)), self.number(0xFFFF, self.half))
-        return b.select(is_last, top, b.add(top, goes_up))
+        if random is None:
+            added = b.add(self.number(0x7FFF), b.and_(b.lshr(bits, self.number(16)), self.number(1)))
+        else:
+            added = b.zext(random, self.word)
+        total = b.add(bits, added)
+        # Only what is no number can grow beyond its exponent, and then its sign changes: it stays as it is.
+        total = b.select(b.icmp_signed("<", b.xor(bits, total), self.number(0)), bits, total)
+        return b.trunc(b.lshr(total, self.number(16)), self.half)
 
     def float16_of(self, value: Any, random: Any) -> Any:
         b, number = self.builder, self.number
@@ -200,13 +207,20 @@ class _HalfRow:
         return lanes.float_of_bfloat16(half) if self.is_bfloat16 else lanes.float_of_float16(half)
 
     def store(self, origin: Row, d: Any, count: int, low: Any, high: Any) -> None:
-        """`count` columns of a float32 row, rounded; `low` and `high` are the key."""
-        builder, lanes = self.builder, _Lanes(self.builder, count)
-        value = builder.load(builder.bitcast(builder.gep(origin.pointer, [d]), lanes.float.as_pointer()))
-        value.align = 4
-        random = None if self.is_nearest else lanes.random(low, high, d)
-        half = lanes.bfloat16_of(value, random) if self.is_bfloat16 else lanes.float16_of(value, random)
-        builder.store(half, self._at(d, lanes)).align = 2
+        """`count` columns of a float32 row, rounded; `low` and `high` are the key.
+
+        Eight by eight, as the optimiser stored them, though sixteen share their hashes.
+        """
+        builder = self.builder
+        random = None if self.is_nearest else _Lanes(builder, count).random(low, high, d)
+        lanes = _Lanes(builder, min(count, LANES))
+        for first in range(0, count, lanes.count):
+            at = builder.add(d, d.type(first))
+            value = builder.load(builder.bitcast(builder.gep(origin.pointer, [at]), lanes.float.as_pointer()))
+            value.align = 4
+            its_random = random if random is None or count == lanes.count else lanes.part(random, first)
+            half = lanes.bfloat16_of(value, its_random) if self.is_bfloat16 else lanes.float16_of(value, its_random)
+            builder.store(half, self._at(at, lanes)).align = 2
 
     def _at(self, d: Any, lanes: _Lanes) -> Any:
         return self.builder.bitcast(self.builder.gep(self.pointer, [d]), lanes.half.as_pointer())
