@@ -47,8 +47,10 @@ def slurm(
     from foresee.launch.deploy.slurm import script
     from foresee.run.run_file import load_run
 
-    config = load_run(run_file.absolute(), overrides or ())
-    _write(script(config, run_file.absolute(), sizes_of(config), nodes=nodes, command=command), out)
+    file, given = run_file.absolute(), overrides or []
+    config = load_run(file, given)
+    _check_store(config)
+    _write(script(config, file, sizes_of(config), nodes=nodes, command=command, overrides=given), out)
 
 
 @app.command()
@@ -73,6 +75,7 @@ def jobset(
     from foresee.launch.deploy.sizes import sizes_of
 
     config, target = _target(run_file, overrides, image, data_claim, log_folder, name)
+    _check_store(config)
     _write(_yaml(kubernetes.jobset(config, sizes_of(config), target)), out)
 
 
@@ -117,7 +120,22 @@ def _target(
         )
     layout = layout_text(table_layout(config, open_log(config)))
     text = run_file.read_text("utf-8")
-    return config, Target(name=name, image=image, log=log_folder, data_claim=claim, run_file=text, layout=layout)
+    return config, Target(
+        name=name, image=image, log=log_folder, data_claim=claim, run_file=text, layout=layout,
+        overrides=tuple(overrides or ()),
+    )  # fmt: skip
+
+
+def _check_store(config: Any) -> None:
+    """Parts of such a job are started again, and go on from what servers have kept."""
+    from foresee.errors import ConfigError
+    from foresee.store.registry import store_kind
+
+    if not store_kind(config.tables.store).durable:
+        raise ConfigError(
+            f"tables.store is {config.tables.store}: rows would be gone with the first server that is lost; "
+            "give --set tables.store=disk"
+        )
 
 
 def _yaml(manifests: list[dict[str, Any]]) -> str:

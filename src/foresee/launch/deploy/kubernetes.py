@@ -9,6 +9,7 @@ of its own. Certificates for the parts' names and a token are in a Secret that i
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from foresee.errors import INPUT_CODE
 from foresee.launch.certificates import Authority
 from foresee.launch.deploy.sizes import PartSize, Sizes
 from foresee.run.config import RunConfig
+from foresee.store.registry import store_kind
 
 Manifest = dict[str, Any]
 
@@ -43,6 +45,14 @@ class Target:
     """The text of the run file."""
     layout: str
     """The text that `foresee layout` writes."""
+    overrides: tuple[str, ...] = ()
+    """`key=value` that come on top of the run file."""
+
+    @property
+    def settings(self) -> list[str]:
+        """For every command that reads the run file."""
+        where = (f"log={DATA}/{self.log}", f"run={DATA}/{self.name}")
+        return [word for setting in (*self.overrides, *where) for word in ("--set", setting)]
 
 
 def jobset(config: RunConfig, sizes: Sizes, target: Target) -> list[Manifest]:
@@ -50,12 +60,12 @@ def jobset(config: RunConfig, sizes: Sizes, target: Target) -> list[Manifest]:
     workers, servers = config.distributed.workers, max(1, config.num_servers)
     hosts = [f"{target.name}-server-{i}-0.{target.name}" for i in range(servers)]
     planner = f"{target.name}-planner-0-0.{target.name}"
-    settings = ["--set", f"log={DATA}/{target.log}", "--set", f"run={DATA}/{target.name}"]
-    settings += ["--set", f"tables.folder={ROWS}", "--set", f"distributed.workers={workers}"]
+    settings = [*target.settings, "--set", f"tables.folder={ROWS}", "--set", f"distributed.workers={workers}"]
     settings += ["--set", f"distributed.servers={servers}"]
     listen = ["--host", "0.0.0.0", "--tls-certificate", f"{SECRETS}/tls.crt", "--tls-key", f"{SECRETS}/tls.key"]
     serve = ["foresee", "serve", "--layout", f"{CONFIG}/layout.json", "--folder", ROWS, "--shard", "$(JOB_INDEX)"]
     serve += ["--num-shards", str(servers), "--port", str(SERVER_PORT), *listen]
+    serve += ["--store", store_kind(config.tables.store).name]
     plan = ["foresee", "plan-server", f"{CONFIG}/run.yaml", *settings, "--port", str(PLANNER_PORT), *listen]
     work = ["foresee", "worker", f"{CONFIG}/run.yaml", *settings, "--resume", "auto"]
     work += ["--planner", f"grpc+tls://{planner}:{PLANNER_PORT}", "--tls-root-certificate", f"{SECRETS}/ca.crt"]
@@ -66,9 +76,9 @@ def jobset(config: RunConfig, sizes: Sizes, target: Target) -> list[Manifest]:
     }  # fmt: skip
     rows = {"name": "rows", "mountPath": ROWS, "subPathExpr": "shard-$(JOB_INDEX)"}
     jobs = [
-        _job("server", servers, _pod(target, serve, sizes.server, {}, [rows])),
-        _job("planner", 1, _pod(target, plan, sizes.planner, {})),
-        _job("worker", workers, _pod(target, work, sizes.worker, meeting, index="RANK")),
+        _job("server", servers, _pod(target, serve, sizes.server, SERVER_PORT, {}, [rows])),
+        _job("planner", 1, _pod(target, plan, sizes.planner, PLANNER_PORT, {})),
+        _job("worker", workers, _pod(target, work, sizes.worker, MEETING_PORT, meeting, index="RANK")),
     ]
     return [
         _secret(target, [*hosts, planner]),
@@ -107,6 +117,7 @@ def _pod(
     target: Target,
     command: list[str],
     size: PartSize,
+    port: int,
     environment: dict[str, str],
     mounts: list[Manifest] | None = None,
     index: str = "JOB_INDEX",
@@ -122,6 +133,7 @@ def _pod(
             {"name": "FORESEE_TOKEN", "valueFrom": {"secretKeyRef": {"name": target.name, "key": "token"}}},
             *({"name": name, "value": value} for name, value in environment.items()),
         ],
+        "ports": [{"containerPort": port}],
         "resources": {"requests": {"cpu": str(size.cores), **memory}, "limits": {**memory, **gpus}},
         "volumeMounts": [*_mounts(), *(mounts or [])],
     }
@@ -179,9 +191,9 @@ def _claim(target: Target, servers: int, sizes: Sizes) -> Manifest:
 def kuberay(config: RunConfig, sizes: Sizes, target: Target, *, nodes: int) -> list[Manifest]:
     """One RayJob: `foresee train --on ray` on a cluster of so many nodes, whose certificates the run makes itself."""
     workers, servers = config.distributed.workers, max(1, config.num_servers)
-    settings = f"--set log={DATA}/{target.log} --set run={DATA}/{target.name} --workers {workers} --servers {servers}"
+    settings = f"{shlex.join(target.settings)} --workers {workers} --servers {servers}"
     again = f"$(test -f {DATA}/{target.name}/config.yaml && echo --resume)"
-    entry = f"sh -c 'foresee train {CONFIG}/run.yaml --on ray --address auto {settings} {again}'"
+    entry = shlex.join(["sh", "-c", f"foresee train {CONFIG}/run.yaml --on ray --address auto {settings} {again}"])
     each = _node_size(sizes, workers, servers, nodes)
     volumes: list[Manifest] = [
         {"name": "config", "configMap": {"name": target.name}},

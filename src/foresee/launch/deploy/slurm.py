@@ -1,22 +1,27 @@
 """A Slurm job that runs a whole run: servers on its nodes, the planner on the first, workers on all of them.
 
 In: a configuration, its sizes, and how many nodes. Out: the text of a script for `sbatch`. What it does after a part
-has ended follows our exit codes: 2 is a person's mistake and ends the job; a lost part (3, or a signal) ends
-everything, which is then started again and goes on from the last commit; SIGTERM before the end of the job's time
-makes workers commit and stop, and the job is queued again. Certificates and token are made by the job, on the file
-system that all nodes share, and removed at its end.
+has ended follows our exit codes, as `launch.restarts` does: servers and planner are started again alone, workers all
+together from the last commit; an error of a part's own ends the job with its code. SIGTERM before the end of the job's
+time makes workers commit and stop, and the job is queued again; SIGINT does so without another turn in the queue.
+Signals go to steps by `scancel`: `srun` answers a SIGTERM by killing its tasks. Certificates and token are made by the
+job, on the file system that all nodes share, and removed at its end.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
-from foresee.errors import INPUT_CODE, TERMINATED_CODE
+from foresee.errors import FAILED_CODE, INTERRUPTED_CODE, TERMINATED_CODE, UNAVAILABLE_CODE
 from foresee.launch.deploy.sizes import Sizes
 from foresee.run.config import RunConfig
+from foresee.store.registry import store_kind
 
 SERVER_PORT, PLANNER_PORT, MEETING_PORT = 4440, 4400, 29500
+CAUSE_SECONDS = 2
 LAST_SECONDS = 180
 """Before a job's time is over its workers are asked to commit."""
 
@@ -24,7 +29,7 @@ SCRIPT = """#!/bin/bash
 #SBATCH --job-name={name}
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node={workers_per_node}
-#SBATCH --cpus-per-task={cores}
+#SBATCH --cpus-per-task={cores_per_task}
 #SBATCH --mem={memory}M{gpus}
 #SBATCH --signal=B:TERM@{last_seconds}
 #SBATCH --requeue
@@ -35,11 +40,18 @@ num_workers={workers}
 num_servers={servers}
 restarts_max={restarts}
 foresee={foresee}
-settings=(--set distributed.workers=$num_workers --set distributed.servers=$num_servers --set tables.folder={tables})
+settings=({settings}--set distributed.workers=$num_workers --set distributed.servers=$num_servers)
+
+job=$SLURM_JOB_ID stop= told= workers= attempt=0
+tell_stop() {{ # once: a second signal would end workers before their commit
+    [ -z "$stop" ] || [ -z "$workers" ] || [ -n "$told" ] || {{ told=1; tell_workers "$stop" & }}
+}}
+trap 'stop=TERM; tell_stop' TERM # first of all: it may come at any time
+trap 'stop=INT; tell_stop' INT
 
 umask 077
-private={folder}/.foresee-$SLURM_JOB_ID
-mkdir -p "$private"
+private={folder}/.foresee-$job
+rm -rf "$private"; mkdir -p "$private" # a job that was queued again has the same number
 trap 'rm -rf "$private"' EXIT
 nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST")); first=${{nodes[0]}}
 
@@ -47,7 +59,7 @@ nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST")); first=${{nodes[0]}}
 openssl rand -hex 32 > "$private/token"
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 60 -subj /CN=foresee-job \\
     -addext "subjectAltName=$(printf 'DNS:%s,' "${{nodes[@]}}" | sed 's/,$//')" \\
-    -keyout "$private/key.pem" -out "$private/certificate.pem" 2> /dev/null || exit 1
+    -keyout "$private/key.pem" -out "$private/certificate.pem" 2> /dev/null || exit {failed_code}
 listen=(--host 0.0.0.0 --tls-certificate "$private/certificate.pem" --tls-key "$private/key.pem" \\
     --token-file "$private/token")
 connect=(--planner "grpc+tls://$first:{planner_port}" --tls-root-certificate "$private/certificate.pem" \\
@@ -57,66 +69,149 @@ for ((i = 0; i < num_servers; i++)); do
 done
 $foresee layout "$run_file" "${{settings[@]}}" --out "$private/layout.json" || exit $?
 
-endless=()
-one() {{ # node, command...
-    local node=$1; shift
-    srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" "$@" & endless+=($!)
+by_itself() {{ # an error of its own, with which it would end again
+    (($1 > 0 && $1 < 128 && $1 != {unavailable_code}))
 }}
-start_parts() {{
-    endless=()
-    for ((i = 0; i < num_servers; i++)); do
-        one "${{nodes[i % ${{#nodes[@]}}]}}" $foresee serve "${{listen[@]}}" --port $(({server_port} + i)) \\
-            --layout "$private/layout.json" --folder {tables}/shard-$i --shard $i --num-shards $num_servers
-    done
-    one "$first" $foresee plan-server "$run_file" "${{settings[@]}}" "${{listen[@]}}" --port {planner_port}
+touch "$private/restarts"
+again() {{ # who, how that ended: one more restart, of any part; false: it is one too many
+    echo "$1" >> "$private/restarts"
+    local number; number=$(wc -l < "$private/restarts")
+    ((number <= restarts_max)) || {{ echo "$1 $2; that is one restart too many (at most $restarts_max)"; return 1; }}
+    echo "$1 $2 (restart $number of at most $restarts_max)"
 }}
-stop_parts() {{
-    kill -TERM "${{endless[@]}}" 2> /dev/null
-    wait "${{endless[@]}}" 2> /dev/null
+lost_servers() {{ grep -c ^server "$private/restarts"; }}
+fail() {{ # from any part: the job ends with this code
+    echo "$1" > "$private/failed"
+    tell_workers KILL
+}}
+tell_workers() {{ # a signal, once their step is there
+    until [ -s "$private/step" ]; do [ -e "$private/stop" ] && return; sleep 0.2; done
+    scancel --signal="$1" "$job.$(cat "$private/step")"
 }}
 
-stop=0; workers=
-trap 'stop=1; [ -z "$workers" ] || kill -TERM $workers' TERM INT
-for ((attempt = 0; attempt <= restarts_max; attempt++)); do
-    start_parts
-    export MASTER_ADDR=$first MASTER_PORT=$(({meeting_port} + attempt)) WORLD_SIZE=$num_workers
-    work=($foresee worker "$run_file" "${{settings[@]}}" "${{connect[@]}}" --resume auto)
-    srun --overlap --ntasks=$num_workers --kill-on-bad-exit=0 \\
-        bash -c 'RANK=$SLURM_PROCID exec "$@"' worker "${{work[@]}}" &
+keep() {{ # name, node, cores, command...: a part that others need until the end
+    local name=$1 node=$2 cores=$3 code; shift 3
+    until [ -e "$private/stop" ]; do
+        srun --overlap --nodes=1 --ntasks=1 --cpus-per-task="$cores" --nodelist="$node" "$@"; code=$?
+        [ -e "$private/stop" ] && return
+        by_itself $code && {{ echo "$name ended with exit code $code"; fail $code; return; }}
+        again "$name" "was lost (exit code $code) and is started again" || {{ fail {failed_code}; return; }}
+    done
+}}
+kept=()
+start_parts() {{
+    kept=()
+    for ((i = 0; i < num_servers; i++)); do
+        keep "server $i" "${{nodes[i % ${{#nodes[@]}}]}}" {server_cores} $foresee serve "${{listen[@]}}" \\
+            --port $(({server_port} + i)) --layout "$private/layout.json" --folder {tables}/shard-$i --shard $i \\
+            --num-shards $num_servers --store {store} & kept+=($!)
+    done
+    keep planner "$first" {planner_cores} $foresee plan-server "$run_file" "${{settings[@]}}" "${{listen[@]}}" \\
+        --port {planner_port} & kept+=($!)
+}}
+stop_parts() {{
+    touch "$private/stop"
+    for ((turn = 0; turn < 600; turn++)); do
+        kill -0 "${{kept[@]}}" 2> /dev/null || break
+        ((turn % 50)) || scancel --signal=$( ((turn < 500)) && echo TERM || echo KILL) "$job" # steps, not this script
+        sleep 0.1
+    done
+}}
+
+start_workers() {{
+    export MASTER_ADDR=$first MASTER_PORT=$(({meeting_port} + attempt % 100)) WORLD_SIZE=$num_workers
+    export OMP_NUM_THREADS={worker_cores} ended=$private/ended-$attempt step=$private/step
+    srun --overlap --ntasks=$num_workers --cpus-per-task={worker_cores} --kill-on-bad-exit=0 --wait=0 bash -c '
+        trap : TERM INT # is told together with the worker, and stays to write down how that ended
+        echo $SLURM_STEP_ID > "$step"
+        RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID "$@"; code=$?
+        echo $code > "$ended-$SLURM_PROCID"
+        case $code in 0 | {interrupted_code} | {terminated_code}) exit $code ;; esac
+        for ((turn = 0; turn < 100; turn++)); do # who waits for one that never came does not notice
+            (($(ls "$ended"-* | wc -l) == WORLD_SIZE)) && exit $code
+            sleep 0.2
+        done
+        scancel --signal=KILL "$SLURM_JOB_ID.$SLURM_STEP_ID"
+    ' worker $foresee worker "$run_file" "${{settings[@]}}" "${{connect[@]}}" --resume auto &
     workers=$!
-    wait $workers; code=$?
-    while kill -0 $workers 2> /dev/null; do wait $workers; code=$?; done
-    stop_parts
-    case $code in
-        0) exit 0 ;;
-        {input_code}) exit {input_code} ;;
-    esac
-    if [ $stop = 1 ]; then
-        [ $code = {terminated_code} ] && scontrol requeue "$SLURM_JOB_ID"
-        exit $code
+}}
+how_workers_ended() {{ # 0, the code of a stop, an error of their own, or the code for a lost part
+    local rank code stopped=0 error=0 lost=0 killed=0
+    for ((rank = 0; rank < num_workers; rank++)); do
+        code=$(cat "$private/ended-$attempt-$rank" 2> /dev/null || echo 137)
+        case $code in
+            0) ;;
+            {interrupted_code} | {terminated_code}) stopped=$code ;;
+            {unavailable_code}) lost=1 ;;
+            *) if by_itself "$code"; then error=$code; else killed=1; fi ;;
+        esac
+    done
+    if ((killed)); then return {unavailable_code}; fi
+    if ((error)); then return $error; fi
+    if ((lost)); then return {unavailable_code}; fi
+    return $stopped
+}}
+
+start_parts
+code={terminated_code}
+while [ -z "$stop" ] && [ ! -s "$private/failed" ]; do
+    before=$(lost_servers)
+    start_workers; tell_stop
+    while kill -0 "$workers" 2> /dev/null; do wait "$workers"; done
+    rm -f "$private/step"
+    how_workers_ended; code=$?
+    workers=; attempt=$((attempt + 1))
+    ((code == {unavailable_code})) && [ -z "$stop" ] || break
+    sleep {cause_seconds} # until it shows whether a server was lost first
+    if (($(lost_servers) > before)); then
+        echo "all workers go on from the last commit"
+    else
+        again workers "were lost; all go on from the last commit" || {{ code={failed_code}; break; }}
     fi
-    echo "parts were lost (exit code $code); everything is started again, restart $((attempt + 1)) of $restarts_max"
 done
+[ -s "$private/failed" ] && code=$(cat "$private/failed")
+stop_parts
+running() {{ # not cancelled by a person, which comes with a SIGTERM, too
+    [ "$(squeue --noheader --jobs="$job" --format=%T)" = RUNNING ]
+}}
+if [ "$stop" = TERM ] && ((code)) && ! by_itself $code && running; then
+    echo "the job is queued again, and goes on from the last commit"
+    scontrol requeue "$job" || echo "it could not be queued again: sbatch the same script, and it goes on"
+fi
 exit $code
 """
 
 
-def script(config: RunConfig, run_file: Path, sizes: Sizes, *, nodes: int, command: str = "foresee") -> str:
-    """`run_file` and the folders in it have to be paths that all nodes see."""
+def script(
+    config: RunConfig,
+    run_file: Path,
+    sizes: Sizes,
+    *,
+    nodes: int,
+    command: str = "foresee",
+    overrides: Sequence[str] = (),
+) -> str:
+    """`run_file` and the folders in it have to be paths that all nodes see; `overrides`: as `config` was made with."""
     workers, servers = config.distributed.workers, max(1, config.num_servers)
-    tables = config.tables.folder or config.run.with_name(
-        f"{config.run.name}-tables"
-    )  # servers are there before the run
-    workers_per_node = -(-workers // nodes)
-    servers_per_node = -(-servers // nodes)
+    # Beside the run folder: servers are there before the run.
+    tables = (config.tables.folder or config.run.with_name(f"{config.run.name}-tables")).absolute()
+    # Wherever the job runs, paths are those of where the script was written.
+    settings = [*overrides, f"log={config.log.absolute()}", f"run={config.run.absolute()}", f"tables.folder={tables}"]
+    workers_per_node, servers_per_node = -(-workers // nodes), -(-servers // nodes)
     memory = workers_per_node * sizes.worker.memory_mebibytes + servers_per_node * sizes.server.memory_mebibytes
+    cores = workers_per_node * sizes.worker.cores + servers_per_node * sizes.server.cores + sizes.planner.cores
     gpus = workers_per_node * sizes.worker.gpus
     return SCRIPT.format(
-        name=config.run.name, nodes=nodes, workers_per_node=workers_per_node, cores=sizes.worker.cores,
-        memory=memory + sizes.planner.memory_mebibytes, gpus=f"\n#SBATCH --gpus-per-node={gpus}" if gpus else "",
-        last_seconds=LAST_SECONDS, run_file=shlex.quote(str(run_file)), workers=workers, servers=servers,
+        name=re.sub(r"[^\w.-]", "-", config.run.name), nodes=nodes, workers_per_node=workers_per_node,
+        cores_per_task=-(-cores // workers_per_node), memory=memory + sizes.planner.memory_mebibytes,
+        gpus=f"\n#SBATCH --gpus-per-node={gpus}" if gpus else "", last_seconds=LAST_SECONDS,
+        settings="".join(f"--set {shlex.quote(it)} " for it in settings),
+        run_file=shlex.quote(str(run_file)), workers=workers, servers=servers,
         restarts=config.distributed.restarts_max, foresee=shlex.quote(command),
-        tables=shlex.quote(str(tables)), folder=shlex.quote(str(run_file.parent)),
-        server_port=SERVER_PORT, planner_port=PLANNER_PORT, meeting_port=MEETING_PORT, input_code=INPUT_CODE,
-        terminated_code=TERMINATED_CODE,
+        tables=shlex.quote(str(tables)), store=store_kind(config.tables.store).name,
+        folder=shlex.quote(str(run_file.parent)),
+        server_port=SERVER_PORT, planner_port=PLANNER_PORT, meeting_port=MEETING_PORT,
+        server_cores=sizes.server.cores, planner_cores=sizes.planner.cores, worker_cores=sizes.worker.cores,
+        failed_code=FAILED_CODE, unavailable_code=UNAVAILABLE_CODE, interrupted_code=INTERRUPTED_CODE,
+        terminated_code=TERMINATED_CODE, cause_seconds=CAUSE_SECONDS,
     )  # fmt: skip
