@@ -41,9 +41,11 @@ check: lint types test
 chaos: $(VENV)/.installed
 	$(BIN)/python tests/chaos/run.py
 
-# The contract of engines, whole: one machine, and a Ray cluster.
+# The contract of engines, whole: one machine, a Ray cluster, and Slurm where it is installed. Then Ray nodes in network
+# namespaces, each with its own disk, that lose processes, nodes and links: needs root; prints one JSON object last.
 chaos-machines: $(VENV)/.installed
-	FORESEE_ENGINES=long $(BIN)/pytest tests/distributed/test_engines.py
+	FORESEE_ENGINES=long $(BIN)/pytest tests/distributed/test_engines.py tests/distributed/test_slurm.py
+	$(BIN)/python tests/chaos/machines.py
 
 # What README and docs tell people to type, typed: with the project installed into a new environment.
 newcomer: $(VENV)/.installed
@@ -53,7 +55,7 @@ newcomer: $(VENV)/.installed
 # that torch stays as it is; what they import is named. FuxiCTR 2.3.10 would need ray, which one machine has no use for.
 .venv-bench/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,cluster]' libcachesim lmdb
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,cluster]' hypothesis libcachesim lmdb
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		fbgemm-gpu-cpu==1.8.0 torchmetrics==1.0.3 tensordict pyre-extensions tqdm iopath psutil
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \

@@ -64,3 +64,10 @@ def test_a_star_import_and_a_version() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [foresee.__version__, sorted(PUBLIC)[0]]
+
+
+def test_importing_needs_no_engine_and_no_cloud() -> None:
+    """Extras only: whoever trains on one machine need not install them."""
+    names = ("ray", "boto3", "botocore", "kubernetes", "fsspec", "cryptography")
+    program = f"import sys\nfor name in {names}: sys.modules[name] = None\nimport foresee, foresee.cli.commands"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -11,7 +11,7 @@ LMDB has neither checks nor syncs here (`sync=False`), which is faster than anyb
 from __future__ import annotations
 
 import importlib
-import shutil
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,8 +21,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foresee.base.direct import aligned, probe
+from foresee.base.files import Files
+from foresee.base.sequence import Sequence
+
 LMDB_BYTES_MAX = 1 << 40
 LOADED_AT_ONCE = 1 << 16
+COPIED_AT_ONCE = 1 << 23
 Ids = NDArray[np.int64]
 
 
@@ -47,7 +52,21 @@ class MappedFile:
 
     @staticmethod
     def load(folder: Path, tables: Path) -> None:
-        shutil.copyfile(tables / "rows.npy", folder / "mapped.npy")
+        """Copied past the page cache: nothing of it is in memory when the first turn begins."""
+        source, target = tables / "rows.npy", folder / "mapped.npy"
+        num_bytes = source.stat().st_size
+        with open(target, "wb") as created:
+            os.posix_fallocate(created.fileno(), 0, num_bytes)
+        copy = Sequence(target, 0, probe(source, num_bytes, None, "io_uring"), Files())
+        reading = os.open(source, os.O_RDONLY | os.O_DIRECT)
+        buffer = aligned(COPIED_AT_ONCE)
+        try:
+            for begin in range(0, num_bytes, COPIED_AT_ONCE):
+                copy.write(buffer[: os.preadv(reading, [buffer.data], begin)].view(np.float32))
+            copy.finish()
+        finally:
+            copy.close()
+            os.close(reading)
 
     def read(self, ids: Ids) -> Tensor:
         return self._rows[torch.from_numpy(ids)]
@@ -77,6 +96,7 @@ class Lmdb:
                 cursor.putmulti(_items(ids[begin : begin + LOADED_AT_ONCE], rows), append=True)
         environment.sync(True)
         environment.close()
+        forget(folder / "lmdb" / "data.mdb")
 
     def read(self, ids: Ids) -> Tensor:
         with self._environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
@@ -89,6 +109,14 @@ class Lmdb:
 
     def close(self) -> None:
         self._environment.close()
+
+
+def forget(path: Path) -> None:
+    """The system keeps nothing of a file in memory: pages that a loader brought would not count against the limit."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
 
 
 def _open(folder: Path) -> Any:

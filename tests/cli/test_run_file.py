@@ -57,7 +57,7 @@ def test_a_section_whose_keys_are_all_commented_out_has_its_defaults(run_file: P
     ("text", "sentence"),
     [
         ("log: a\nrun: b\ncache: {rowz: 3}\n", "run.yaml: cache.rowz: unknown key; did you mean cache.rows?"),
-        (SMALLEST + "wurst: 3\n", "run.yaml: wurst: unknown key; the keys here are log, run, model"),
+        (SMALLEST + "wurst: 3\n", "run.yaml: wurst: unknown key; the keys here are log, run, storage, model"),
         ("", "run.yaml: the file is empty"),
         ("# nothing\n", "run.yaml: the file is empty"),
         ("- a\n", "run.yaml: this is no list of keys"),

@@ -18,7 +18,7 @@ from foresee.store.disk import DiskStore
 from foresee.store.row_groups import group_folders
 
 
-def small_run(log: ClickLog, run: Path, **sections: dict[str, Any]) -> RunConfig:
+def small_run(log: ClickLog, run: Path, **sections: Any) -> RunConfig:
     """A run of 25 steps over a tiny log, with what the sections say on top."""
     content: dict[str, Any] = {
         "log": str(log.path),
@@ -28,7 +28,7 @@ def small_run(log: ClickLog, run: Path, **sections: dict[str, Any]) -> RunConfig
         "train": {"batch_size": 32, "num_threads": 1, "log_every_steps": 5},
     }
     for name, section in sections.items():
-        content[name] = {**content.get(name, {}), **section}
+        content[name] = {**content.get(name, {}), **section} if isinstance(section, dict) else section
     return make_run(content, where="test")
 
 

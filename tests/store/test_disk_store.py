@@ -17,7 +17,7 @@ from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.disk import DiskStore, open_table
 from foresee.store.kernels import initial_values
 from foresee.testing import TwoPhaseStoreSuite
-from foresee.testing.fake_disk import FakeDisk
+from foresee.testing.fake_disk import FakeDisk, PowerCut
 from foresee.testing.store_suite import (
     SUITE_LAYOUT,
     assert_same,
@@ -119,6 +119,38 @@ def test_initialise_all_gives_the_bytes_of_first_touch(folder: Path) -> None:
     store = DiskStore.open(folder)
     assert_same(read_rows(store, ids(5, 1005)), initial_rows(SUITE_LAYOUT, ids(5, 1005)))
     assert_same(read_rows(store, ids(3, 1000, 1006)), source)
+    store.close()
+
+
+@pytest.mark.parametrize("num_rows", [1, 15, 16, 1007, 4096, 40_000])
+def test_initial_values_past_the_page_cache_are_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_rows: int
+) -> None:
+    """Rows, header and checksums, whether the last block is whole or not; 40,000 rows fill the buffer twice."""
+    layout = replace(SUITE_LAYOUT, tables=(Table("a", num_rows),), width=64)
+    for way in ("io_uring", "threads", "mapped"):
+        monkeypatch.setenv("FORESEE_DISK", way)
+        store = DiskStore.create(tmp_path / way, layout)
+        store.initialise_all()
+        store.close()
+    for name in ("rows.npy", "checksums.npy", "written.npy"):
+        contents = {(tmp_path / way / name).read_bytes() for way in ("io_uring", "threads", "mapped")}
+        assert len(contents) == 1, name
+    rows = np.load(tmp_path / "io_uring/rows.npy")
+    assert rows["value"].tobytes() == initial_values(layout, np.arange(num_rows, dtype=np.int64)).tobytes()
+
+
+def test_a_power_cut_in_direct_initial_values_changes_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORESEE_DISK", "io_uring")
+    disk = FakeDisk()
+    store = DiskStore.create(tmp_path / "tables", SUITE_LAYOUT, files=disk)
+    disk.stop_at_name("write_pieces")
+    with pytest.raises(PowerCut):
+        store.initialise_all()
+    store.close()
+    store = DiskStore.open(tmp_path / "tables")
+    everything = np.arange(SUITE_LAYOUT.num_rows, dtype=np.int64)
+    assert_same(read_rows(store, everything), initial_rows(SUITE_LAYOUT, everything))
     store.close()
 
 

@@ -27,12 +27,11 @@ from foresee.store.disk.base import (
     NO_ROWS,
     ROWS_FILE,
     WRITTEN_FILE,
-    damaged_bits,
     open_array,
     row_checksums,
     row_dtype,
 )
-from foresee.store.disk.chunks import check_chunks, damaged_row, listed_rows
+from foresee.store.disk.chunks import check_chunks, damaged_bits, damaged_row, listed_rows
 from foresee.store.disk.manifest import MANIFEST_FILE, Journal, Manifest, read_manifest
 from foresee.store.disk.undo import read_undo, record_bytes, sealed_records, unwritten_before
 from foresee.store.kernels import NO_CRC, clear_bits, set_bits

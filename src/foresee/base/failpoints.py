@@ -29,6 +29,10 @@ UNDO_WRITTEN = "undo written"
 FOLDING = "folding"
 FOLDED = "folded"
 GOING_BACK = "going back"
+# Its copy in a storage.
+PACK_COPIED = "pack copied"
+COPYING = "copying"
+COPIED = "copied"
 # A trainer.
 STEP_DONE = "step done"
 FLUSHED = "flushed"
@@ -46,6 +50,7 @@ ROWS_APPLIED = "rows applied"
 RUN_OPENED = "run opened"
 RECORDS_SENT = "records sent"
 
+COPY_POINTS = (PACK_COPIED, COPYING, COPIED)
 STORE_POINTS = (SEALING, SEALED, PROMOTED, UNDO_WRITTEN, FOLDING, FOLDED)
 TRAINER_POINTS = (STEP_DONE, FLUSHED, PREPARED, CHECKPOINT_WRITTEN, DECIDED, SETTLED, MARKED, RESTORED)
 SWAP_POINTS = (ROWS_FETCHED, ROWS_WRITTEN)

@@ -39,6 +39,16 @@ def serve(
         str | None,
         typer.Option("--store", metavar="NAME", help="disk, memory, or one that an installed package has."),
     ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            metavar="URL",
+            help="Copy commits of --folder to the storage of the run, such as s3://bucket/runs/1, and load from there "
+            "what the folder does not have.",
+        ),
+    ] = None,
+    run_id: Annotated[str, typer.Option("--run-id", hidden=True)] = "",
     shard: Annotated[int, typer.Option("--shard", min=0, help="Which shard this server is, from 0.")] = 0,
     num_shards: Annotated[int, typer.Option("--num-shards", min=1, help="Number of servers of these tables.")] = 1,
     host: Host = "127.0.0.1",
@@ -63,15 +73,18 @@ def serve(
 
       foresee serve --layout layout.json --port 4444
       foresee serve --layout layout.json --folder shard-1 --shard 1 --num-shards 2 --port 0 --port-file port
+      foresee serve --layout layout.json --folder shard-1 --storage s3://bucket/runs/first
     """
     from foresee.base.machine import raise_file_limit, share_arenas
+    from foresee.base.storage import Storage
     from foresee.errors import ConfigError
     from foresee.rpc.limits import Limits
     from foresee.rpc.security import check_address, read_security
     from foresee.store.contract import read_layout
+    from foresee.store.copied import copied, shard_place
     from foresee.store.registry import DISK, MEMORY, STORES
     from foresee.store.server.process import end_process, run_server
-    from foresee.store.server.shard import Share, open_shards
+    from foresee.store.server.shard import Share, forget_other_share, open_shards
     from foresee.store.server.status import check_footprint, footprint, in_words, warm_up
 
     logs.configure(log_level, "server", shard)
@@ -84,6 +97,11 @@ def serve(
     if folder is None and described is None:
         raise ConfigError("a server has to know its tables: give --layout, or --folder with tables in it")
     kind = STORES.find(store, "--store") if store is not None else MEMORY if folder is None else DISK
+    if storage is not None:
+        if folder is None or described is None:
+            raise ConfigError("--storage copies the commits of a folder; give --folder and --layout, too")
+        forget_other_share(folder, share, run_id)
+        kind = copied(kind, folder, Storage.open(storage).below(*shard_place(shard, num_shards)))
     rows = open_shards(kind, folder, described, share)
     limits = Limits(
         connections_max=connections_max,

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -23,14 +23,16 @@ from foresee.errors import ConfigError, InputError
 from foresee.launch.engine import Engine
 from foresee.launch.processes import Part, Processes
 from foresee.launch.supervisor import Failed, Stopped, Supervisor
-from foresee.run import run_folder
 from foresee.run.build import build_model, open_log, plan_header, table_layout, train_stream
 from foresee.run.config import RunConfig
 from foresee.run.ending import StopSignals
 from foresee.run.memory import check_memory, in_words, launched_memory, window_in_words
 from foresee.run.progress import Display, make_display
 from foresee.run.run_folder import RunFolder
+from foresee.run.run_storage import copying, opened_folder
 from foresee.run.shard_folders import reshard, shard_folders
+from foresee.run.stored_shards import bring_shards
+from foresee.store.contract import Layout
 from foresee.store.registry import store_kind
 
 _logger = logging.getLogger(__name__)
@@ -61,15 +63,14 @@ def launch(
     if engine.one_machine:
         check_memory(memory)
     with (
-        _folder(config, log.digest, resume=resume, replace=replace),
+        opened_folder(config, log_digest=log.digest, resume=resume, replace=replace),
         _logs(RunFolder(config.run)) as logs,
         StopSignals() as stop,
         Processes(logs, engine) as processes,
         display or make_display(console) as display,
     ):
         if resume:
-            folder = RunFolder(config.run)
-            reshard(config.tables_folder, layout, config.num_servers, folder.checkpoints, display.say, kind=kind)
+            _bring_shards(config, layout, display.say)
         display.say(in_words(memory))
         display.say(window_in_words(header, stream.batch(0)))
         if not kind.durable:
@@ -99,10 +100,14 @@ def check_can_launch(config: RunConfig, *, resume: bool = False) -> None:
         )
 
 
-def _folder(config: RunConfig, log_digest: str, *, resume: bool, replace: bool) -> AbstractContextManager[RunFolder]:
-    if resume:
-        return run_folder.resume(config, log_digest=log_digest)
-    return run_folder.begin(config, log_digest=log_digest, replace=replace)
+def _bring_shards(config: RunConfig, layout: Layout, say: Callable[[str], None]) -> None:
+    """Tables in as many shards as there are servers now."""
+    kind, checkpoints = store_kind(config.tables.store), RunFolder(config.run).checkpoints
+    with copying(config) as stored:
+        if stored is not None:
+            bring_shards(config, layout, stored, say)
+        else:
+            reshard(config.tables_folder, layout, config.num_servers, checkpoints, say, kind=kind)
 
 
 @contextmanager

@@ -27,7 +27,8 @@ from foresee.launch.restarts import STOPPED_CODES, Ended, RestartDecision, decid
 from foresee.run.config import RunConfig
 from foresee.run.ending import StopSignals
 from foresee.run.progress import TERMINAL_SECONDS, Display, Reading
-from foresee.run.run_folder import CONFIG_FILE
+from foresee.run.run_file import dump_run
+from foresee.run.run_folder import run_id
 from foresee.run.shard_folders import shard_folder
 from foresee.store.contract import Layout, layout_text
 from foresee.store.registry import store_kind
@@ -121,6 +122,7 @@ class Supervisor:
     ) -> None:  # fmt: skip
         self._config, self._processes, self._engine = config, processes, processes.engine
         self._layout = self._engine.share("layout.json", layout_text(layout))
+        self._run_file = str(self._engine.share("run.yaml", dump_run(config)))
         self._display, self._stop, self._stop_after = display, stop, stop_after
         self._num_servers = config.num_servers
         self._restarts = 0
@@ -207,6 +209,8 @@ class Supervisor:
         command += ["--num-shards", str(self._num_servers), "--store", kind.name]
         if kind.durable:
             command += ["--folder", str(shard_folder(self._config.tables_folder, shard))]
+        if self._config.storage is not None:
+            command += ["--storage", self._config.storage, "--run-id", run_id(self._config.run)]
         self._processes.start(Command(role="server", index=shard, arguments=tuple(command)))
 
     def _start_planner(self) -> None:
@@ -272,10 +276,6 @@ class Supervisor:
     def _address(self, name: str) -> str:
         """Of a part that listens."""
         return next(part.address for part in self._processes.parts if part.name == name and part.address is not None)
-
-    @property
-    def _run_file(self) -> str:
-        return str(self._config.run / CONFIG_FILE)
 
 
 def _in_words(what: RestartDecision) -> str:

@@ -32,6 +32,7 @@ from foresee.run import checkpoint
 from foresee.run.by_name import build, look_in, model_dim, row_width
 from foresee.run.config import AnyRun, RowOptimizerConfig, RowScheduleConfig, RunConfig
 from foresee.run.run_folder import RunFolder
+from foresee.run.run_storage import RunStorage
 from foresee.run.shard_folders import open_store
 from foresee.run.tasks import tasks_of
 from foresee.store.contract import Layout
@@ -211,14 +212,16 @@ def table_dims(config: RunConfig, log: ClickLog) -> dict[str, int]:
     return dict(zip(names, dims_of(names, config.model.dim, "model.dim"), strict=True))
 
 
-def open_tables(config: RunConfig, log: ClickLog) -> Tables:
+def open_tables(config: RunConfig, log: ClickLog, stored: RunStorage | None = None) -> Tables:
     """The tables of this run at its last complete commit: opened if they are there, else made."""
-    return tables_of(config, table_layout(config, log))
+    return tables_of(config, table_layout(config, log), stored)
 
 
-def tables_of(config: AnyRun, layout: Layout) -> Tables:
-    """The same, of any kind of run, with rows of this layout."""
+def tables_of(config: AnyRun, layout: Layout, stored: RunStorage | None = None) -> Tables:
+    """The same, of any kind of run, with rows of this layout. `stored`: its commits are copied there."""
     kind, optimizer = store_kind(config.tables.store), row_optimizer(config.tables.optimizer)
+    if stored is not None:
+        kind = stored.copied(kind, config.tables_folder)
     if kind.open_newest is not None:
         commits = checkpoint.whole_steps(RunFolder(config.run).checkpoints)
         return Tables(kind.open_newest(layout, commits), optimizer)
@@ -226,7 +229,7 @@ def tables_of(config: AnyRun, layout: Layout) -> Tables:
     if not kind.durable:
         return Tables(store, optimizer)
     try:
-        checkpoint.open_newest(store, RunFolder(config.run).checkpoints)
+        checkpoint.open_newest(store, RunFolder(config.run).checkpoints, stored.steps if stored is not None else ())
     except BaseException:
         store.close()
         raise

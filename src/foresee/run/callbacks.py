@@ -33,6 +33,7 @@ from foresee.run.group import Group
 from foresee.run.metrics import Figures, Metrics, SampleWindow
 from foresee.run.progress import Display, Meter
 from foresee.run.run_folder import RunFolder
+from foresee.run.run_storage import RunStorage
 from foresee.run.task_config import RankingConfig
 from foresee.run.tasks import Tasks
 from foresee.store.contract import Store, TwoPhaseStore
@@ -220,22 +221,30 @@ class SaveCheckpoint:
 
     def __init__(
         self, config: AnyRun, run: Run, half: DenseHalf, group: Group, folder: RunFolder, sinks: Sequence[Sink],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, *, stored: RunStorage | None = None,
     ) -> None:  # fmt: skip
+        self._stored, self._owed = stored, False
         self._every_steps = config.train.commit_every_steps
         self._interval = CheckpointInterval(config.train.commit_every_seconds, clock)
         self._run, self._half, self._group, self._folder = run, half, group, folder
         self._sinks, self._clock = sinks, clock
+        self._copies = config.storage is not None
         self._store = two_phase(run.tables.store)
         self._num_shards = len(self._store.parts)
 
     def due(self) -> bool:
-        """Is it time, by this worker's clock?"""
-        return self._interval.due()
+        """Is it time, by this worker's clock? With a storage worker 0 decides, which knows what is copied."""
+        if not self._copies:
+            return self._interval.due()
+        self._owed = self._owed or self._interval.due() or self._by_steps(self._run.steps_done)
+        return self._owed and self._stored is not None and self._stored.ready(lambda: self._store.parts)
+
+    def _by_steps(self, step: int) -> bool:
+        return self._every_steps is not None and step % self._every_steps == 0
 
     def after(self, done: StepResult) -> None:
         failpoint(failpoints.STEP_DONE)
-        by_steps = self._every_steps is not None and done.steps_done % self._every_steps == 0
+        by_steps = self._by_steps(done.steps_done) and not self._copies
         # A best is known to the run once its step is committed: see `best_folder`.
         if done.last or by_steps or self._half.best.step == done.steps_done or done.commit:
             self.keep()
@@ -249,7 +258,7 @@ class SaveCheckpoint:
         if self._group.rank == 0:
             self._commit(step)
         self._group.barrier()
-        seconds = self._interval.committed(begun)
+        seconds, self._owed = self._interval.committed(begun), False
         send({"kind": "commit", "step": step, "seconds": seconds}, self._sinks)
         _logger.info("committed in %.3f s", seconds)
         self._run.span("commit")
@@ -264,6 +273,13 @@ class SaveCheckpoint:
         self._folder.mark(step)  # all parts have the commit: others may know, and older ones may go
         failpoint(failpoints.MARKED)
         checkpoint.prune(self._folder.checkpoints)
+        if self._stored is not None:
+            self._stored.copy(step)
+
+    def finish(self, say: Callable[[str], None]) -> None:
+        """No commit follows: waits until the storage has the last one."""
+        if self._stored is not None:
+            self._stored.finish(lambda: self._store.parts, say)
 
 
 def two_phase(store: Store) -> TwoPhaseStore:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ FORMAT_VERSION = 3
 READABLE_VERSIONS = (1, 2, 3)
 """Version 1 had no manifest: its `state.json` was written last. Version 2 had no parameter groups and no others."""
 KEPT = 2
-_FILES = (MODEL_FILE, OPTIMIZER_FILE, STATE_FILE)
+FILES = (MODEL_FILE, OPTIMIZER_FILE, STATE_FILE)
 
 
 def save(
@@ -81,7 +81,7 @@ def save(
     }
     target = folder_of(Path(folder), step)
     try:
-        _write(target, contents, (json.dumps(manifest, indent=2) + "\n").encode())
+        write(target, contents, (json.dumps(manifest, indent=2) + "\n").encode())
     except OSError as error:
         onwards = (
             "resume" if whole_steps(Path(folder)) else "resume from step 0, or start anew: nothing was committed yet"
@@ -103,7 +103,7 @@ def _contents(
     }
 
 
-def _write(target: Path, contents: dict[str, bytes], manifest: bytes) -> None:
+def write(target: Path, contents: dict[str, bytes], manifest: bytes) -> None:
     """Everything is on the disk, names included, before the manifest is."""
     files = Files()
     target.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def problems(folder: Path, step: int) -> list[str]:
         if state.get("format_version") == 1:
             return []
         files = json_fields.object_of(json_fields.parse_object((source / MANIFEST_FILE).read_bytes()), "files")
-        entries = {name: json_fields.object_of(files, name) for name in _FILES if name in files}
+        entries = {name: json_fields.object_of(files, name) for name in FILES if name in files}
         expected = {
             name: (json_fields.whole(it, "bytes", 0, json_fields.LARGE_MAX), json_fields.text_of(it, "sha256"))
             for name, it in entries.items()
@@ -152,8 +152,8 @@ def problems(folder: Path, step: int) -> list[str]:
         return [f"{error.filename} is missing: this checkpoint was not finished"]
     except (OSError, ValueError) as error:
         return [f"{source / MANIFEST_FILE} cannot be read ({error})"]
-    missing = [f"{source / MANIFEST_FILE} does not list {name}" for name in _FILES if name not in expected]
-    there = [name for name in _FILES if name in expected]
+    missing = [f"{source / MANIFEST_FILE} does not list {name}" for name in FILES if name not in expected]
+    there = [name for name in FILES if name in expected]
     return missing + [sentence for name in there for sentence in _check(source / name, *expected[name])]
 
 
@@ -169,9 +169,10 @@ def _check(path: Path, num_bytes: int, sha256: str) -> list[str]:
     return []
 
 
-def open_newest(store: TwoPhaseStore, folder: Path) -> int:
-    """Brings a store to the newest commit whose dense half is whole, and gives up everything after it."""
-    manifests = whole_steps(folder)
+def open_newest(store: TwoPhaseStore, folder: Path, stored: Collection[int] = ()) -> int:
+    """Brings a store to the newest commit whose dense half is whole here, or in a storage, and gives up everything
+    after it."""
+    manifests = sorted({*whole_steps(folder), *stored})
     step = step_to_open(manifests, [part.openable for part in store.parts])
     if step is None or loses_everything(step, store.parts):
         kept = "; ".join(", ".join(map(str, sorted(part.openable))) for part in store.parts)

@@ -265,6 +265,8 @@ class AnyRun(Protocol):
     @property
     def run(self) -> Path: ...
     @property
+    def storage(self) -> str | None: ...
+    @property
     def tables(self) -> TablesConfig: ...
     @property
     def train(self) -> LoopConfig: ...
@@ -297,7 +299,9 @@ class RunConfig(Section):
     log: Path = Field(strict=False)
     """Folder of a prepared click log, made by `foresee prepare`."""
     run: Path = Field(strict=False)
-    """Folder of this run: tables, checkpoints, metrics."""
+    """Folder of this run: tables, checkpoints, metrics. Or a URL, which is then its `storage`."""
+    storage: str | None = None
+    """A URL, such as s3://bucket/runs/1: commits are copied there, and a lost node or folder is had back from it."""
     model: ModelConfig = ModelConfig()
     """The dense part of the model."""
     tasks: list[TaskConfig] = Field(default=[])

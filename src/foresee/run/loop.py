@@ -35,6 +35,7 @@ from foresee.run.group import Group
 from foresee.run.metrics import SampleWindow
 from foresee.run.progress import Display, Meter
 from foresee.run.run_folder import RunFolder
+from foresee.run.run_storage import RunStorage
 from foresee.run.tasks import CLICKS, Tasks
 
 Clip = Callable[[Step], object]
@@ -78,11 +79,12 @@ class Objective:
 def train_run(
     config: AnyRun, run: Run, half: DenseHalf, group: Group, folder: RunFolder, sinks: Sequence[Sink],
     display: Display, *, callbacks: Sequence[Callback], stop_asked: Callable[[], bool], stop_after: int | None,
-    objective: Objective, clip: Clip = lambda step: None,
+    objective: Objective, clip: Clip = lambda step: None, stored: RunStorage | None = None,
 ) -> None:  # fmt: skip
     """Trains with all that a run folder gets. `callbacks` act before progress is shown and state is saved."""
-    save = SaveCheckpoint(config, run, half, group, folder, sinks)
+    save = SaveCheckpoint(config, run, half, group, folder, sinks, stored=stored)
     if half.best.exhausted or (stop_after is not None and run.steps_done >= stop_after):
+        save.finish(display.say)
         return
     shown = _readings(config, run, group, objective, sinks, display)
     train_steps(
@@ -90,6 +92,7 @@ def train_run(
         stop_asked=stop_asked, commit_due=save.due, show_due=display.due, stop_after=stop_after, objective=objective,
         clip=clip,
     )  # fmt: skip
+    save.finish(display.say)
 
 
 def _readings(

@@ -18,6 +18,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from foresee.base.storage import is_url, local_folder
 from foresee.errors import ConfigError
 from foresee.run.config import AnyRun, RunConfig
 from foresee.run.task_config import Section
@@ -53,7 +54,15 @@ def load(kind: type[Config], path: str | Path, overrides: Sequence[str] = ()) ->
     for override in overrides:
         _override(content, override, kind)
     _look_beside(file, content)
+    _place_run(content)
     return make(kind, content, where=f"{file} with --set" if overrides else str(file))
+
+
+def _place_run(content: dict[str, Any]) -> None:
+    """A run at a URL has its storage there, and works in a folder of this machine."""
+    run = content.get("run")
+    if isinstance(run, str) and is_url(run):
+        content |= {"storage": run, "run": str(local_folder(run, "runs"))}
 
 
 def _look_beside(file: Path, content: dict[str, Any]) -> None:
@@ -80,8 +89,9 @@ def make(kind: type[Config], content: dict[str, Any], *, where: str) -> Config:
         raise ConfigError(f"{where}: {_sentence(first, kind)}") from None
 
 
-def dump_run(config: AnyRun, folder: Path) -> str:
-    """The run as YAML for a file in `folder`: every key, paths as seen from there, so that a tree can be moved."""
+def dump_run(config: AnyRun, folder: Path | None = None) -> str:
+    """The run as YAML for a file in `folder`: every key, paths as seen from there, so that a tree can be moved. Without
+    a folder paths are absolute, for machines that have the same."""
     content = config.model_dump(mode="json")
     for key in config.path_keys:
         *parents, last = key.split(".")
@@ -89,7 +99,8 @@ def dump_run(config: AnyRun, folder: Path) -> str:
         for parent in parents:
             section = section[parent]
         if section[last] is not None:
-            section[last] = os.path.relpath(section[last], folder)
+            path = section[last]
+            section[last] = os.path.abspath(path) if folder is None else os.path.relpath(path, folder)
     return yaml.safe_dump(content, sort_keys=False)
 
 
@@ -180,7 +191,8 @@ def _anchor(content: dict[str, Any], key: list[str], folder: Path) -> None:
     section: Any = content
     for name in key[:-1]:
         section = section.get(name) if isinstance(section, dict) else None
-    if isinstance(section, dict) and isinstance(section.get(key[-1]), str) and section[key[-1]]:
+    value = section.get(key[-1]) if isinstance(section, dict) else None
+    if isinstance(section, dict) and isinstance(value, str) and value and not is_url(value):
         # By its words, as `dump_run` writes it: a run folder that is a link has no other parent than its name says.
         section[key[-1]] = os.path.normpath(folder / section[key[-1]])
 

@@ -1,7 +1,7 @@
 """The folder of a run: what is where in it, who may begin in it, and what a later command finds there.
 
     RUN/config.yaml      the run as it was started, every key, paths as seen from RUN
-    RUN/run.json         the log's digest: a run cannot go on with another log
+    RUN/run.json         the log's digest: a run cannot go on with another log; and the run's id, another for each run
     RUN/metrics.jsonl    one JSON object a line: kind train, valid or commit
     RUN/plan.json        where a plan for several workers began, so that a resumed run resumes the same plan
     RUN/_SUCCESS         the step of the last commit, for other tools; written when all parts have it
@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -230,7 +231,7 @@ def _write_down(config: AnyRun, log_digest: str) -> None:
     path, files = config.run, Files()
     try:
         path.mkdir(parents=True, exist_ok=True)
-        identity = {"format_version": FORMAT_VERSION, "log_digest": log_digest}
+        identity = {"format_version": FORMAT_VERSION, "log_digest": log_digest, "id": run_id(path) or uuid.uuid4().hex}
         files.publish(path / IDENTITY_FILE, (json.dumps(identity, indent=2) + "\n").encode())
         files.publish(path / CONFIG_FILE, dump_run(config, path).encode())
     except OSError as error:
@@ -239,14 +240,18 @@ def _write_down(config: AnyRun, log_digest: str) -> None:
 
 def _remove(config: AnyRun) -> None:
     """Takes away what runs write and nothing else; tables only where they are part of the run."""
-    folder = RunFolder(config.run)
-    trees = [folder.checkpoints, folder.best, folder.tensorboard, folder.path / TIMELINE_FOLDER]
+    forget(config.run)
     if _inside(config.tables_folder, config.run):
-        trees.append(config.tables_folder)
+        shutil.rmtree(config.tables_folder, ignore_errors=True)
+
+
+def forget(run: Path) -> None:
+    """Takes away what a run has written here, but its tables."""
+    folder = RunFolder(run)
     # The configuration goes first: without it the folder counts as no run, whatever of the rest is still there.
     for name in (CONFIG_FILE, IDENTITY_FILE, METRICS_FILE, MARK_FILE, PLAN_FILE):
-        (config.run / name).unlink(missing_ok=True)
-    for tree in trees:
+        (run / name).unlink(missing_ok=True)
+    for tree in (folder.checkpoints, folder.best, folder.tensorboard, run / TIMELINE_FOLDER):
         shutil.rmtree(tree, ignore_errors=True)
 
 
@@ -266,6 +271,14 @@ def _identity(path: Path) -> dict[str, Any]:
         return json_fields.parse_object((path / IDENTITY_FILE).read_bytes())
     except (OSError, ValueError):
         raise ConfigError(f"{path / IDENTITY_FILE} is missing or damaged; start anew with --replace") from None
+
+
+def run_id(path: Path) -> str:
+    """What tells a run from all others, also from one that was in the same folder before; empty: none is here."""
+    try:
+        return json_fields.text_of(json_fields.parse_object((path / IDENTITY_FILE).read_bytes()), "id")
+    except (OSError, ValueError):
+        return ""
 
 
 def plan_origin(folder: RunFolder, header: Header) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from foresee.engine.recording.timeline import NOT_RECORDED, Recording, Timeline
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError
 from foresee.plan.record import Counters
-from foresee.run import checkpoint, run_folder
+from foresee.run import checkpoint
 from foresee.run.build import (
     build_model,
     check_alone,
@@ -46,6 +46,7 @@ from foresee.run.loop import Clip, Objective, clip_of, train_run
 from foresee.run.memory import check_memory, in_words, memory_needed, rows_in_words, uses_in_words, window_in_words
 from foresee.run.progress import Display, FoldDisplay, make_display, show_fold
 from foresee.run.run_folder import RunFolder
+from foresee.run.run_storage import RunStorage, copying, opened_folder
 from foresee.run.shard_folders import finish_switch
 from foresee.run.tasks import Tasks, tasks_of
 from foresee.store.registry import store_kind
@@ -130,7 +131,7 @@ def train(
     parts = Parts(
         digest=log.digest, half=half, group=Alone(model, precision=config.train.precision),
         objective=Objective.of(tasks), clip=clip_of(config.train.clip_norm, model),
-        open_tables=lambda: open_tables(config, log),
+        open_tables=lambda stored: open_tables(config, log, stored),
         make_run=lambda tables, num_threads: make_run(
             config, log, stream, tables, header, kept, num_threads=num_threads
         ),
@@ -155,7 +156,8 @@ class Parts:
     half: DenseHalf
     group: Group
     objective: Objective
-    open_tables: Callable[[], Tables]
+    open_tables: Callable[[RunStorage | None], Tables]
+    """At the last commit that all parts have, here or in the storage."""
     make_run: Callable[[Tables, int], Run]
     """With so many threads, from the tables' last commit on."""
     evaluation: Callable[[Run], Evaluation | None]
@@ -171,17 +173,18 @@ def carry_out(
     """Trains what is ready, in its run folder; see `train`."""
     console, half = console or Console(), parts.half
     with (
-        _folder(config, parts.digest, resume=resume, replace=replace) as folder,
+        opened_folder(config, log_digest=parts.digest, resume=resume, replace=replace) as folder,
+        copying(config) as stored,
         torch_threads(config.train.num_threads) as num_threads,
         FoldDisplay(console) as folding,
-        parts.open_tables() as tables,
+        parts.open_tables(stored) as tables,
         StopSignals() as stop,
         sinks_of(config, folder) as sinks,
         display or make_display(console) as display,
     ):
         for store in groups_of(tables.store):
             show_fold(store, folding, at_end=config.tables.fold == "at_end")
-        first_step = _restore(folder, tables.store.committed_step, half)
+        first_step = _restore(folder, tables.store.committed_step, half, stored)
         run = parts.make_run(tables, num_threads)
         run.timeline = recording(config)
         for line in parts.opening(run, first_step):
@@ -193,6 +196,7 @@ def carry_out(
         train_run(
             config, run, half, parts.group, folder, sinks, display, callbacks=[clock, valid, *callbacks],
             stop_asked=lambda: stop.asked, stop_after=stop_after, objective=parts.objective, clip=parts.clip,
+            stored=stored,
         )  # fmt: skip
         outcome = Outcome(
             steps_done=run.steps_done,
@@ -207,12 +211,6 @@ def carry_out(
         )
         display.say(_closing(config, outcome))
     return outcome
-
-
-def _folder(config: AnyRun, log_digest: str, *, resume: bool, replace: bool) -> AbstractContextManager[RunFolder]:
-    if resume:
-        return run_folder.resume(config, log_digest=log_digest)
-    return run_folder.begin(config, log_digest=log_digest, replace=replace)
 
 
 def checked_tasks(config: RunConfig, log: ClickLog, metrics: Given = ()) -> tuple[Tasks, GivenMetrics]:
@@ -231,8 +229,10 @@ def checked_tasks(config: RunConfig, log: ClickLog, metrics: Given = ()) -> tupl
     return tasks, given
 
 
-def _restore(folder: RunFolder, step: int, half: DenseHalf) -> int:
+def _restore(folder: RunFolder, step: int, half: DenseHalf, stored: RunStorage | None) -> int:
     """Brings the dense half to the step the store is at. At step 0 it is there already: the seed gave it."""
+    if stored is not None:
+        stored.open_at(step)
     checkpoint.forget_after(folder.checkpoints, step)
     folder.forget_metrics_after(step)
     if step:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import logging
 import sys
+import tempfile
 import time
 import uuid
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -35,7 +37,7 @@ from foresee.errors import ConfigError
 from foresee.plan.record import Header
 from foresee.planner_service.client import PlannerClient
 from foresee.rpc.endpoint import Endpoint
-from foresee.run import checkpoint, run_folder
+from foresee.run import checkpoint
 from foresee.run.build import build_model, open_log, plan_header, row_optimizer, table_layout, train_stream
 from foresee.run.callbacks import EvaluateValid, Sink, of_log
 from foresee.run.config import RunConfig
@@ -46,6 +48,7 @@ from foresee.run.loop import Objective, clip_of, train_run
 from foresee.run.memory import rows_in_words
 from foresee.run.progress import Display
 from foresee.run.run_folder import RunFolder, plan_origin
+from foresee.run.run_storage import RunStorage, copying, opened_folder
 from foresee.run.training import checked_tasks, early_words, recording, sinks_of
 from foresee.store.remote.opening import await_servers, open_run
 from foresee.store.remote.store import remote_tables
@@ -96,15 +99,17 @@ def run_worker(
     _logger.info("%d workers are here", place.num_workers)
     with ExitStack() as at_exit, display, StopSignals() as stop:
         sums, folder, sinks = at_exit.enter_context(Sums()), RunFolder(config.run), list[Sink]()
+        stored: RunStorage | None = None
         if place.rank == 0:
             at_exit.enter_context(_folder(config, log, folder_use))
+            stored = at_exit.enter_context(copying(config))
             sinks = at_exit.enter_context(sinks_of(config, folder))
         name = uuid.uuid4().hex
         if place.rank == 0:
-            _open(config, log, place, name, folder, display, fresh=folder_use in ("begin", "replace"))
+            _open(config, log, place, name, folder, display, stored, fresh=folder_use in ("begin", "replace"))
         name = _agree_on(name)
         tables = _tables(config, log, place, name)
-        first_step = _restore(folder, tables, half)
+        first_step = _restore(config, folder, tables, half)
         failpoint(failpoints.RESTORED)
         logs.at_step(first_step)
         _logger.info("%s", f"goes on from the commit of step {first_step}" if first_step else "begins")
@@ -131,6 +136,7 @@ def run_worker(
         train_run(
             config, run, half, group, folder, sinks, display, callbacks=[valid], stop_asked=lambda: stop.asked,
             stop_after=stop_after, objective=Objective.of(tasks), clip=clip_of(config.train.clip_norm, model),
+            stored=stored,
         )  # fmt: skip
         if exchange is not None:
             exchange.close()
@@ -165,11 +171,9 @@ def check_place(config: RunConfig, place: WorkerContext) -> None:
 
 
 def _folder(config: RunConfig, log: ClickLog, use: FolderUse) -> AbstractContextManager[RunFolder]:
-    if use == "ready":
-        return nullcontext(RunFolder(config.run))
-    if use == "resume":
-        return run_folder.resume(config, log_digest=log.digest)
-    return run_folder.begin(config, log_digest=log.digest, replace=use == "replace")
+    if use != "ready":
+        return opened_folder(config, log_digest=log.digest, resume=use == "resume", replace=use == "replace")
+    return nullcontext(RunFolder(config.run))
 
 
 def _open(
@@ -179,16 +183,23 @@ def _open(
     name: str,
     folder: RunFolder,
     display: Display,
+    stored: RunStorage | None,
     *,
     fresh: bool,
 ) -> None:
     """Worker 0 brings all servers to the commit where this start of all workers begins, before any of them joins."""
     endpoints = [Endpoint.parse(it, place.token, place.tls_root_certificate) for it in place.servers]
     await_servers(endpoints, display.say)
+    if stored is not None:  # this worker may be on another machine than the one before
+        stored.forget_other_run()
+        stored.fetch_files()
+    manifests = {*checkpoint.whole_steps(folder.checkpoints), *(stored.steps if stored is not None else ())}
     step = open_run(
         endpoints, table_layout(config, log), run=name, num_workers=place.num_workers,
-        manifests=checkpoint.whole_steps(folder.checkpoints), started=place.started, fresh=fresh,
+        manifests=manifests, started=place.started, fresh=fresh,
     )  # fmt: skip
+    if stored is not None:
+        stored.open_at(step)
     checkpoint.forget_after(folder.checkpoints, step)
     folder.forget_metrics_after(step)
     if step:
@@ -210,12 +221,36 @@ def _tables(config: RunConfig, log: ClickLog, place: WorkerContext, name: str) -
     return Tables(store, row_optimizer(config.tables.optimizer))
 
 
-def _restore(folder: RunFolder, tables: Tables, half: DenseHalf) -> int:
-    """Brings the dense half to the step the servers are at."""
+def _restore(config: RunConfig, folder: RunFolder, tables: Tables, half: DenseHalf) -> int:
+    """Brings the dense half to the step the servers are at. Where a run has a storage, workers may be on machines that
+    do not see the folder of worker 0: then they have the files of the checkpoint from it."""
     step = tables.store.committed_step
-    if step:
+    if step and config.storage is not None:
+        with tempfile.TemporaryDirectory(prefix="foresee-") as scratch:
+            checkpoints = folder.checkpoints if dist.get_rank() == 0 else Path(scratch)
+            _share_checkpoint(checkpoint.folder_of(checkpoints, step))
+            half.load(checkpoints, step)
+    elif step:
         half.load(folder.checkpoints, step)
     return step
+
+
+def _share_checkpoint(folder: Path) -> None:
+    """All workers but the first make the files of a checkpoint that worker 0 has."""
+    has_it = dist.get_rank() == 0
+    contents = dict[str, bytes]()
+    for name in (*checkpoint.FILES, checkpoint.MANIFEST_FILE):
+        content = (folder / name).read_bytes() if has_it else b""
+        length = torch.tensor([len(content)])
+        dist.broadcast(length, 0)
+        letters = torch.empty(int(length.item()), dtype=torch.uint8)
+        if has_it:
+            letters = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        dist.broadcast(letters, 0)
+        contents[name] = letters.numpy().tobytes()
+    if not has_it:
+        manifest = contents.pop(checkpoint.MANIFEST_FILE)
+        checkpoint.write(folder, contents, manifest)
 
 
 def _enter(header: Header, folder: RunFolder) -> Header:

@@ -97,14 +97,22 @@ class GoBack:
     step: int
 
 
-Instruction = Seal | Promote | Discard | ForgetWrites | GoBack
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Give up everything here, and become the commit of this step that the storage has."""
+
+    step: int
+
+
+Instruction = Seal | Promote | Discard | ForgetWrites | GoBack | Load
 
 # A part ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one part is. The first three fields are what its disk says; the others end with its process."""
+    """What one part is. The first three fields are what its disk says, `stored` what its storage says; the others end
+    with its process."""
 
     committed: int = 0
     previous: int | None = None
@@ -121,6 +129,8 @@ class Part:
     """Where this run has begun."""
     started: int = 0
     """When this run was started: an older one cannot take the part from it."""
+    stored: frozenset[int] = frozenset()
+    """Commits that a storage has a copy of: a part that lost its disk, or gave them up, can load them."""
 
     def __post_init__(self) -> None:
         steps = [step for step in (self.previous, self.committed, self.prepared) if step is not None]
@@ -130,6 +140,11 @@ class Part:
     @property
     def openable(self) -> frozenset[int]:
         """Commits that this part can be opened at."""
+        return self.here | self.stored
+
+    @property
+    def here(self) -> frozenset[int]:
+        """Those of them that its disk has."""
         return frozenset(step for step in (self.previous, self.committed, self.prepared) if step is not None)
 
     @property
@@ -139,7 +154,10 @@ class Part:
 
     def after_restart(self, incarnation: str) -> Part:
         """The same part in a new process: rows after its newest commit are gone, and so is the run."""
-        return Part(committed=self.committed, previous=self.previous, prepared=self.prepared, incarnation=incarnation)
+        return Part(
+            committed=self.committed, previous=self.previous, prepared=self.prepared, incarnation=incarnation,
+            stored=self.stored,
+        )  # fmt: skip
 
     def accepts(self, run: str | None) -> bool:
         """May this run read and write here? Asked for every request, at the moment it is carried out."""
@@ -198,12 +216,17 @@ def _open_at(part: Part, message: OpenAt) -> Decision:
         kept = ", ".join(map(str, sorted(part.openable)))
         return _refuse(part, f"there is no commit of step {message.step} here, only of {kept}; open one of these")
     moved, instructions = _go_to(part, message.step)
-    opened = replace(moved, run=message.run, epoch=part.epoch + 1, opened_at=message.step, started=message.started)
+    opened = replace(
+        moved, run=message.run, epoch=part.epoch + 1, opened_at=message.step, started=message.started,
+        stored=frozenset(step for step in part.stored if step <= message.step),
+    )  # fmt: skip
     return Decision(part=opened, instructions=(ForgetWrites(), *instructions))
 
 
 def _go_to(part: Part, step: int) -> tuple[Part, tuple[Instruction, ...]]:
-    """The way to one of the commits that the part has."""
+    """The way to one of the commits that the part has; what its disk has costs nothing."""
+    if step not in part.here:
+        return replace(part, previous=None, committed=step, prepared=None), (Load(step),)
     if step == part.prepared:
         return replace(part, previous=part.committed, committed=step, prepared=None), (Promote(step),)
     discard: tuple[Instruction, ...] = () if part.prepared is None else (Discard(part.prepared),)

@@ -15,7 +15,7 @@ import threading
 import tokenize
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from foresee.base.arrays import Float32, Int64
 from foresee.base.direct import Transfers, Way
 from foresee.base.files import Files
+from foresee.base.sequence import Sequence
 from foresee.errors import StoreError
-from foresee.store.contract import Layout, Rows, row_name
-from foresee.store.disk.chunks import damaged_row
+from foresee.store.contract import Layout, Rows
+from foresee.store.disk.chunks import damaged_bits, damaged_row
 from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.kernels import (
-    NO_CRC,
     Bits,
     Initial,
     clear_bits,
@@ -307,6 +307,9 @@ class Base:
     def write_rows(self, rows: Int64, words: Float32) -> None:
         """Writes rows (ascending) and their checksums; they count once `mark_written` has been called."""
         self._files.write_rows(self._rows_descriptor, self._rows_offset, rows, words)
+        self._write_checksums(rows, words)
+
+    def _write_checksums(self, rows: Int64, words: Float32) -> None:
         crcs = np.empty((len(rows), 1), np.float32)
         row_checksums(rows, words, crcs)
         self._files.write_rows(self._crc_descriptor, self._crc_offset, rows, crcs)
@@ -337,19 +340,30 @@ class Base:
         layout = self._layout
         initial = initial_of(layout)
         block_rows = max(1, _INITIALISE_BYTES // layout.row_bytes)
-        for begin in range(0, layout.num_rows, block_rows):
-            end = min(begin + block_rows, layout.num_rows)
-            words = np.empty((end - begin, self.words.shape[1]), np.float32)
-            _fill_block(begin, layout.value_words, self.words, self._bits, initial, words)
-            self._write_new(np.arange(begin, end, dtype=np.int64), words)
-            if progress is not None:
-                progress(end, layout.num_rows)
+        with ExitStack() as undo:
+            new_file = None
+            if self._way.direct and not self._bits.any():
+                new_file = Sequence(self._path, self._rows_offset, self._way, self._files)
+                undo.callback(new_file.close)
+            for begin in range(0, layout.num_rows, block_rows):
+                end = min(begin + block_rows, layout.num_rows)
+                words = np.empty((end - begin, self.words.shape[1]), np.float32)
+                _fill_block(begin, layout.value_words, self.words, self._bits, initial, words)
+                self._write_new(np.arange(begin, end, dtype=np.int64), words, new_file)
+                if progress is not None:
+                    progress(end, layout.num_rows)
+            if new_file is not None:
+                new_file.finish()
         self._sync_rows()
         self._bits.fill(0xFF)
         self.sync()
 
-    def _write_new(self, rows: Int64, words: Float32) -> None:
+    def _write_new(self, rows: Int64, words: Float32, new_file: Sequence | None) -> None:
         """Rows that are there keep their bytes and their checksums: a wrong one must not become right."""
+        if new_file is not None:
+            new_file.write(words)
+            self._write_checksums(rows, words)
+            return
         new = (self._bits[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 == 0
         self.write_rows(rows[new], np.ascontiguousarray(words[new]))
 
@@ -373,19 +387,6 @@ class Base:
     def _close_files(self) -> None:
         while self._descriptors:
             os.close(self._descriptors.pop())
-
-
-def damaged_bits(path: Path, layout: Layout, bits: Bits, crcs: NDArray[np.uint32] | None) -> StoreError:
-    """The sentence for bits that are not what was written. A row is named if it is the only one of which bits and
-    checksums tell different things."""
-    suspects = NO_ROWS
-    if crcs is not None:
-        suspects = np.flatnonzero((np.unpackbits(bits, bitorder="little")[: layout.num_rows] == 1) != (crcs != NO_CRC))
-    which = row_name(layout, int(suspects[0])) if len(suspects) == 1 else "some row"
-    return StoreError(
-        f"{path} is damaged: it has another checksum than when it was written, and whether {which} was ever written "
-        "cannot be told; check the disk, then restore the folder from a copy"
-    )
 
 
 def _random_map(descriptor: int) -> mmap.mmap:

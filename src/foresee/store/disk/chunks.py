@@ -29,7 +29,7 @@ from foresee.store.contract import Layout, Rows, row_name
 from foresee.store.disk.index import RowIndex
 from foresee.store.disk.manifest import Chunks
 from foresee.store.disk.parallel import ParallelCopy
-from foresee.store.kernels import crc_of_words, read_only, take_rows
+from foresee.store.kernels import NO_CRC, Bits, crc_of_words, read_only, take_rows
 
 LOG_FILE = "log.bin"
 CHUNK_BYTES_MAX = 1 << 17
@@ -315,6 +315,19 @@ def damaged_row(layout: Layout, row: int, path: Path) -> StoreError:
     return StoreError(
         f"{path} is damaged: {row_name(layout, row)} has another checksum than when it was written; check the disk, "
         "then restore the folder from a copy"
+    )
+
+
+def damaged_bits(path: Path, layout: Layout, bits: Bits, crcs: NDArray[np.uint32] | None) -> StoreError:
+    """The sentence for bits that are not what was written. A row is named if it is the only one of which bits and
+    checksums tell different things."""
+    suspects: Int64 = np.empty(0, np.int64)
+    if crcs is not None:
+        suspects = np.flatnonzero((np.unpackbits(bits, bitorder="little")[: layout.num_rows] == 1) != (crcs != NO_CRC))
+    which = row_name(layout, int(suspects[0])) if len(suspects) == 1 else "some row"
+    return StoreError(
+        f"{path} is damaged: it has another checksum than when it was written, and whether {which} was ever written "
+        "cannot be told; check the disk, then restore the folder from a copy"
     )
 
 

@@ -124,6 +124,11 @@ class DiskStore:
         return self._journal.manifest.layout
 
     @property
+    def manifest(self) -> Manifest:
+        """What the folder's `layout.json` says."""
+        return self._journal.manifest
+
+    @property
     def committed_step(self) -> int:
         return self._journal.manifest.committed_step
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from pyarrow import flight
@@ -41,6 +43,8 @@ _logger = logging.getLogger(__name__)
 
 OPEN_SECONDS = 600.0
 """A server may have to fold a commit first."""
+LOAD_SECONDS = 6 * 3600.0
+"""A server may have to load all of its rows from the storage."""
 START_SECONDS = 120.0
 """How long servers that are started beside their trainers may take until they listen."""
 
@@ -95,7 +99,7 @@ def open_run(
         described = {it.address: ask_once(it, protocol.DESCRIBE, {}, deadline) for it in servers}
         check_belonging(described, group)
         parts += [(it, protocol.part_from_dict(described[it.address])) for it in servers]
-    held = max(part.newest for _, part in parts)
+    held = max(max(part.newest, *part.openable) for _, part in parts)
     if fresh and held:
         raise StoreError(
             f"the servers hold the state after step {held}, but this run begins anew; "
@@ -108,8 +112,9 @@ def open_run(
             f"no commit is complete: the dense half is kept of step {_listed(manifests) or '0'}, the servers have "
             f"{kept}; start the servers with the folders of this run, or start anew"
         )
-    for endpoint, part in parts:
-        open_server(endpoint, part, run=run, step=step, started=started, num_workers=num_workers)
+    open_one = partial(open_server, run=run, step=step, started=started, num_workers=num_workers)
+    with ThreadPoolExecutor(len(parts)) as pool:  # some may have to load their rows
+        list(pool.map(lambda pair: open_one(*pair), parts))
     _logger.info("%d servers opened at the commit of step %d", len(endpoints), step)
     return step
 
@@ -130,7 +135,8 @@ def open_server(endpoint: Endpoint, part: Part, *, run: str, step: int, started:
     """Opens one server, which is as `part` says, at one of its commits, for a run that begins there."""
     message = OpenAt(run=run, incarnation=part.incarnation, epoch=part.epoch, step=step, started=started)
     content = {**asdict(message), "num_workers": num_workers}
-    ask_patiently(endpoint, protocol.OPEN_AT, content, OPEN_SECONDS, f"the opening at step {step}")
+    seconds = OPEN_SECONDS if step in part.here else LOAD_SECONDS
+    ask_patiently(endpoint, protocol.OPEN_AT, content, seconds, f"the opening at step {step}")
 
 
 def _listed(steps: Collection[int]) -> str:

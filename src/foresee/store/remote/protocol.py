@@ -73,6 +73,7 @@ def part_to_dict(part: Part) -> dict[str, Any]:
         "prepared_step": part.prepared,
         "incarnation": part.incarnation,
         "epoch": part.epoch,
+        "stored_steps": sorted(part.stored),
     }
 
 
@@ -85,6 +86,7 @@ def part_from_dict(content: dict[str, Any]) -> Part:
         prepared=None if prepared is None else int(prepared),
         incarnation=str(content["incarnation"]),
         epoch=int(content["epoch"]),
+        stored=frozenset(int(step) for step in content.get("stored_steps", ())),
     )
 
 

@@ -34,12 +34,15 @@ from foresee.store.contract import (
     written_rows,
 )
 from foresee.store.disk import DiskStore
+from foresee.store.disk.copies import empty_folder
 from foresee.store.guarded import takes_next_use, write_with_hint
 from foresee.store.kernels import Initial, fill_initial_row, initial_of
 from foresee.store.registry import DISK, MEMORY, StoreKind
 from foresee.store.remote.shards import num_local_rows
 from foresee.store.row_groups import group_folder, group_folders
 
+RUN_ID_FILE = "run-id"
+"""Of a shard whose run has a storage: whose it is."""
 SHARD_FILE = "shard.json"
 
 
@@ -191,7 +194,7 @@ def open_shard(kind: StoreKind, folder: Path | None, layout: Layout | None, shar
 
 def _plain_shard(kind: StoreKind, folder: Path, layout: Layout, share: Share) -> Shard:
     share.check(layout)
-    return Shard((kind.open_server or kind.open)(folder, _inner_layout(layout, share)), layout, share)
+    return Shard((kind.open_server or kind.open)(folder, inner_layout(layout, share)), layout, share)
 
 
 def disk_shard(folder: Path, layout: Layout | None, share: Share, *, kind: StoreKind = DISK) -> Shard:
@@ -214,7 +217,7 @@ def disk_shard(folder: Path, layout: Layout | None, share: Share, *, kind: Store
     described = layout or known
     assert described is not None
     share.check(described)
-    store = open_part(folder, _inner_layout(described, share))
+    store = open_part(folder, inner_layout(described, share))
     if found is None:
         content = {"shard": share.shard, "num_shards": share.num_shards, "layout": layout_to_dict(described)}
         Files().publish(folder / SHARD_FILE, (json.dumps(content, indent=2) + "\n").encode())
@@ -223,14 +226,31 @@ def disk_shard(folder: Path, layout: Layout | None, share: Share, *, kind: Store
 
 def read_shard(folder: Path, layout: Layout, share: Share, *, kind: StoreKind = DISK) -> Shard:
     """A shard in a folder, for reading only."""
-    return Shard((kind.open_reader or kind.open)(folder, _inner_layout(layout, share)), layout, share)
+    return Shard((kind.open_reader or kind.open)(folder, inner_layout(layout, share)), layout, share)
 
 
-def _inner_layout(layout: Layout, share: Share) -> Layout:
+def inner_layout(layout: Layout, share: Share) -> Layout:
+    """How the store inside a shard looks."""
     if share.num_shards == 1:
         return layout
     name = f"shard {share.shard} of {share.num_shards}"
     return replace(layout, tables=(Table(name, num_local_rows(layout, share.shard, share.num_shards)),))
+
+
+def forget_other_share(folder: Path, share: Share, run_id: str = "") -> None:
+    """Takes away what a folder has of another shard, of another number of them, or of another run that this node has
+    once had a part of: a storage has what is right."""
+    mark = folder / RUN_ID_FILE
+    other_run = bool(run_id) and mark.exists() and mark.read_text("utf-8", errors="replace") != run_id
+    for below in (folder, *group_folders(folder)):
+        found = read_shard_file(below)
+        other = found is not None and (found["shard"], found["num_shards"]) != (share.shard, share.num_shards)
+        if other or other_run:
+            empty_folder(below)
+            (below / SHARD_FILE).unlink(missing_ok=True)
+    if run_id:
+        folder.mkdir(parents=True, exist_ok=True)
+        Files().publish(mark, run_id.encode())
 
 
 def read_shard_file(folder: Path) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from foresee.store.memory import MemoryStore, PreImages
 from foresee.store.server.applied import Applied
 from foresee.store.server.rows import Guard, RowService
 from foresee.store.server.shard import Shard, Share
-from foresee.store.server.shard import _inner_layout as inner_layout
+from foresee.store.server.shard import inner_layout as inner_layout
 from foresee.store.server.status import Counters
 from foresee.testing.simulation.world import Call, Process, World
 

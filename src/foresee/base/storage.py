@@ -1,0 +1,320 @@
+"""Files by URL: s3://, gs://, hdfs://, abfs:// and file:// through pyarrow.fs, every other scheme through fsspec.
+
+In: a URL such as `s3://bucket/runs/first`; `?endpoint_override=host:port&scheme=http&region=...` after it, as pyarrow
+reads it, names another S3 server. Credentials come from where the cloud's own tools look for them. Out: a `Storage`
+with few verbs. Files are made under names that nobody used before, and what lists them is published last, in one move:
+nobody sees half of anything, and nobody finds anything out by listing folders.
+
+What the network breaks is tried again, with growing pauses, until `patience_seconds` are over; then it is a
+StoreUnavailableError. What trying again would not change (no rights, no such bucket) is a StoreError at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from foresee.base import json_fields
+from foresee.errors import ConfigError, StoreError, StoreUnavailableError
+
+Result = TypeVar("Result")
+
+PATIENCE_SECONDS = 60.0
+RANGE_BYTES = 1 << 23
+"""Read at once."""
+CONNECT_SECONDS = 5.0
+PAUSES_SECONDS = (0.1, 0.3, 1.0, 3.0)
+"""Before the second try, the third and so on; the last one is repeated."""
+_FINAL = re.compile(
+    r"access.?denied|forbidden|HTTP status 403|NO_SUCH_BUCKET|bucket .* does not exist|InvalidAccessKey"
+    r"|SignatureDoesNotMatch|credentials|INVALID_ACCESS_KEY_ID|permission denied",
+    re.IGNORECASE,
+)
+_ATOMIC = ("s3", "gcs", "abfs")
+"""File systems in which a file appears whole when it is closed, in the place of an older one."""
+
+
+def is_url(place: str | Path) -> bool:
+    """Whether this names something that is not a local path."""
+    return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+://", str(place)) is not None
+
+
+def parent_and_name(url: str) -> tuple[str, str]:
+    """`s3://bucket/a/b?x=y` as the URL of `a`, with the same options, and `b`."""
+    place, mark, options = url.partition("?")
+    parent, _, name = place.rstrip("/").rpartition("/")
+    return f"{parent}{mark}{options}", name
+
+
+def joined(url: str, *names: str) -> str:
+    """The URL of something below."""
+    place, mark, options = url.partition("?")
+    return "/".join([place.rstrip("/"), *names]) + mark + options
+
+
+def local_folder(url: str, kind: str) -> Path:
+    """Where this machine keeps what belongs to a URL: below the variable FORESEE_CACHE, else in the user's cache."""
+    place = url.partition("?")[0].rstrip("/")
+    home = os.environ.get("FORESEE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "foresee")
+    digest = hashlib.sha256(place.encode()).hexdigest()[:12]
+    return Path(home).expanduser().absolute() / kind / f"{place.rpartition('/')[2]}-{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file of a storage, as it has to be."""
+
+    name: str
+    num_bytes: int
+    crc32: int
+
+    @classmethod
+    def parse(cls, content: dict[str, Any]) -> Stored:
+        """Out of JSON; raises ValueError."""
+        sizes = (json_fields.whole(content, name, 0, json_fields.LARGE_MAX) for name in ("num_bytes", "crc32"))
+        return cls(json_fields.file_name(content, "name"), *sizes)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A place below which files are."""
+
+    system: Any
+    """Of pyarrow.fs."""
+    path: str
+    url: str
+    """For people: without options and credentials."""
+    patience_seconds: float = PATIENCE_SECONDS
+    gives_up: Callable[[], bool] = lambda: False
+    """Asked before every new try."""
+
+    @classmethod
+    def open(cls, url: str) -> Storage:
+        """Says in a sentence what is wrong with a URL; whether the place can be reached shows later."""
+        parts = urlsplit(url)
+        if parts.username is not None or parts.password is not None:
+            raise ConfigError(
+                f"the URL of {parts.scheme}://{parts.hostname}{parts.path} has credentials in it, which would be "
+                "written down with the run; give them as the tools of the cloud do, such as AWS_ACCESS_KEY_ID"
+            )
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+        try:
+            system, path = _system_of(url, parts.scheme)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ConfigError(f"{shown} cannot be used ({_reason(error)}); check the URL and its options") from error
+        return cls(system, path.rstrip("/"), shown)
+
+    def below(self, *names: str) -> Storage:
+        """The place of this name inside."""
+        return replace(self, path="/".join([self.path, *names]), url="/".join([self.url, *names]))
+
+    def patient(self, seconds: float, gives_up: Callable[[], bool] = lambda: False) -> Storage:
+        return replace(self, patience_seconds=seconds, gives_up=gives_up)
+
+    def get(self, name: str) -> bytes | None:
+        """A small file; None if it is not there."""
+        found: list[bytes] = []
+
+        def read() -> None:
+            try:
+                with self.system.open_input_file(self._at(name)) as stream:
+                    found.append(stream.read_at(stream.size(), 0))
+            except FileNotFoundError:
+                pass
+
+        self._patiently(read, name, "read")
+        return found[-1] if found else None
+
+    def size(self, name: str) -> int | None:
+        """In bytes; None if there is no such file."""
+        info = self._patiently(lambda: self.system.get_file_info(self._at(name)), name, "looked at")
+        return int(info.size) if info.is_file else None
+
+    def pieces(self, name: str, *, num_bytes: int, piece_bytes: int = RANGE_BYTES) -> Iterator[bytes]:
+        """A file of a known size, a range at a time."""
+        for begin in range(0, num_bytes, piece_bytes):
+            yield self.part(name, begin, min(piece_bytes, num_bytes - begin))
+
+    def part(self, name: str, begin: int, num_bytes: int) -> bytes:
+        """So many bytes of a file from `begin` on."""
+
+        def read() -> bytes:
+            with self.system.open_input_file(self._at(name)) as stream:
+                content: bytes = stream.read_at(num_bytes, begin)
+            if len(content) != num_bytes:
+                raise ConnectionError(f"{len(content)} of {num_bytes} bytes came")
+            return content
+
+        try:
+            return self._patiently(read, name, "read")
+        except FileNotFoundError:
+            raise StoreError(f"{self.url}/{name} is missing; restore it from a copy") from None
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Copies a file to this machine; it appears whole."""
+        num_bytes = self.size(name)
+        if num_bytes is None:
+            raise StoreError(f"{self.url}/{name} is missing; restore it from a copy")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f"{target.name}.draft")
+        with open(draft, "wb") as stream:
+            for piece in self.pieces(name, num_bytes=num_bytes):
+                stream.write(piece)
+        os.replace(draft, target)
+
+    def put(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+        """Makes a file of a new name. It counts once something that is published names it."""
+
+        def write() -> None:
+            self._make_room(name)
+            with self.system.open_output_stream(self._at(name)) as stream:
+                for piece in pieces():
+                    stream.write(piece)
+
+        self._patiently(write, name, "written")
+
+    def store(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> Stored:
+        """The same, and what has to be known to read it again."""
+        told = [0, 0]
+
+        def counted() -> Iterator[bytes]:
+            told[:] = [0, 0]
+            for piece in pieces():
+                told[:] = [told[0] + len(piece), zlib.crc32(piece, told[1])]
+                yield piece
+
+        self.put(name, counted)
+        return Stored(name, told[0], told[1])
+
+    def read(self, of: Stored) -> bytes:
+        """A file that was stored, as it was."""
+        content = b"".join(self.pieces(of.name, num_bytes=of.num_bytes))
+        if zlib.crc32(content) != of.crc32:
+            raise StoreError(
+                f"{self.url}/{of.name} is damaged: it has another checksum than when it was written; restore it from a "
+                "copy, or start anew"
+            )
+        return content
+
+    def publish(self, name: str, content: bytes) -> None:
+        """Replaces a small file: whoever reads it has the old content or the new one."""
+        if self.system.type_name in _ATOMIC:
+            self.put(name, lambda: [content])
+            return
+        self.put(f"{name}.draft", lambda: [content])
+        draft, target = self._at(f"{name}.draft"), self._at(name)
+
+        def move() -> None:
+            try:
+                self.system.move(draft, target)
+            except OSError:  # some refuse to take the place of a file; `published` then finds the draft
+                self.system.delete_file(target)
+                self.system.move(draft, target)
+
+        self._patiently(move, name, "written")
+
+    def published(self, name: str) -> bytes | None:
+        """What was published last; None: nothing was."""
+        found = self.get(name)
+        return self.get(f"{name}.draft") if found is None and self.system.type_name not in _ATOMIC else found
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Files that nothing names any more; those that are gone already are no matter."""
+        for name in names:
+
+            def delete(at: str = self._at(name)) -> None:
+                try:
+                    self.system.delete_file(at)
+                except FileNotFoundError:
+                    pass
+
+            self._patiently(delete, name, "removed")
+
+    def names(self) -> list[str]:
+        """Everything below, to clean up; never to find out what there is."""
+        selector = _fs().FileSelector(self.path, allow_not_found=True, recursive=True)
+        infos = self._patiently(lambda: self.system.get_file_info(selector), "", "listed")
+        return [info.path[len(self.path) + 1 :] for info in infos if info.is_file]
+
+    def _at(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def _make_room(self, name: str) -> None:
+        if self.system.type_name not in _ATOMIC:
+            self.system.create_dir(self._at(name).rpartition("/")[0], recursive=True)
+
+    def _patiently(self, act: Callable[[], Result], name: str, done: str) -> Result:
+        begun, tries = time.monotonic(), 0
+        while True:
+            try:
+                return act()
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                tries += 1
+                where = f"{self.url}/{name}".rstrip("/")
+                if _FINAL.search(str(error)):
+                    raise StoreError(
+                        f"{where} cannot be {done} ({_reason(error)}); check the URL, its options and your credentials"
+                    ) from error
+                pause = PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS)) - 1]
+                if time.monotonic() + pause > begun + self.patience_seconds or self.gives_up():
+                    raise StoreUnavailableError(
+                        f"{where} could not be {done} within {time.monotonic() - begun:.0f} s ({_reason(error)}); see "
+                        "that the storage can be reached, then try again"
+                    ) from error
+                time.sleep(pause)
+
+
+def _fs() -> Any:
+    """Imported when it is first needed: it takes a while."""
+    return importlib.import_module("pyarrow.fs")
+
+
+def _system_of(url: str, scheme: str) -> tuple[Any, str]:
+    if scheme == "s3":
+        return _s3(url)
+    try:
+        return _fs().FileSystem.from_uri(url)  # type: ignore[no-any-return]
+    except (ValueError, NotImplementedError) as error:
+        if "nrecognized filesystem" not in str(error) and not isinstance(error, NotImplementedError):
+            raise
+    try:
+        fsspec: Any = importlib.import_module("fsspec.core")
+    except ModuleNotFoundError:
+        raise ConfigError(
+            f"{scheme}:// is read through fsspec, which is not installed; run: pip install fsspec"
+        ) from None
+    try:
+        system, path = fsspec.url_to_fs(url)
+    except ImportError as error:
+        raise ConfigError(f"{scheme}:// needs a package that is not installed ({_reason(error)})") from None
+    return _fs().PyFileSystem(_fs().FSSpecHandler(system)), path
+
+
+def _s3(url: str) -> tuple[Any, str]:
+    """As pyarrow's own reading of S3 URLs, with deadlines."""
+    parts = urlsplit(url)
+    options: dict[str, Any] = dict(parse_qsl(parts.query))
+    known = ("region", "scheme", "endpoint_override")
+    if unknown := [name for name in options if name not in known]:
+        raise ValueError(f"unknown option {unknown[0]!r}; there are {', '.join(known)}")
+    options |= {"connect_timeout": CONNECT_SECONDS, "request_timeout": CONNECT_SECONDS}
+    try:
+        system = _fs().S3FileSystem(**options, allow_delayed_open=True)
+    except TypeError:  # an older pyarrow
+        system = _fs().S3FileSystem(**options)
+    return system, f"{parts.hostname}{parts.path}"
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,86 @@
+"""Another number of servers for a run whose rows are in a storage: from there, over this machine, and back.
+
+In: a run that goes on with so many servers, its storage, and whatever tables this machine has. Out: tables in that many
+shards, here or in the storage, at the newest commit that all parts have; servers load what they do not have. Tables
+that are complete here are moved here (`shard_folders.reshard`), and copied by their servers. Else all shards are loaded
+into a scratch folder, moved there, and copied back; the storage shows the old ones until the new ones are whole.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from foresee.errors import StoreError
+from foresee.run.config import RunConfig
+from foresee.run.run_folder import RunFolder
+from foresee.run.run_storage import RunStorage
+from foresee.run.shard_folders import reshard, shard_folder, shard_folders
+from foresee.store.commits import step_to_open
+from foresee.store.contract import Layout
+from foresee.store.copied import shard_place
+from foresee.store.disk.copies import FolderCopies, snapshot
+from foresee.store.disk.manifest import read_manifest
+from foresee.store.row_groups import group_folder
+from foresee.store.server.shard import Share, inner_layout, read_shard_file
+
+
+def bring_shards(config: RunConfig, layout: Layout, stored: RunStorage, say: Callable[[str], None]) -> None:
+    """Tables in as many shards as the run has servers, where the storage or this machine has others."""
+    here, there = _whole_here(config.tables_folder), stored.num_shards
+    if here is not None and here != config.num_servers:
+        reshard(config.tables_folder, layout, config.num_servers, RunFolder(config.run).checkpoints, say)
+    elif here is None and there is not None and there != config.num_servers:
+        reshard_stored(stored, layout, config.num_servers, config.run, say)
+
+
+def _whole_here(tables: Path) -> int | None:
+    """The number of shards of this machine's tables, if all of them are here."""
+    folders = shard_folders(tables)
+    if not folders:
+        return 0 if any(tables.glob("layout.json")) or any(tables.glob("width-*/layout.json")) else None
+    for number, folder in enumerate(folders):
+        below = next(iter(sorted(folder.glob("width-*"))), folder)
+        found = read_shard_file(below)
+        known = (found["shard"], found["num_shards"]) if found is not None else (0, 1)
+        if not (below / "layout.json").exists() or known != (number, len(folders)):
+            return None
+    return len(folders)
+
+
+def reshard_stored(stored: RunStorage, layout: Layout, num_shards: int, run: Path, say: Callable[[str], None]) -> None:
+    """The rows of the storage's newest commit, in another number of shards of the same storage."""
+    before = stored.num_shards or 1
+    scratch = run / "resharding"
+    shutil.rmtree(scratch, ignore_errors=True)
+    tables = scratch / "tables"
+    parts = [part for shard in range(before) for part in _parts(stored, tables, layout, Share(shard, before))]
+    step = step_to_open(stored.steps, [copies.steps for copies, _ in parts])
+    if not step:
+        raise StoreError(f"{stored.storage.url} has no commit that all of its {before} shards have; start anew")
+    say(f"loading the commit of step {step} from {stored.storage.url}, to move its rows to {num_shards} servers")
+    for copies, inner in parts:
+        copies.load(step, inner)
+    stored.bring(step)
+    reshard(tables, layout, num_shards, RunFolder(run).checkpoints, say)
+    for shard in range(num_shards):
+        for copies, _ in _parts(stored, tables, layout, Share(shard, num_shards)):
+            copies.copy(snapshot(copies.folder, read_manifest(copies.folder)), lambda: True)
+    stored.resharded(step, num_shards)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _parts(stored: RunStorage, tables: Path, layout: Layout, share: Share) -> list[tuple[FolderCopies, Layout]]:
+    """The copies of each row group of a shard, for a folder of this machine."""
+    folder, storage = (
+        shard_folder(tables, share.shard),
+        stored.storage.below(*shard_place(share.shard, share.num_shards)),
+    )
+    if not layout.widths:
+        return [(FolderCopies(storage, folder), inner_layout(layout, share))]
+    return [
+        (FolderCopies(storage.below(below.name), below), inner_layout(group, share))
+        for group in layout.groups
+        for below in [group_folder(folder, group)]
+    ]
