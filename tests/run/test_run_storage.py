@@ -105,9 +105,7 @@ def test_the_storage_of_another_run_is_refused_and_nothing_is_lost(log: ClickLog
     before = everything(one)
     train_quietly(stored_run(log, tmp_path / "two", tmp_path / "storage-2"), stop_after=4)
     mixed = stored_run(log, one.run, tmp_path / "storage-2")
-    with pytest.raises(
-        ConfigError, match=r"one and file:.*storage-2 hold two different runs; give the storage"
-    ):
+    with pytest.raises(ConfigError, match=r"one and file:.*storage-2 hold two different runs; give the storage"):
         train_quietly(mixed, resume=True)
     assert everything(one) == before
     outcome, said = train_quietly(one, resume=True)
