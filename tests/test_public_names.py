@@ -13,9 +13,9 @@ import foresee.testing
 
 PUBLIC = {
     "SGD", "Adagrad", "Batches", "ClickLog", "EmbeddingBagConfig", "EmbeddingBags", "ForeseeError", "LazyAdam",
-    "Optimizer", "Planner", "RowwiseAdagrad", "Schedule", "Run", "Source", "Step", "Store", "StoreKind", "Tables",
-    "Trainers", "checkpoint", "fetches_by_cache", "load_exported", "lookahead", "models", "register_optimizer",
-    "register_store", "steps",
+    "Optimizer", "Planner", "RowwiseAdagrad", "Schedule", "Run", "Source", "Step", "Stop", "Store", "StoreKind",
+    "Tables", "Trainers", "checkpoint", "fetches_by_cache", "load_exported", "lookahead", "models",
+    "register_optimizer", "register_store", "steps",
 }  # fmt: skip
 
 

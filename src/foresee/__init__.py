@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from foresee.engine.tables import Tables
     from foresee.plan.record import Planner
     from foresee.run import checkpoint
+    from foresee.run.ending import Stop
     from foresee.run.serving.exported import load_exported
     from foresee.run.steps import lookahead, steps
     from foresee.run.trainers import Trainers
@@ -66,6 +67,7 @@ __all__ = [
     "Schedule",
     "Source",
     "Step",
+    "Stop",
     "Store",
     "StoreKind",
     "Tables",
@@ -95,6 +97,7 @@ _HOMES = {
     "Run": "foresee.engine.loop",
     "Source": "foresee.data.source",
     "Step": "foresee.engine.step",
+    "Stop": "foresee.run.ending",
     "Store": "foresee.store.contract",
     "StoreKind": "foresee.store.registry",
     "Tables": "foresee.engine.tables",

@@ -49,12 +49,13 @@ class Hang(Exception):  # noqa: N818 - what happened
 class Disturbed:
     """A run on the cluster."""
 
-    def __init__(self, cluster: RayCluster, number: int) -> None:
+    def __init__(self, cluster: RayCluster, number: int, *settings: str) -> None:
         self.cluster, self.run = cluster, cluster.own / "run"
         self.output, self.storage = cluster.shared / f"run-{number}.txt", cluster.shared / f"storage-{number}"
         file = cluster.shared / f"run-{number}.yaml"
         file.write_text(f"log: {cluster.shared}/log\nrun: {self.run}\nstorage: file://{self.storage}{SETTINGS}")
         words = ["train", str(file), "--on", "ray", "--address", cluster.address, "--replace", "--log-level", "info"]
+        words += [word for it in settings for word in ("--set", it)]
         self.process = cluster.start(HEAD, [sys.executable, "-m", "foresee", *words], self.output)
 
     @property
@@ -130,7 +131,10 @@ def result_in_storage(cluster: RayCluster, run: Disturbed) -> dict[str, bytes]:
     target = cluster.shared / "result"
     shutil.rmtree(target, ignore_errors=True)
     words = [sys.executable, "-m", "foresee", "train", str(run.output.with_suffix(".yaml")), "--resume", "--set"]
-    subprocess.run([*words, f"run={target}"], check=True, capture_output=True, timeout=300)
+    done = subprocess.run([*words, f"run={target}"], capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode:
+        print(f"{run.storage} cannot be resumed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}", file=sys.stderr)
+        return {}
     return result_of(target)
 
 

@@ -79,13 +79,15 @@ def test_a_mistake_is_a_sentence_and_leaves_nothing(
     assert not (run_file.parent / "run").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_all_after_a_commit(
-    commands: Commands, run_file: Path, number: signal.Signals, code: int
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (None, 143)], ids=["signal", "file"])
+def test_whoever_asks_stops_all_after_a_commit(
+    commands: Commands, run_file: Path, number: signal.Signals | None, code: int
 ) -> None:
     launched, parts = started(commands, run_file)
-    launched.signal(number)
+    asked = run_file.parent / "run" / "stop"
+    asked.touch() if number is None else launched.signal(number)
     assert commands.wait(launched) == code
+    assert not asked.exists()
     assert_all_gone(parts)
     assert "go on with --resume" in launched.text()
     lines = (run_file.parent / "run" / "metrics.jsonl").read_text().splitlines()

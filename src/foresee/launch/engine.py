@@ -14,7 +14,10 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
+
+from foresee.launch.sizing import Room
+from foresee.run.config import RunConfig
 
 Role = Literal["server", "planner", "worker"]
 
@@ -82,4 +85,17 @@ class Engine(Protocol):
     @property
     def one_machine(self) -> bool:
         """All parts take their memory from this machine."""
+        ...
+
+
+@runtime_checkable
+class ElasticEngine(Protocol):
+    """An engine whose machines come and go while a run is on it. Others have the size that they began with."""
+
+    def room(self) -> Room:
+        """What there is for the run, as it was seen last; costs nothing."""
+        ...
+
+    def reserve(self, config: RunConfig) -> None:
+        """Gives up all places and asks for those of a run of another size; no part is running."""
         ...

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +21,13 @@ from rich.console import Console
 from foresee.base.terminal import counted
 from foresee.engine.exchange.dense import check_device
 from foresee.errors import ConfigError, InputError
-from foresee.launch.engine import Engine
+from foresee.launch.engine import ElasticEngine, Engine
 from foresee.launch.processes import Part, Processes
-from foresee.launch.supervisor import Failed, Stopped, Supervisor
+from foresee.launch.sizing import Bounds, Size, Sizing
+from foresee.launch.supervisor import Failed, Resized, Stopped, Supervisor
 from foresee.run.build import build_model, open_log, plan_header, table_layout, train_stream
 from foresee.run.config import RunConfig
-from foresee.run.ending import StopSignals
+from foresee.run.ending import Stop
 from foresee.run.memory import check_memory, in_words, launched_memory, window_in_words
 from foresee.run.progress import Display, make_display
 from foresee.run.run_folder import RunFolder
@@ -65,7 +67,7 @@ def launch(
     with (
         opened_folder(config, log_digest=log.digest, resume=resume, replace=replace),
         _logs(RunFolder(config.run)) as logs,
-        StopSignals() as stop,
+        Stop(RunFolder(config.run).stop_file) as stop,
         Processes(logs, engine) as processes,
         display or make_display(console) as display,
     ):
@@ -77,15 +79,34 @@ def launch(
             display.say(
                 "rows are in the memory of the servers: a server that ends takes the run with it (tables.store: disk)"
             )
-        supervisor = Supervisor(config, layout, processes, display, stop, stop_after)
-        _logger.info("run %s: %d servers, %d workers", config.run, config.num_servers, config.distributed.workers)
-        try:
-            supervisor.run()
-        except Stopped:
-            return supervisor.stop_workers()
-        except Failed as failed:
-            return _tell(failed.part)
-    return 0
+        supervisor = Supervisor(config, layout, processes, display, stop, stop_after, _sizing(config, engine))
+        while True:
+            _logger.info("run %s: %d servers, %d workers", config.run, config.num_servers, config.distributed.workers)
+            try:
+                supervisor.run()
+                return 0
+            except Resized as resized:
+                supervisor.leave(resized.size)
+                config = resized.size.of(config)
+            except Stopped:
+                return supervisor.stop_workers()
+            except Failed as failed:
+                return _tell(failed.part)
+            _bring_shards(config, layout, display.say, resized=True)
+            supervisor.take(config)
+            if isinstance(engine, ElasticEngine):
+                engine.reserve(config)
+
+
+def _sizing(config: RunConfig, engine: Engine) -> Callable[[], Size | None]:
+    """Asked again and again: the size with which the run has to go on, if that is another one."""
+    bounds = Bounds.of(config)
+    if bounds is None:
+        return lambda: None
+    if not isinstance(engine, ElasticEngine):
+        raise ConfigError("distributed.elastic: the nodes of this engine do not come and go; leave it out, or --on ray")
+    sizing = Sizing(bounds, config.distributed, time.monotonic())
+    return lambda: sizing.decide(engine.room(), time.monotonic())
 
 
 def check_can_launch(config: RunConfig, *, resume: bool = False) -> None:
@@ -100,12 +121,15 @@ def check_can_launch(config: RunConfig, *, resume: bool = False) -> None:
         )
 
 
-def _bring_shards(config: RunConfig, layout: Layout, say: Callable[[str], None]) -> None:
-    """Tables in as many shards as there are servers now."""
+def _bring_shards(config: RunConfig, layout: Layout, say: Callable[[str], None], *, resized: bool = False) -> None:
+    """Tables in as many shards as there are servers now.
+
+    resized: the run was under way a moment ago. If it has a storage, that has the newest commit, wherever parts were.
+    """
     kind, checkpoints = store_kind(config.tables.store), RunFolder(config.run).checkpoints
     with copying(config) as stored:
         if stored is not None:
-            bring_shards(config, layout, stored, say)
+            bring_shards(config, layout, stored, say, trust_here=not resized)
         else:
             reshard(config.tables_folder, layout, config.num_servers, checkpoints, say, kind=kind)
 

@@ -133,8 +133,8 @@ class Processes:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         """What runs until it is told to end is told so. The others would only wait for each other now."""
         with _undisturbed():
-            send([part for part in self.parts if not part.endless or kind is KeyboardInterrupt], signal.SIGKILL)
-            self.end(self.parts, STOP_SECONDS)
+            send(self.parts if kind is KeyboardInterrupt else [], signal.SIGKILL)
+            self.end_all()
 
     def start(self, command: Command) -> Part:
         """A part of this name that has ended is replaced."""
@@ -151,6 +151,12 @@ class Processes:
         send(parts, signal.SIGKILL)
         wait(parts, None)
         self.parts = [part for part in self.parts if part not in parts]
+
+    def end_all(self) -> None:
+        """Ends everything, servers in peace, and forgets it: all is started anew."""
+        send([part for part in self.parts if not part.endless], signal.SIGKILL)
+        self.end(self.parts, STOP_SECONDS)
+        self.parts = []
 
     def write_down(self) -> None:
         """For a person who wants to look at one of them. On a cluster a part has its process some time after it was

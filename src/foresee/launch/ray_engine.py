@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,12 @@ from foresee.errors import ConfigError, InputError
 from foresee.launch.certificates import Authority
 from foresee.launch.engine import LOST_CODE, Command, Process
 from foresee.launch.ray_host import LEASE_SECONDS, Host, HostSettings, PartState
+from foresee.launch.sizing import Bounds, Room
 from foresee.run.config import RunConfig
 
 ray = OptionalModule("ray")
 _util = OptionalModule("ray.util")
+_state = OptionalModule("ray._private.state")
 _strategies = OptionalModule("ray.util.scheduling_strategies")
 
 _logger = logging.getLogger(__name__)
@@ -42,7 +44,11 @@ GIVE_UP_SECONDS = LEASE_SECONDS + 4.0
 """A host that has not answered for so long has ended its parts by itself."""
 PLACES_SECONDS = 0.5
 """How often Ray is asked where places are, while parts wait for one."""
+ROOM_SECONDS = 2.0
+"""How often Ray is asked what its nodes have left, where the size of a run may change."""
 LOOPBACK = "127.0.0.1"
+OWN_CLUSTER = "local"
+"""Without it Ray would take any cluster that somebody has started on this machine."""
 AUTHORITY, CERTIFICATE, KEY, TOKEN = "authority.pem", "certificate.pem", "key.pem", "token"
 
 
@@ -89,7 +95,8 @@ class RayEngine:
         self._nodes: dict[str, _Node] = {}
         self._parts: dict[str, RayProcess] = {}
         self._lock, self._closed = threading.RLock(), threading.Event()
-        self._places_asked = 0.0
+        self._places_asked = self._room_asked = 0.0
+        self._room = Room(nodes=[], waiting=False)
 
     def __enter__(self) -> RayEngine:
         self._connect()
@@ -127,6 +134,16 @@ class RayEngine:
     def rendezvous(self, attempt: int) -> str:
         return f"store://{self._controller}:{self._rendezvous.port}/{attempt}"
 
+    def room(self) -> Room:
+        with self._lock:
+            return replace(self._room, waiting=bool(self._waiting()))
+
+    def reserve(self, config: RunConfig) -> None:
+        with self._lock:
+            self._config = config
+            _quietly(_util.remove_placement_group, self._group)
+            self._group = _util.placement_group(self._bundles(), strategy="SPREAD")
+
     def send_signal(self, part: RayProcess, number: int) -> None:
         with self._lock:
             if part.code is not None:
@@ -142,7 +159,7 @@ class RayEngine:
             if self._given is None:
                 cores = sum(bundle.get("CPU", 0) for bundle in self._bundles())
                 more = {"num_cpus": int(cores) + 1, "include_dashboard": False}
-                ray.init(**quiet, **more)
+                ray.init(address=OWN_CLUSTER, **quiet, **more)
             else:
                 ray.init(address=self._given, **quiet)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -166,13 +183,14 @@ class RayEngine:
             try:
                 self._start_waiting()
                 self._ask()
+                self._look_around()
             except Exception:
                 _logger.exception("a look at the Ray cluster failed; the next one follows")
                 time.sleep(1.0)
 
     def _start_waiting(self) -> None:
         with self._lock:
-            waiting = [part for part in self._parts.values() if part.node is None and part.code is None]
+            waiting = self._waiting()
         if not waiting or time.monotonic() - self._places_asked < PLACES_SECONDS:
             return
         self._places_asked = time.monotonic()
@@ -184,11 +202,28 @@ class RayEngine:
         if any(part.node is None for part in waiting):
             _logger.info("%d parts wait for a place in the cluster", sum(part.node is None for part in waiting))
 
+    def _waiting(self) -> list[RayProcess]:
+        return [part for part in self._parts.values() if part.node is None and part.code is None]
+
     def _places(self) -> dict[int, str]:
         table = _util.placement_group_table(self._group)
         if table.get("state") == "INFEASIBLE":
             raise InputError("no node of the cluster has what a part asks for; see distributed.resources")
         return {int(place): str(node) for place, node in table.get("bundles_to_node_id", {}).items()}
+
+    def _look_around(self) -> None:
+        """What the nodes have left, and what of them is ours already; only for a run whose size may change."""
+        if Bounds.of(self._config) is None or time.monotonic() - self._room_asked < ROOM_SECONDS:
+            return
+        self._room_asked = time.monotonic()
+        with self._lock:
+            places, bundles = self._places(), self._bundles()
+        left = {node: dict(free) for node, free in _state.available_resources_per_node().items()}
+        for place, node in places.items():
+            for name, amount in bundles[place].items():
+                if node in left:
+                    left[node][name] = left[node].get(name, 0.0) + amount
+        self._room = Room(nodes=list(left.values()), waiting=False)
 
     def _start_at(self, part: RayProcess, where: str, address: str) -> None:
         with self._lock:

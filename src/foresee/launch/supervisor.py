@@ -1,9 +1,10 @@
 """Keeps the parts of a launched run alive, from the first start to the last end, and shows what worker 0 reports.
 
 In: a configuration, and processes on some engine. Out: returns when all trainers are done; `Failed` names the part that
-could not be restarted, `Stopped` says that somebody asked the run to stop. What happens after a part ended is decided
-in `restarts` and carried out here. Servers and planner come first, then the trainers, with ports the system chose.
-Trainers look the planner's address up in a file whenever they connect, since they go on while it is started again.
+could not be restarted, `Stopped` says that somebody asked the run to stop, `Resized` that it is to go on with another
+size. What happens after a part ended is decided in `restarts` and carried out here. Servers and planner come first,
+then the trainers, with ports the system chose. Trainers look the planner's address up in a file whenever they connect,
+since they go on while it is started again.
 
 The display is one process away: worker 0 writes readings and sentences as lines of JSON (`RelayedDisplay`), and `relay`
 turns them into calls of the real display. Other output of the worker passes unchanged.
@@ -15,6 +16,7 @@ import json
 import logging
 import signal
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -24,8 +26,9 @@ from foresee.errors import UNAVAILABLE_CODE, InputError
 from foresee.launch.engine import Command
 from foresee.launch.processes import POLL_SECONDS, Part, Processes, culprit, send
 from foresee.launch.restarts import STOPPED_CODES, Ended, RestartDecision, decide_restart
+from foresee.launch.sizing import Size
 from foresee.run.config import RunConfig
-from foresee.run.ending import StopSignals
+from foresee.run.ending import Stop
 from foresee.run.progress import TERMINAL_SECONDS, Display, Reading
 from foresee.run.run_file import dump_run
 from foresee.run.run_folder import run_id
@@ -113,22 +116,37 @@ class Stopped(Exception):  # noqa: N818 - a signal came
     """The run is to stop."""
 
 
+class Resized(Exception):  # noqa: N818 - what has to be done
+    """The run is to go on with another size, from a commit."""
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+
+
 class Supervisor:
     """One launched run."""
 
     def __init__(
-        self, config: RunConfig, layout: Layout, processes: Processes, display: Display, stop: StopSignals,
-        stop_after: int | None,
+        self, config: RunConfig, layout: Layout, processes: Processes, display: Display, stop: Stop,
+        stop_after: int | None, new_size: Callable[[], Size | None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._config, self._processes, self._engine = config, processes, processes.engine
+        self._processes, self._engine = processes, processes.engine
         self._layout = self._engine.share("layout.json", layout_text(layout))
-        self._run_file = str(self._engine.share("run.yaml", dump_run(config)))
-        self._display, self._stop, self._stop_after = display, stop, stop_after
-        self._num_servers = config.num_servers
+        self._display, self._stop, self._stop_after, self._new_size = display, stop, stop_after, new_size
+        self._sizes = 0
+        self.take(config)
         self._restarts = 0
         self._starts_of_trainers = 0
         self._lost_in_a_row = 0
         self._shown = 0
+
+    def take(self, config: RunConfig) -> None:
+        """What the parts that are started from now on are told."""
+        self._config, self._num_servers = config, config.num_servers
+        self._run_file = str(self._engine.share("run.yaml", dump_run(config)))
+        # What nodes have on their own disks of another size is of no use, and the storage has all of it.
+        self._run_id = run_id(config.run) + (f"-{self._sizes}-{uuid.uuid4().hex}" if self._sizes else "")
+        self._sizes += 1
 
     @property
     def _workers(self) -> list[Part]:
@@ -156,6 +174,20 @@ class Supervisor:
         asked = self._stop.received or signal.SIGTERM
         if self._stop.asked:
             self._display.say("stopping after a commit; a second Ctrl-C ends everything at once")
+        if not self._commit():
+            self._display.say("stopped before anything could be kept; everything since the last commit is given up")
+        return 128 + asked
+
+    def leave(self, size: Size) -> None:
+        """Ends all parts after a commit, so that they can be started with another size; where parts are missing, it is
+        the last one that all had."""
+        self._display.say(f"the nodes of the cluster have room for {size}, with which the run goes on from a commit")
+        if all(part.process.pid for part in self._processes.parts) and self._workers:
+            self._commit()
+        self._processes.end_all()
+
+    def _commit(self) -> bool:
+        """Whether all workers have committed and stopped, as they are asked to."""
         _logger.info("asking %d workers to commit and stop", len(self._workers))
         send(self._workers, signal.SIGTERM)
         deadline = time.monotonic() + FAREWELL_SECONDS
@@ -165,9 +197,7 @@ class Supervisor:
             self._show()
             time.sleep(POLL_SECONDS)
         self._show()
-        if not self._workers or not all(part.code in (0, *STOPPED_CODES) for part in self._workers):
-            self._display.say("stopped before anything could be kept; everything since the last commit is given up")
-        return 128 + asked
+        return bool(self._workers) and all(part.code in (0, *STOPPED_CODES) for part in self._workers)
 
     def _done(self) -> bool:
         return all(part.code == 0 for part in self._workers)
@@ -210,7 +240,7 @@ class Supervisor:
         if kind.durable:
             command += ["--folder", str(shard_folder(self._config.tables_folder, shard))]
         if self._config.storage is not None:
-            command += ["--storage", self._config.storage, "--run-id", run_id(self._config.run)]
+            command += ["--storage", self._config.storage, "--run-id", self._run_id]
         self._processes.start(Command(role="server", index=shard, arguments=tuple(command)))
 
     def _start_planner(self) -> None:
@@ -239,6 +269,8 @@ class Supervisor:
             self._processes.write_down()
             if self._stop.asked or any(part.code in STOPPED_CODES for part in self._workers):
                 raise Stopped
+            if (size := self._new_size()) is not None:
+                raise Resized(size)
             if (part := culprit(self._processes.parts)) is not None:
                 return self._cause(part)
             if deadline is not None and time.monotonic() > deadline:

@@ -224,6 +224,19 @@ class ResourcesConfig(Section):
     """A trainer; on a cluster it computes with as many threads as it has cores."""
 
 
+class ElasticConfig(Section):
+    """Fewer parts while a cluster lacks nodes, and more when they have come."""
+
+    workers_min: int = Field(default=0, ge=0)
+    """With how few trainers a run goes on where nodes are gone. 0: it waits for all places."""
+    servers_min: int = Field(default=0, ge=0)
+    """The same for servers; rows move to those that are left."""
+    after_seconds: float = Field(default=60.0, ge=0.0)
+    """How long parts wait for a place before the run goes on with fewer."""
+    every_seconds: float = Field(default=600.0, ge=0.0)
+    """Nodes that have come are taken up at a commit, at most so often."""
+
+
 class DistributedConfig(Section):
     """Several processes that train one model. The rows are then on embedding servers."""
 
@@ -239,6 +252,8 @@ class DistributedConfig(Section):
     """Features that location_aware looks at. Left out: all. `foresee plan features` finds those worth their time."""
     resources: ResourcesConfig = ResourcesConfig()
     """What each part reserves on a cluster; one machine takes no notice."""
+    elastic: ElasticConfig = ElasticConfig()
+    """Whether the numbers of trainers and servers follow the nodes of a cluster (`--on ray`)."""
 
 
 class ReportConfig(Section):

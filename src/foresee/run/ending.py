@@ -1,7 +1,15 @@
-"""How a process ends: asked by a signal, after its step; or at once, with the right code, whatever its threads do.
+"""How a process ends: asked to, after its step, so that it can commit; or at once, with the right code.
 
-`StopSignals`: the first Ctrl-C or SIGTERM asks the loop to end after its step, the second ends it at once. Handlers are
-put back when the block is left; outside the main thread Python delivers no signals, and nothing is installed.
+    with foresee.Stop("build/stop") as stop:
+        for step in run:
+            ...
+            if stop.asked:
+                break
+
+`Stop`: a signal, a call of `ask` from any thread, or a file that somebody makes. The first Ctrl-C or SIGTERM asks, the
+second ends the process; handlers are put back when the block is left. Outside the main thread Python installs none, as
+in a loop that Ray Train runs: there file and call are what reaches it. A request is not lost: a file that is there
+already asks at once, and it is removed only when the block is left after it was seen.
 
 `ending_at_once`: for a worker, whose peers and threads may hang; Python's own ending would join threads that wait for
 peers. In: what happened. Out: a sentence or a traceback on the error stream, and the exit code, by the class of the
@@ -14,33 +22,52 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 from foresee.base.files import file_sentence
 from foresee.errors import DONE_CODE, FAILED_CODE, INPUT_CODE, INTERRUPTED_CODE, ForeseeError
 
+LOOK_SECONDS = 0.25
+"""A file is looked for so often at most: on a shared disk that takes its time."""
 
-class StopSignals:
-    """Use it as a context manager around a loop that looks at `asked`."""
 
-    def __init__(self) -> None:
+class Stop:
+    """Use it as a context manager around a loop that looks at `asked` after each step.
+
+    Args:
+        file: Training is asked to stop when this file is there, whatever is in it; None: there is none to look for.
+    """
+
+    def __init__(self, file: str | Path | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.received: signal.Signals | None = None
+        """The signal that asked, if one did."""
+        self._file, self._clock = None if file is None else Path(file), clock
+        self._asked, self._file_seen, self._looked = threading.Event(), False, -LOOK_SECONDS
         self._before: dict[signal.Signals, Any] = {}
 
     @property
     def asked(self) -> bool:
-        return self.received is not None
+        """Whether somebody has asked; once it is true, it stays so."""
+        return self.received is not None or self._asked.is_set() or self._seen()
+
+    def ask(self) -> None:
+        """Asks training to stop. Any thread may call it, and as often as it likes."""
+        self._asked.set()
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a process that a signal ended."""
-        return 0 if self.received is None else 128 + self.received
+        """What a shell expects of a process that a signal ended; 0: nobody has asked."""
+        if self.received is None and not self._asked.is_set():
+            return 0
+        return 128 + (self.received or signal.SIGTERM)
 
-    def __enter__(self) -> StopSignals:
+    def __enter__(self) -> Stop:
         if threading.current_thread() is threading.main_thread():
             for kind in (signal.SIGINT, signal.SIGTERM):
                 self._before[kind] = signal.signal(kind, self._receive)
@@ -51,6 +78,16 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self._file is not None and self._file_seen and error is None:
+            self._file.unlink(missing_ok=True)
+
+    def _seen(self) -> bool:
+        if self._file is not None and self._clock() - self._looked >= LOOK_SECONDS:
+            self._looked = self._clock()
+            if self._file.exists():
+                self._file_seen = True
+                self.ask()
+        return self._asked.is_set()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:

@@ -32,16 +32,16 @@ END_SECONDS = 1.0
 
 def join(*, own_machine: bool) -> bool:
     """Meets the other trainers, if the program has not done so by itself; alone without torchrun."""
-    if dist.is_initialized():
-        if dist.get_backend() != "gloo":
-            raise UsageError("rows travel over gloo; say init_process_group('gloo'), or leave it to Trainers")
-        return False
     num_trainers = int(os.environ.get("WORLD_SIZE", "1"))
     if own_machine and int(os.environ.get("LOCAL_WORLD_SIZE", num_trainers)) < num_trainers:
         raise UsageError(
             "trainers on several machines need servers and a planner that all of them can reach; start `foresee serve` "
             "and `Trainers.plan`, and give their addresses as servers= and planner="
         )
+    if dist.is_initialized():
+        if dist.get_backend() != "gloo":
+            raise UsageError("rows travel over gloo; say init_process_group('gloo'), or leave it to Trainers")
+        return False
     patience = timedelta(seconds=PEER_SECONDS)
     with collective():
         if "RANK" in os.environ:

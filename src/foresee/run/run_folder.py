@@ -5,6 +5,7 @@
     RUN/metrics.jsonl    one JSON object a line: kind train, valid or commit
     RUN/plan.json        where a plan for several workers began, so that a resumed run resumes the same plan
     RUN/_SUCCESS         the step of the last commit, for other tools; written when all parts have it
+    RUN/stop             who makes it asks the run to commit and end, as Ctrl-C does; see `ending`
     RUN/timeline/        what each worker recorded of itself, for `foresee report`; see `timeline`
     RUN/checkpoints/     dense weights, optimiser and random state of the last commits; see `checkpoint`
     RUN/tables/          rows, unless the configuration keeps them elsewhere
@@ -42,6 +43,7 @@ IDENTITY_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
 MARK_FILE = "_SUCCESS"
 PLAN_FILE = "plan.json"
+STOP_FILE = "stop"
 BEFORE_A_RUN = (IDENTITY_FILE, f"{IDENTITY_FILE}.draft", f"{CONFIG_FILE}.draft")
 """What a process that was killed while it began may have left."""
 FORMAT_VERSION = 1
@@ -68,6 +70,10 @@ class RunFolder:
     @property
     def best_checkpoints(self) -> Path:
         return self.best / "checkpoints"
+
+    @property
+    def stop_file(self) -> Path:
+        return self.path / STOP_FILE
 
     @property
     def tensorboard(self) -> Path:
@@ -249,7 +255,7 @@ def forget(run: Path) -> None:
     """Takes away what a run has written here, but its tables."""
     folder = RunFolder(run)
     # The configuration goes first: without it the folder counts as no run, whatever of the rest is still there.
-    for name in (CONFIG_FILE, IDENTITY_FILE, METRICS_FILE, MARK_FILE, PLAN_FILE):
+    for name in (CONFIG_FILE, IDENTITY_FILE, METRICS_FILE, MARK_FILE, PLAN_FILE, STOP_FILE):
         (run / name).unlink(missing_ok=True)
     for tree in (folder.checkpoints, folder.best, folder.tensorboard, run / TIMELINE_FOLDER):
         shutil.rmtree(tree, ignore_errors=True)

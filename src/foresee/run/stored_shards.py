@@ -26,9 +26,14 @@ from foresee.store.row_groups import group_folder
 from foresee.store.server.shard import Share, inner_layout, read_shard_file
 
 
-def bring_shards(config: RunConfig, layout: Layout, stored: RunStorage, say: Callable[[str], None]) -> None:
-    """Tables in as many shards as the run has servers, where the storage or this machine has others."""
-    here, there = _whole_here(config.tables_folder), stored.num_shards
+def bring_shards(
+    config: RunConfig, layout: Layout, stored: RunStorage, say: Callable[[str], None], *, trust_here: bool = True
+) -> None:
+    """Tables in as many shards as the run has servers, where the storage or this machine has others.
+
+    trust_here: what this machine has is not older than the storage's.
+    """
+    here, there = _whole_here(config.tables_folder) if trust_here else None, stored.num_shards
     if here is not None and here != config.num_servers:
         reshard(config.tables_folder, layout, config.num_servers, RunFolder(config.run).checkpoints, say)
     elif here is None and there is not None and there != config.num_servers:

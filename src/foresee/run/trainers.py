@@ -29,7 +29,7 @@ from torch import nn
 from foresee.custom_data.batches import STEPS_MAX, Batches
 from foresee.data.batch import Pooling
 from foresee.data.click_log import ClickLog
-from foresee.engine.exchange.dense import Sums, dense_group, shared
+from foresee.engine.exchange.dense import StepSync, Sums, dense_group, shared
 from foresee.engine.exchange.mesh import TorchMesh
 from foresee.engine.exchange.peers import Exchange, LocalExchange, PeerExchange
 from foresee.engine.header import make_header
@@ -101,6 +101,7 @@ class Trainers:
         self._history: bytes | None = None
         self._run: Run | None = None
         self._source: SourceStream | None = None
+        self._sync: StepSync | None = None
         self.tables: Tables
         """The rows: for `bags.look_up` and the like, after a loop, or inside one after `flush`."""
         self._begin()
@@ -233,8 +234,25 @@ class Trainers:
             store.commit(step)
         dist.barrier()
 
+    def agree_to_stop(self, wish: bool) -> bool:
+        """Whether any trainer wishes to stop: the same answer for all, so that they leave the loop at the same step.
+
+        Args:
+            wish: Of this trainer, such as `asked` of a `foresee.Stop`. All call this after every `step.update()`.
+
+        Returns:
+            What all have wished for after the step before; nobody waits for it.
+        """
+        if self.num_trainers == 1:
+            return wish
+        if self._sync is None:
+            self._sync = StepSync()
+        return self._sync.agree(stop=wish, commit=False, loss=0.0).stop
+
     def close(self) -> None:
         """Ends connections and servers; every trainer does so at the same point of its program."""
+        if self._sync is not None:
+            self._sync.close()
         self.tables.close()
         dist.barrier()
         if self._server is not None:

@@ -38,7 +38,7 @@ from foresee.run.build import (
 from foresee.run.callbacks import Callback, EvaluateValid, Evaluation, Sink, TakeTime, of_log, tensorboard_sink
 from foresee.run.config import AnyRun, RunConfig
 from foresee.run.dense_half import Best, DenseHalf
-from foresee.run.ending import StopSignals
+from foresee.run.ending import Stop
 from foresee.run.evaluation import group_position, ranked_task
 from foresee.run.given_metrics import Given, GivenMetrics, given_metrics
 from foresee.run.group import Alone, Group
@@ -178,7 +178,7 @@ def carry_out(
         torch_threads(config.train.num_threads) as num_threads,
         FoldDisplay(console) as folding,
         parts.open_tables(stored) as tables,
-        StopSignals() as stop,
+        Stop(folder.stop_file) as stop,
         sinks_of(config, folder) as sinks,
         display or make_display(console) as display,
     ):

@@ -42,7 +42,7 @@ from foresee.run.build import build_model, open_log, plan_header, row_optimizer,
 from foresee.run.callbacks import EvaluateValid, Sink, of_log
 from foresee.run.config import RunConfig
 from foresee.run.dense_half import Best, DenseHalf
-from foresee.run.ending import StopSignals
+from foresee.run.ending import Stop
 from foresee.run.group import TorchGroup
 from foresee.run.loop import Objective, clip_of, train_run
 from foresee.run.memory import rows_in_words
@@ -84,7 +84,7 @@ class WorkerContext:
 def run_worker(
     config: RunConfig, place: WorkerContext, display: Display, *, folder_use: FolderUse, stop_after: int | None = None
 ) -> int:
-    """Trains with the peers to the end, until a signal at any of them, or until `stop_after` steps are done."""
+    """Trains with the peers to the end, until any of them is asked to stop, or until `stop_after` steps are done."""
     check_place(config, place)
     # Everything that can be found wrong here is, before peers begin to wait.
     device = worker_device(config.train.device, place.rank)
@@ -97,8 +97,10 @@ def run_worker(
     with collective():
         _meet(place)
     _logger.info("%d workers are here", place.num_workers)
-    with ExitStack() as at_exit, display, StopSignals() as stop:
-        sums, folder, sinks = at_exit.enter_context(Sums()), RunFolder(config.run), list[Sink]()
+    folder = RunFolder(config.run)
+    # A launcher looks for the file itself, and sends a signal.
+    with ExitStack() as at_exit, display, Stop(None if folder_use == "ready" else folder.stop_file) as stop:
+        sums, sinks = at_exit.enter_context(Sums()), list[Sink]()
         stored: RunStorage | None = None
         if place.rank == 0:
             at_exit.enter_context(_folder(config, log, folder_use))
