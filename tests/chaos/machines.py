@@ -126,12 +126,12 @@ def lose_something(run: Disturbed, kind: str, rng: random.Random) -> dict[str, i
     return {part: before[part] for part in lost} if seconds > GIVE_UP_SECONDS else {}
 
 
-def result_in_storage(cluster: RayCluster, run: Disturbed) -> dict[str, bytes]:
+def result_in_storage(cluster: RayCluster, run: Disturbed, *options: str) -> dict[str, bytes]:
     """Rows and weights of the last commit, as somebody elsewhere has them."""
     target = cluster.shared / "result"
     shutil.rmtree(target, ignore_errors=True)
-    words = [sys.executable, "-m", "foresee", "train", str(run.output.with_suffix(".yaml")), "--resume", "--set"]
-    done = subprocess.run([*words, f"run={target}"], capture_output=True, text=True, check=False, timeout=300)
+    words = [sys.executable, "-m", "foresee", "train", str(run.output.with_suffix(".yaml")), "--resume", *options]
+    done = subprocess.run([*words, "--set", f"run={target}"], capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
         print(f"{run.storage} cannot be resumed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}", file=sys.stderr)
         return {}

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,17 +29,6 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(not LONG, reason="starts a cluster: FORESEE_ENGINES=long, or make chaos-machines"),
 ]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
-    """Three nodes with two cores each: five parts have room on all of them, and four on two."""
-    pytest.importorskip("ray", reason="Ray is an extra: pip install '.[ray]'")
-    if (lacking := missing()) is not None:
-        pytest.skip(lacking)
-    with ray_cluster(3, cpus=2) as cluster:
-        tiny(cluster.shared / "log", seed=5, num_samples=500)
-        yield cluster
 
 
 def undisturbed(cluster: RayCluster, name: str, *options: str) -> dict[str, bytes]:
@@ -67,27 +55,40 @@ def node_of(run: Disturbed, part: str) -> str:
     return node
 
 
-def test_rows_move_to_the_servers_that_are_left_and_back_with_the_same_bytes(cluster: RayCluster) -> None:
+def lose_and_bring_back_a_server(cluster: RayCluster) -> None:
+    """Rows move to the server that is left, and back: the same bytes."""
     run = Disturbed(cluster, 1, "distributed.elastic.servers_min=1", *QUICK)
     run.wait_for(20)
     node = node_of(run, "server 1")
     cluster.lose(node)
-    wait_for(run, "room for 2 workers and 1 servers")
+    wait_for(run, "room for 2 workers and 1 server,")
     wait_for(run, r"over 2 workers, from step [\d,]+ on.* on 1 server;")
     cluster.start_node(node)
-    wait_for(run, "room for 2 workers and 2 servers")
+    wait_for(run, "room for 2 workers and 2 servers,")
     assert run.process.wait(WAIT_SECONDS) == 0, run.output.read_text()[-4000:]
     assert result_in_storage(cluster, run) == undisturbed(cluster, "plain")
 
 
-def test_with_fewer_workers_it_is_the_run_that_was_resumed_with_as_many_at_that_commit(cluster: RayCluster) -> None:
-    cluster.wait_for_nodes(4)
+def lose_a_worker(cluster: RayCluster) -> None:
+    """With one worker it is the run that was resumed with one at that commit."""
     run = Disturbed(cluster, 2, "distributed.elastic.workers_min=1", *QUICK)
     run.wait_for(20)
-    node = node_of(run, "worker 1")
-    cluster.lose(node)
-    wait_for(run, "room for 1 workers and 2 servers")
+    cluster.lose(node_of(run, "worker 1"))
+    wait_for(run, "room for 1 worker and 2 servers,")
     step = wait_for(run, r"over 1 workers, from step ([\d,]+) on")[1].replace(",", "")
     assert run.process.wait(WAIT_SECONDS) == 0, run.output.read_text()[-4000:]
     undisturbed(cluster, "resumed", "--stop-after", step)
-    assert result_in_storage(cluster, run) == undisturbed(cluster, "resumed", "--resume", "--workers", "1")
+    expected = undisturbed(cluster, "resumed", "--resume", "--workers", "1", "--servers", "2")
+    assert result_in_storage(cluster, run, "--workers", "1") == expected
+
+
+def test_a_run_follows_the_nodes_of_its_cluster() -> None:
+    """Three nodes with two cores each: five parts have room on all of them, and four on two."""
+    pytest.importorskip("ray", reason="Ray is an extra: pip install '.[ray]'")
+    if (lacking := missing()) is not None:
+        pytest.skip(lacking)
+    with ray_cluster(3, cpus=2) as cluster:
+        tiny(cluster.shared / "log", seed=5, num_samples=500)
+        lose_and_bring_back_a_server(cluster)
+        cluster.wait_for_nodes(4)
+        lose_a_worker(cluster)

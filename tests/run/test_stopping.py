@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from foresee.run.ending import LOOK_SECONDS, Stop
+from foresee.run import ending
+from foresee.run.ending import Stop
 
 
 def test_the_first_signal_asks_and_the_second_ends() -> None:
@@ -33,16 +34,18 @@ def test_a_thread_is_asked_by_a_call_and_a_signal_is_still_the_first() -> None:
     assert stop.exit_code == 130
 
 
-def test_a_loop_in_a_thread_sees_a_file_and_removes_it(tmp_path: Path) -> None:
-    file, seen, now = tmp_path / "stop", list[bool](), [0.0]
+def test_a_loop_in_a_thread_sees_a_file_and_removes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, seen = tmp_path / "stop", list[bool]()
+
+    monkeypatch.setattr(ending, "LOOK_SECONDS", 3600.0)
 
     def loop() -> None:
         handler = signal.getsignal(signal.SIGTERM)
-        with Stop(file, clock=lambda: now[0]) as stop:
+        with Stop(file) as stop:
             seen.append(stop.asked)
             file.touch()
             seen.append(stop.asked)  # it was looked for a moment ago
-            now[0] += LOOK_SECONDS
+            monkeypatch.setattr(ending, "LOOK_SECONDS", 0.0)
             seen.append(stop.asked)
             assert signal.getsignal(signal.SIGTERM) is handler
         seen.append(file.exists())

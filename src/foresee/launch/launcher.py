@@ -25,6 +25,7 @@ from foresee.launch.engine import ElasticEngine, Engine
 from foresee.launch.processes import Part, Processes
 from foresee.launch.sizing import Bounds, Size, Sizing
 from foresee.launch.supervisor import Failed, Resized, Stopped, Supervisor
+from foresee.run import checkpoint
 from foresee.run.build import build_model, open_log, plan_header, table_layout, train_stream
 from foresee.run.config import RunConfig
 from foresee.run.ending import Stop
@@ -127,6 +128,9 @@ def _bring_shards(config: RunConfig, layout: Layout, say: Callable[[str], None],
     resized: the run was under way a moment ago. If it has a storage, that has the newest commit, wherever parts were.
     """
     kind, checkpoints = store_kind(config.tables.store), RunFolder(config.run).checkpoints
+    if resized and not checkpoint.whole_steps(checkpoints):  # nothing was kept, and some servers may have had no place
+        for folder in shard_folders(config.tables_folder):
+            shutil.rmtree(folder)
     with copying(config) as stored:
         if stored is not None:
             bring_shards(config, layout, stored, say, trust_here=not resized)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from foresee.base.terminal import counted
 from foresee.run.config import DistributedConfig, RunConfig
 
 Resources = Mapping[str, float]
@@ -32,7 +33,7 @@ class Size:
         return config.model_copy(update={"distributed": sized})
 
     def __str__(self) -> str:
-        return f"{self.workers} workers and {self.servers} servers"
+        return f"{counted(self.workers, 'worker')} and {counted(self.servers, 'server')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,8 @@ START_SECONDS = 300.0
 """Until servers and planner listen."""
 FAREWELL_SECONDS = 700.0
 """Until workers that were asked to stop have committed: a little longer than a commit may take."""
+TELL_SECONDS = 15.0
+"""Until a person is told that parts wait for a place: a node needs some to warm up."""
 CAUSE_SECONDS = 2.0
 """Until it shows which part failed first."""
 
@@ -138,6 +140,7 @@ class Supervisor:
         self._restarts = 0
         self._starts_of_trainers = 0
         self._lost_in_a_row = 0
+        self._waiting_since: float | None = None
         self._shown = 0
 
     def take(self, config: RunConfig) -> None:
@@ -273,6 +276,8 @@ class Supervisor:
                 raise Resized(size)
             if (part := culprit(self._processes.parts)) is not None:
                 return self._cause(part)
+            if self._wait_for_places() and seconds is not None:
+                deadline = time.monotonic() + seconds  # a cluster gives places when it has them
             if deadline is not None and time.monotonic() > deadline:
                 raise InputError(
                     f"servers and planner did not start within {seconds:.0f} s; see {self._config.run}/logs, and try "
@@ -280,6 +285,21 @@ class Supervisor:
                 )
             time.sleep(POLL_SECONDS)
         return None
+
+    def _wait_for_places(self) -> bool:
+        """Whether parts have no process yet; a person is told when that takes long."""
+        waiting = [part.name for part in self._processes.parts if not part.process.pid and part.code is None]
+        if not waiting:
+            self._waiting_since = None
+            return False
+        if self._waiting_since is None:
+            self._waiting_since = time.monotonic()
+        if time.monotonic() - self._waiting_since > TELL_SECONDS:
+            self._waiting_since = float("inf")  # once
+            self._display.say(
+                f"no machine of the cluster has what distributed.resources asks for {', '.join(waiting)}; waiting"
+            )
+        return True
 
     def _cause(self, part: Part) -> Part:
         """A part that only lost another notices at once, while the other may still be printing why it ends."""

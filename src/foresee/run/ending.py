@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -44,11 +44,11 @@ class Stop:
         file: Training is asked to stop when this file is there, whatever is in it; None: there is none to look for.
     """
 
-    def __init__(self, file: str | Path | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, file: str | Path | None = None) -> None:
         self.received: signal.Signals | None = None
         """The signal that asked, if one did."""
-        self._file, self._clock = None if file is None else Path(file), clock
-        self._asked, self._file_seen, self._looked = threading.Event(), False, -LOOK_SECONDS
+        self._file = None if file is None else Path(file)
+        self._asked, self._file_seen, self._looked = threading.Event(), False, float("-inf")
         self._before: dict[signal.Signals, Any] = {}
 
     @property
@@ -82,8 +82,8 @@ class Stop:
             self._file.unlink(missing_ok=True)
 
     def _seen(self) -> bool:
-        if self._file is not None and self._clock() - self._looked >= LOOK_SECONDS:
-            self._looked = self._clock()
+        if self._file is not None and time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._looked = time.monotonic()
             if self._file.exists():
                 self._file_seen = True
                 self.ask()
