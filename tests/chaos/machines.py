@@ -1,7 +1,8 @@
 """`make chaos-machines`: runs on Ray nodes in namespaces, each with its own disk, that lose processes, nodes and links.
 
 In: how many losses. Out: one JSON object: runs that ended with other bytes than an undisturbed one of the launcher,
-runs that did not go on, and the median of seconds from a loss to the next new step, after a process and after a node.
+runs that did not go on, and the median of seconds from a loss to the next new step, after a process and after a node:
+a step that nobody had done before, so that what was done since the last commit is done again by then.
 A lost node loses its disk, and comes back empty; what it had of the run is in the run's storage.
 """
 
@@ -173,11 +174,12 @@ def main() -> None:
                 run.wait_for(0)
                 while number < given.a_run and sum(map(len, seconds.values())) < given.losses and not run.over:
                     time.sleep(rng.uniform(0.5, 2.5))
-                    kind, step = rng.choice(kinds), run.step()
+                    kind = rng.choice(kinds)
                     run.wait_for_others(dict.fromkeys(PARTS, 0))  # none of them is just being started
-                    begun = time.monotonic()
+                    begun, step = time.monotonic(), run.step()
                     lost = lose_something(run, kind, rng)
                     run.wait_for_others(lost)
+                    step = max(step, run.step())  # what the lost worker 0 still did counts as done
                     run.wait_for(step)
                     took = time.monotonic() - begun
                     if not run.over:

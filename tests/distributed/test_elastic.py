@@ -49,6 +49,14 @@ def wait_for(run: Disturbed, what: str) -> re.Match[str]:
     return found
 
 
+def wait_for_a_commit(run: Disturbed) -> None:
+    """Which all parts have in the storage: the next one waits for that."""
+    begun, pointer = time.monotonic(), run.storage / "checkpoints" / "checkpoints.json"
+    while not (pointer.exists() and pointer.read_text().count('"num_shards"') == 2):
+        assert time.monotonic() - begun < WAIT_SECONDS, run.output.read_text()[-4000:]
+        time.sleep(0.05)
+
+
 def node_of(run: Disturbed, part: str) -> str:
     node = run.cluster.node_of(run.pid(part))
     assert node is not None
@@ -58,7 +66,7 @@ def node_of(run: Disturbed, part: str) -> str:
 def lose_and_bring_back_a_server(cluster: RayCluster) -> None:
     """Rows move to the server that is left, and back: the same bytes."""
     run = Disturbed(cluster, 1, "distributed.elastic.servers_min=1", *QUICK)
-    run.wait_for(20)
+    wait_for_a_commit(run)
     node = node_of(run, "server 1")
     cluster.lose(node)
     wait_for(run, "room for 2 workers and 1 server,")
@@ -72,7 +80,7 @@ def lose_and_bring_back_a_server(cluster: RayCluster) -> None:
 def lose_a_worker(cluster: RayCluster) -> None:
     """With one worker it is the run that was resumed with one at that commit."""
     run = Disturbed(cluster, 2, "distributed.elastic.workers_min=1", *QUICK)
-    run.wait_for(20)
+    wait_for_a_commit(run)
     cluster.lose(node_of(run, "worker 1"))
     wait_for(run, "room for 1 worker and 2 servers,")
     step = wait_for(run, r"over 1 workers, from step ([\d,]+) on")[1].replace(",", "")

@@ -67,6 +67,7 @@ def test_an_error_in_a_worker_is_told_with_its_last_lines(commands: Commands, ru
         (["train.batch_size=1"], "train.batch_size: 2 workers cannot share 1 samples; choose at least 2"),
         (["cache.rows=3"], "the smallest cache that works"),
         (["train.device=cuda"], "train.device"),
+        (["distributed.elastic.workers_min=1"], "the nodes of this engine do not come and go"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_leaves_nothing(

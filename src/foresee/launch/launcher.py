@@ -54,6 +54,7 @@ def launch(
     """Runs to the end; returns the exit code. What is wrong with the input is an InputError, before or during."""
     console = console or Console()
     check_can_launch(config, resume=resume)
+    new_size = _sizing(config, engine)
     kind = store_kind(config.tables.store)
     log = open_log(config)
     build_model(config, log)
@@ -80,7 +81,7 @@ def launch(
             display.say(
                 "rows are in the memory of the servers: a server that ends takes the run with it (tables.store: disk)"
             )
-        supervisor = Supervisor(config, layout, processes, display, stop, stop_after, _sizing(config, engine))
+        supervisor = Supervisor(config, layout, processes, display, stop, stop_after, new_size)
         while True:
             _logger.info("run %s: %d servers, %d workers", config.run, config.num_servers, config.distributed.workers)
             try:
@@ -106,6 +107,8 @@ def _sizing(config: RunConfig, engine: Engine) -> Callable[[], Size | None]:
         return lambda: None
     if not isinstance(engine, ElasticEngine):
         raise ConfigError("distributed.elastic: the nodes of this engine do not come and go; leave it out, or --on ray")
+    if not store_kind(config.tables.store).durable:
+        raise ConfigError("distributed.elastic: rows in the memory of servers cannot be moved; use tables.store: disk")
     sizing = Sizing(bounds, config.distributed, time.monotonic())
     return lambda: sizing.decide(engine.room(), time.monotonic())
 
