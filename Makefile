@@ -41,10 +41,12 @@ check: lint types test
 chaos: $(VENV)/.installed
 	$(BIN)/python tests/chaos/run.py
 
-# The contract of engines, whole: one machine, a Ray cluster, and Slurm where it is installed. Then Ray nodes in network
-# namespaces, each with its own disk, that lose processes, nodes and links: needs root; prints one JSON object last.
+# The contract of engines, whole: one machine, a Ray cluster, and Slurm where it is installed; a loop inside Ray Train; a
+# run that follows its nodes. Then Ray nodes in network namespaces, each with its own disk, that lose processes, nodes and
+# links: needs root; prints one JSON object last.
 chaos-machines: $(VENV)/.installed
-	FORESEE_ENGINES=long $(BIN)/pytest tests/distributed/test_engines.py tests/distributed/test_slurm.py
+	FORESEE_ENGINES=long $(BIN)/pytest tests/distributed/test_engines.py tests/distributed/test_slurm.py \
+	    tests/distributed/test_ray_train.py tests/distributed/test_elastic.py
 	$(BIN)/python tests/chaos/machines.py
 
 # What README and docs tell people to type, typed: with the project installed into a new environment.
