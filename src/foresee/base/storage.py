@@ -36,7 +36,7 @@ PAUSES_SECONDS = (0.1, 0.3, 1.0, 3.0)
 """Before the second try, the third and so on; the last one is repeated."""
 _FINAL = re.compile(
     r"access.?denied|forbidden|HTTP status 403|NO_SUCH_BUCKET|bucket .* does not exist|InvalidAccessKey"
-    r"|SignatureDoesNotMatch|credentials|INVALID_ACCESS_KEY_ID|permission denied",
+    r"|Signature_?Does_?Not_?Match|credentials|INVALID_ACCESS_KEY_ID|permission denied|MissingContentLength",
     re.IGNORECASE,
 )
 _ATOMIC = ("s3", "gcs", "abfs")
@@ -119,6 +119,14 @@ class Storage:
 
     def patient(self, seconds: float, gives_up: Callable[[], bool] = lambda: False) -> Storage:
         return replace(self, patience_seconds=seconds, gives_up=gives_up)
+
+    def check_bucket(self) -> None:
+        """Refuses a bucket that is not there, which one who only reads would take for an empty one."""
+        bucket = self.path.partition("/")[0]
+        if self.system.type_name == "s3":
+            info = self._patiently(lambda: self.system.get_file_info(bucket), "", "looked at")
+            if info.type == _fs().FileType.NotFound:
+                raise StoreError(f"{self.url}: there is no bucket {bucket!r}; make it, or check the URL")
 
     def get(self, name: str) -> bytes | None:
         """A small file; None if it is not there."""
@@ -263,9 +271,7 @@ class Storage:
                 tries += 1
                 where = f"{self.url}/{name}".rstrip("/")
                 if _FINAL.search(str(error)):
-                    raise StoreError(
-                        f"{where} cannot be {done} ({_reason(error)}); check the URL, its options and your credentials"
-                    ) from error
+                    raise StoreError(f"{where} cannot be {done} ({_reason(error)}); {_remedy(error)}") from error
                 pause = PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS)) - 1]
                 if time.monotonic() + pause > begun + self.patience_seconds or self.gives_up():
                     raise StoreUnavailableError(
@@ -314,6 +320,12 @@ def _s3(url: str) -> tuple[Any, str]:
     except TypeError:  # an older pyarrow
         system = _fs().S3FileSystem(**options)
     return system, f"{parts.hostname}{parts.path}"
+
+
+def _remedy(error: OSError) -> str:
+    if "MissingContentLength" in str(error):
+        return "this server takes no checksums after the content: set AWS_REQUEST_CHECKSUM_CALCULATION=when_required"
+    return "check the URL, its options and your credentials"
 
 
 def _reason(error: BaseException) -> str:
