@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from leaks import held, left_behind
+from s3_server import ENVIRONMENT, Network, s3_server
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
@@ -23,3 +24,28 @@ def nothing_is_left_behind() -> Iterator[None]:
     yield
     found = left_behind(before)
     assert not found, f"this test leaks: {'; '.join(found)}"
+
+
+@pytest.fixture(scope="session")
+def s3_server_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """One S3 server for all tests that need one."""
+    with s3_server(tmp_path_factory.mktemp("s3")) as port:
+        calm = Network(port)
+        yield calm.port
+        calm.close()
+
+
+@pytest.fixture
+def s3_port(s3_server_port: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The same, and its credentials."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    return s3_server_port
+
+
+@pytest.fixture
+def network(s3_port: int) -> Iterator[Network]:
+    """A way to it on which things happen."""
+    network = Network(s3_port)
+    yield network
+    network.close()

@@ -126,7 +126,7 @@ def test_a_written_configuration_reads_as_the_same_from_its_folder(run_file: Pat
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_run(config, folder))
     again = load_run(folder / "config.yaml")
-    assert again.log.resolve() == config.log.resolve()
+    assert Path(again.log).resolve() == Path(config.log).resolve()
     assert again.run.resolve() == config.run.resolve()
     assert again.model_copy(update={"log": config.log, "run": config.run}) == config
 

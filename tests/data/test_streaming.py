@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foresee.base.arrays import Int64
-from foresee.data import ClickLog, stream, tiny
+from foresee.data import ClickLog, log_folder, tiny
 from foresee.data.order import Shares, TimeHistogram, split_at_random, split_by_order, split_by_time
 from foresee.data.samples import Ids, Samples, concatenate, fill_empty, offsets_of, select
 
@@ -30,7 +30,7 @@ def peak_bytes(log: ClickLog) -> int:
 
 
 def test_a_log_ten_times_as_long_takes_no_more_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "OPEN_FILES_MAX", 1)  # the short log has only one part
+    monkeypatch.setattr(log_folder, "OPEN_FILES_MAX", 1)  # the short log has only one part
     list(tiny(tmp_path / "first").batches(batch_size=250).batches())  # the first epoch also compiles
     short = peak_bytes(tiny(tmp_path / "short", num_samples=2_500))
     long = tiny(tmp_path / "long", num_samples=25_000)

@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page_file(run: Path) -> Path:
-    report(run)
+    report(str(run))
     return run / "report.html"
 
 
@@ -187,7 +187,7 @@ def test_it_prints(page: Page) -> None:
 
 
 def test_two_workers_stand_under_each_other(browser: Browser, tmp_path: Path) -> None:
-    report(write_two_workers(tmp_path / "two"), tmp_path / "two.html")
+    report(str(write_two_workers(tmp_path / "two")), tmp_path / "two.html")
     page = browser.open(tmp_path / "two.html")
     assert page.errors == []
     lanes = "Array.from(chart.querySelectorAll('.ytick text')).map(one => one.textContent)"
@@ -200,7 +200,7 @@ def test_two_workers_stand_under_each_other(browser: Browser, tmp_path: Path) ->
 
 def test_a_run_without_a_recording_is_a_page_of_sentences(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("log: ../log\nmodel: {name: dlrm}\ntrain: {batch_size: 8}\n")
-    report(tmp_path)
+    report(str(tmp_path))
     page = browser.open(tmp_path / "report.html")
     assert page.errors == []
     assert page.evaluate(f"{CHARTS}.length") == 0

@@ -308,7 +308,7 @@ def test_a_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:
     ]  # fmt: skip
     (tmp_path / "a.csv").write_text(as_csv(records))
     assert read_comparison(tmp_path / "a.csv") == records
-    report_command.report(tmp_path / "a.csv")
+    report_command.report(str(tmp_path / "a.csv"))
     assert "lookahead" in (tmp_path / "a.html").read_text("utf-8")
 
 

@@ -7,15 +7,19 @@ folder, a prepared log, a plan, an export: each is recognised by one file that o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from foresee.analysis.fsck_tables import FsckReport, check_tables, openable_steps
+from foresee.base.places import Place, brought, shown
+from foresee.base.storage import Storage
 from foresee.base.terminal import counted
 from foresee.data.click_log import ClickLog
 from foresee.data.writer import DESCRIPTION_FILE
 from foresee.engine.plan_folder import MANIFEST, SavedPlan, open_plan
 from foresee.errors import DataError, PlanError, StoreError
 from foresee.run import checkpoint
+from foresee.run.brought_run import brought_run
 from foresee.run.config import AnyRun
 from foresee.run.run_file import is_of_graph, load
 from foresee.run.run_folder import CONFIG_FILE, RunFolder, open_run
@@ -31,8 +35,26 @@ ARROW_MARK = b"\xff\xff\xff\xff"
 PLAN_SUFFIX = ".arrow"
 
 
-def check(path: Path) -> FsckReport:
-    """Looks at whatever is there."""
+def check(path: Place) -> FsckReport:
+    """Looks at whatever is there. What is at a URL is fetched first, except a log."""
+    if isinstance(path, Path):
+        return _check(path)
+    report = FsckReport("a prepared log", shown(path))
+    if Storage.open(path).size(DESCRIPTION_FILE) is not None:
+        _log(path, report)
+        return report
+    return replace(_check(_brought(path)), where=shown(path))
+
+
+def _brought(url: str) -> Path:
+    storage = Storage.open(url)
+    if storage.size(CONFIG_FILE) is not None:
+        return brought_run(url)
+    marker = next((it for it in (EXPORT_FILE, MANIFEST) if storage.size(it) is not None), None)
+    return brought(url, "checked", marker=marker)
+
+
+def _check(path: Path) -> FsckReport:
     if not path.exists():
         raise DataError(f"{path}: there is nothing here; give a folder or file that Foresee made")
     for mark, kind, look in _KINDS:
@@ -168,7 +190,7 @@ def _both_halves(whole: list[int], steps: list[set[int]], report: FsckReport, wh
         report.add(f"{where}commits", "damaged", "there is no step of which both rows and weights are there")
 
 
-def _log(path: Path, report: FsckReport) -> None:
+def _log(path: Place, report: FsckReport) -> None:
     log: list[ClickLog] = []
 
     def read() -> str:

@@ -35,8 +35,8 @@ CONNECT_SECONDS = 5.0
 PAUSES_SECONDS = (0.1, 0.3, 1.0, 3.0)
 """Before the second try, the third and so on; the last one is repeated."""
 _FINAL = re.compile(
-    r"access.?denied|forbidden|HTTP status 403|NO_SUCH_BUCKET|bucket .* does not exist|InvalidAccessKey"
-    r"|SignatureDoesNotMatch|credentials|INVALID_ACCESS_KEY_ID|permission denied",
+    r"access.?denied|forbidden|HTTP status 40[013]|NO_SUCH_BUCKET|bucket .* does not exist|InvalidAccessKey"
+    r"|Signature_?Does_?Not_?Match|credentials|INVALID_ACCESS_KEY_ID|permission denied|MissingContentLength",
     re.IGNORECASE,
 )
 _ATOMIC = ("s3", "gcs", "abfs")
@@ -85,6 +85,28 @@ class Stored:
 
 
 @dataclass(frozen=True)
+class StoredFile:
+    """A file of a storage that is there. It holds no connection."""
+
+    storage: Storage
+    name: str
+    stream: Any
+    """Of pyarrow."""
+    num_bytes: int
+
+    def read(self, begin: int, num_bytes: int) -> bytes:
+        """So many bytes from `begin` on."""
+
+        def read() -> bytes:
+            content: bytes = self.stream.read_at(num_bytes, begin)
+            if len(content) != num_bytes:
+                raise ConnectionError(f"{len(content)} of {num_bytes} bytes came")
+            return content
+
+        return self.storage.patiently(read, self.name, "read")
+
+
+@dataclass(frozen=True)
 class Storage:
     """A place below which files are."""
 
@@ -120,6 +142,14 @@ class Storage:
     def patient(self, seconds: float, gives_up: Callable[[], bool] = lambda: False) -> Storage:
         return replace(self, patience_seconds=seconds, gives_up=gives_up)
 
+    def check_bucket(self) -> None:
+        """Refuses a bucket that is not there, which one who only reads would take for an empty one."""
+        bucket = self.path.partition("/")[0]
+        if self.system.type_name == "s3":
+            info = self.patiently(lambda: self.system.get_file_info(bucket), "", "looked at")
+            if info.type == _fs().FileType.NotFound:
+                raise StoreError(f"{self.url}: there is no bucket {bucket!r}; make it, or check the URL")
+
     def get(self, name: str) -> bytes | None:
         """A small file; None if it is not there."""
         found: list[bytes] = []
@@ -131,12 +161,12 @@ class Storage:
             except FileNotFoundError:
                 pass
 
-        self._patiently(read, name, "read")
+        self.patiently(read, name, "read")
         return found[-1] if found else None
 
     def size(self, name: str) -> int | None:
         """In bytes; None if there is no such file."""
-        info = self._patiently(lambda: self.system.get_file_info(self._at(name)), name, "looked at")
+        info = self.patiently(lambda: self.system.get_file_info(self._at(name)), name, "looked at")
         return int(info.size) if info.is_file else None
 
     def pieces(self, name: str, *, num_bytes: int, piece_bytes: int = RANGE_BYTES) -> Iterator[bytes]:
@@ -146,18 +176,15 @@ class Storage:
 
     def part(self, name: str, begin: int, num_bytes: int) -> bytes:
         """So many bytes of a file from `begin` on."""
+        return self.opened(name).read(begin, num_bytes)
 
-        def read() -> bytes:
-            with self.system.open_input_file(self._at(name)) as stream:
-                content: bytes = stream.read_at(num_bytes, begin)
-            if len(content) != num_bytes:
-                raise ConnectionError(f"{len(content)} of {num_bytes} bytes came")
-            return content
-
+    def opened(self, name: str) -> StoredFile:
+        """A file of which several parts will be read, by several threads if they like."""
         try:
-            return self._patiently(read, name, "read")
+            stream = self.patiently(lambda: self.system.open_input_file(self._at(name)), name, "read")
         except FileNotFoundError:
             raise StoreError(f"{self.url}/{name} is missing; restore it from a copy") from None
+        return StoredFile(self, name, stream, stream.size())
 
     def fetch(self, name: str, target: Path) -> None:
         """Copies a file to this machine; it appears whole."""
@@ -180,7 +207,7 @@ class Storage:
                 for piece in pieces():
                     stream.write(piece)
 
-        self._patiently(write, name, "written")
+        self.patiently(write, name, "written")
 
     def store(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> Stored:
         """The same, and what has to be known to read it again."""
@@ -207,10 +234,14 @@ class Storage:
 
     def publish(self, name: str, content: bytes) -> None:
         """Replaces a small file: whoever reads it has the old content or the new one."""
+        self.replace(name, lambda: [content])
+
+    def replace(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+        """The same of a file of any size."""
         if self.system.type_name in _ATOMIC:
-            self.put(name, lambda: [content])
+            self.put(name, pieces)
             return
-        self.put(f"{name}.draft", lambda: [content])
+        self.put(f"{name}.draft", pieces)
         draft, target = self._at(f"{name}.draft"), self._at(name)
 
         def move() -> None:
@@ -220,7 +251,7 @@ class Storage:
                 self.system.delete_file(target)
                 self.system.move(draft, target)
 
-        self._patiently(move, name, "written")
+        self.patiently(move, name, "written")
 
     def published(self, name: str) -> bytes | None:
         """What was published last; None: nothing was."""
@@ -237,13 +268,22 @@ class Storage:
                 except FileNotFoundError:
                     pass
 
-            self._patiently(delete, name, "removed")
+            self.patiently(delete, name, "removed")
 
     def names(self) -> list[str]:
-        """Everything below, to clean up; never to find out what there is."""
+        """Everything below, to clean up or to copy; never to find out what there is."""
+        return list(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """The same, with the bytes of each."""
         selector = _fs().FileSelector(self.path, allow_not_found=True, recursive=True)
-        infos = self._patiently(lambda: self.system.get_file_info(selector), "", "listed")
-        return [info.path[len(self.path) + 1 :] for info in infos if info.is_file]
+        infos = self.patiently(lambda: self.system.get_file_info(selector), "", "listed")
+        return {info.path[len(self.path) + 1 :]: int(info.size) for info in infos if info.is_file}
+
+    def mark(self, name: str) -> list[int]:
+        """Another one when the file has changed."""
+        info = self.patiently(lambda: self.system.get_file_info(self._at(name)), name, "looked at")
+        return [int(info.size or 0), int(info.mtime_ns or 0)]
 
     def _at(self, name: str) -> str:
         return f"{self.path}/{name}"
@@ -252,7 +292,8 @@ class Storage:
         if self.system.type_name not in _ATOMIC:
             self.system.create_dir(self._at(name).rpartition("/")[0], recursive=True)
 
-    def _patiently(self, act: Callable[[], Result], name: str, done: str) -> Result:
+    def patiently(self, act: Callable[[], Result], name: str, done: str) -> Result:
+        """Tries again for a while; `done` is what could not be done to the file of this name."""
         begun, tries = time.monotonic(), 0
         while True:
             try:
@@ -263,9 +304,7 @@ class Storage:
                 tries += 1
                 where = f"{self.url}/{name}".rstrip("/")
                 if _FINAL.search(str(error)):
-                    raise StoreError(
-                        f"{where} cannot be {done} ({_reason(error)}); check the URL, its options and your credentials"
-                    ) from error
+                    raise StoreError(f"{where} cannot be {done} ({_reason(error)}); {_remedy(error)}") from error
                 pause = PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS)) - 1]
                 if time.monotonic() + pause > begun + self.patience_seconds or self.gives_up():
                     raise StoreUnavailableError(
@@ -314,6 +353,12 @@ def _s3(url: str) -> tuple[Any, str]:
     except TypeError:  # an older pyarrow
         system = _fs().S3FileSystem(**options)
     return system, f"{parts.hostname}{parts.path}"
+
+
+def _remedy(error: OSError) -> str:
+    if "MissingContentLength" in str(error):
+        return "this server takes no checksums after the content: set AWS_REQUEST_CHECKSUM_CALCULATION=when_required"
+    return "check the URL, its options and your credentials"
 
 
 def _reason(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from foresee.base.places import Place, place
 from foresee.base.terminal import counted, show, terminal
 from foresee.cli.options import RunFile, Set, bar
 from foresee.run.run_file import load_run
@@ -17,8 +18,8 @@ from foresee.run.run_file import load_run
 
 def check(
     paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="PATH...", help="Table folders, run folders, prepared logs, plans or exports."),
+        list[str],
+        typer.Argument(metavar="PATH...", help="Table folders, run folders, prepared logs, plans or exports, or URLs."),
     ],
 ) -> None:
     """Check whether tables, runs, logs, plans and exports are whole. Never writes.
@@ -36,7 +37,7 @@ def check(
 
     [bold]Exit codes[/]: 0 all are whole; 1 one is damaged; 2 one is nothing of ours.
     """
-    whole = [_is_whole(path) for path in paths]
+    whole = [_is_whole(place(path)) for path in paths]
     raise typer.Exit(0 if all(whole) else 1)
 
 
@@ -73,7 +74,7 @@ def fold(
                 store.close()
 
 
-def _is_whole(path: Path) -> bool:
+def _is_whole(path: Place) -> bool:
     """Shows what is there."""
     from rich.table import Table
     from rich.text import Text

@@ -8,7 +8,7 @@ the table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,9 +16,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from foresee.base.extras import drawable
+from foresee.base.places import shown
 from foresee.base.terminal import show, terminal
 from foresee.cli import scenario
-from foresee.cli.options import bar
+from foresee.cli.options import Log, bar
 from foresee.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ CURVE = "1x,1.5x,2.5x,4x"
 
 
 def compare(
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="A prepared log: a folder that `foresee prepare` wrote.")],
+    log: Log,
     trainers: Annotated[str, typer.Option(metavar="N,N", help="Numbers of trainers to compare for.")] = "1,8",
     cache: Annotated[
         str | None,
@@ -94,7 +95,7 @@ def compare(
     records = _records(samples, question, batch_size, console)
     setting = scenario.network_words(**network, servers=servers)
     meanings = meanings_of(candidate.policy for candidate in question.candidates)
-    show(console, *as_text(str(log), samples, records, batch_size, setting, meanings))
+    show(console, *as_text(shown(log), samples, records, batch_size, setting, meanings))
     if csv is not None:
         from foresee.report.comparison import as_csv
 
@@ -103,8 +104,9 @@ def compare(
     if page is not None:
         from foresee.report.comparison import write_comparison_page
 
-        about = introduction(str(log), samples, batch_size)
-        write_comparison_page(page, f"Policies on {log.name}", records, introduction=about, setting=setting)
+        about = introduction(shown(log), samples, batch_size)
+        title = f"Policies on {PurePath(shown(log)).name}"
+        write_comparison_page(page, title, records, introduction=about, setting=setting)
         show(console, f"drew {page}")
 
 
@@ -116,8 +118,8 @@ def _sample(
     global_size, has = num_trainers * batch_size, log.split_sizes.get("train", 0)
     if has < 2 * global_size:
         raise DataError(
-            f"{log.path}: its train split has {has:,} samples, too few for two steps of {num_trainers} trainers with "
-            f"{batch_size} samples each; lower --batch-size or --trainers"
+            f"{log.folder.place}: its train split has {has:,} samples, too few for two steps of {num_trainers} "
+            f"trainers with {batch_size} samples each; lower --batch-size or --trainers"
         )
     stream = log.batches(batch_size=global_size, seed=seed)
     total = min(stream.num_steps, num_steps or stream.num_steps)

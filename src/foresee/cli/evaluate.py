@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from foresee.base.places import place, shown
 from foresee.base.terminal import show, terminal
-from foresee.cli.options import RunFolder
+from foresee.cli.options import RunPlace
 
 if TYPE_CHECKING:
     from foresee.run.metrics import Figures, Metrics
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: RunFolder,
+    run: RunPlace,
     split: Annotated[str, typer.Option(help="Split of the log: valid, test or train.")] = "valid",
     samples: Annotated[
         int | None, typer.Option(min=1, metavar="NUM", help="Only about so many samples, from the split's beginning.")
@@ -44,6 +45,7 @@ def evaluate(
       foresee evaluate runs/first --split test --json
       foresee evaluate runs/first --best --group user --at 5 --at 10
     """
+    from foresee.run.brought_run import brought_run
     from foresee.run.build import open_log, training_device
     from foresee.run.evaluation import evaluate as evaluate_model
     from foresee.run.given_metrics import given_metrics
@@ -52,7 +54,7 @@ def evaluate(
     from foresee.run.task_metrics import TaskFigures
     from foresee.run.tasks import tasks_of
 
-    config = open_run(run)
+    config = open_run(brought_run(place(run)))
     log = open_log(config)
     given = {"group": group, "at": sorted(set(at)) if at else None}
     ranking = config.train.ranking.model_copy(update={key: value for key, value in given.items() if value is not None})
@@ -63,12 +65,12 @@ def evaluate(
             tasks=(tasks := tasks_of(config.tasks, log)), given=given_metrics(config.train.metrics, tasks),
         )  # fmt: skip
     if as_json:
-        print(json.dumps({"run": str(run), "step": step, "split": split, **figures.as_dict()}))
+        print(json.dumps({"run": shown(run), "step": step, "split": split, **figures.as_dict()}))
         return
     by_task = figures.by_task if isinstance(figures, TaskFigures) else {"": figures}
     for name, found in by_task.items():
         whose = f"{name}: " if name else ""
-        show(terminal(), f"{whose}{run} after step {step:,}, {split} split, {_num_samples(found)} samples")
+        show(terminal(), f"{whose}{shown(run)} after step {step:,}, {split} split, {_num_samples(found)} samples")
         _show(found)
 
 

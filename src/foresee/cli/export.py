@@ -11,13 +11,14 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
+from foresee.base.places import place, sent, shown
 from foresee.base.terminal import counted, show, terminal
-from foresee.cli.options import RunFolder
+from foresee.cli.options import RunPlace
 
 
 def export(
-    run: RunFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New folder for the export.")],
+    run: RunPlace,
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="New folder for the export, or a URL.")],
     best: Annotated[
         bool, typer.Option("--best", help="As of the best evaluation (train.best.metric) instead of the last commit.")
     ] = False,
@@ -33,27 +34,34 @@ def export(
       foresee export runs/first --out export
       foresee score export tomorrow.csv
     """
+    from foresee.run.brought_run import brought_run
+    from foresee.run.serving.export import EXPORT_FILE
     from foresee.run.serving.export import export as export_run
 
     console = terminal()
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    with (
+        sent(place(out), marker=EXPORT_FILE) as folder,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
         task = progress.add_task("rows", total=None)
         description = export_run(
-            run, out, lambda done, total: progress.update(task, completed=done, total=total), best=best
-        )
+            brought_run(place(run)), folder,
+            lambda done, total: progress.update(task, completed=done, total=total), best=best,
+        )  # fmt: skip
     tables = description["tables"]
     num_rows, num_written, num_bytes = (
         sum(table[key] for table in tables) for key in ("num_rows", "num_written", "num_bytes")
     )
+    name, step = description["model"]["name"], description["step"]
     show(
         console,
-        f"{out}: {description['model']['name']} after step {description['step']:,}, {counted(len(tables), 'table')} "
-        f"with {num_rows:,} rows, {num_written:,} of them in {num_bytes:,} bytes of files; see {out / 'README.md'}",
+        f"{shown(out)}: {name} after step {step:,}, {counted(len(tables), 'table')} with {num_rows:,} rows, "
+        f"{num_written:,} of them in {num_bytes:,} bytes of files; see {shown(out)}/README.md",
     )
 
 
 def score(
-    export: Annotated[Path, typer.Argument(metavar="EXPORT", help="Folder that `foresee export` made.")],
+    export: Annotated[str, typer.Argument(metavar="EXPORT", help="Folder that `foresee export` made, or its URL.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Raw samples: CSV, plain or gzip, or Parquet.")],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write them here instead of printing them.")

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from foresee.base.places import Place, shown
 from foresee.base.terminal import show, terminal
-from foresee.cli.options import bar, invocation
+from foresee.cli.options import Log, bar, invocation
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Sizes:
 
 
 def init(
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="A prepared log: a folder that `foresee prepare` wrote.")],
+    log: Log,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The run file to write.")] = Path("run.yaml"),
     run: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the run. Left out: runs/LOG beside the file.")
@@ -99,7 +100,7 @@ def init(
         raise ConfigError(f"{out} is there already; give --replace to write over it, or --out FILE for another name")
     console, opened = terminal(), ClickLog.open(log)
     sizes = sizes_for(opened, console)
-    _write(out, run_file(opened, sizes, out, run if run is not None else out.parent / "runs" / log.resolve().name))
+    _write(out, run_file(opened, sizes, out, run if run is not None else out.parent / "runs" / _name_of(opened)))
     show(
         console,
         f"{out}: batches of {sizes.batch_size:,} samples, a cache of {sizes.cache_rows:,} of {opened.num_rows:,} rows; "
@@ -144,11 +145,11 @@ def run_file(log: ClickLog, sizes: Sizes, file: Path, run: Path) -> str:
     counts = [f"{size:,} {name}" for name, size in log.split_sizes.items() if size]
     every = max(1, int(float(f"{sizes.num_steps / 10:.0e}")))
     text = RUN_FILE.format(
-        log_words=f"{log.path}: {', '.join(counts)} samples; features: {log.num_features} categorical with "
+        log_words=f"{log.folder.place}: {', '.join(counts)} samples; features: {log.num_features} categorical with "
         f"{log.num_rows:,} rows, {log.num_dense} dense",
         command=invocation(),
         file=shlex.quote(str(file)),
-        log=_path(Path(log.path), file.parent),
+        log=_path(log.place, file.parent),
         run=_path(run, file.parent),
         dim=sizes.dim,
         options=sizes.widths,
@@ -181,9 +182,13 @@ def _aligned(line: str) -> str:
     return f"{key.rstrip():<{WORDS_AT}}  # {words.lstrip()}" if space and key.strip() else line
 
 
-def _path(path: Path, folder: Path) -> str:
+def _name_of(log: ClickLog) -> str:
+    return log.place.resolve().name if isinstance(log.place, Path) else shown(log.place).rpartition("/")[2]
+
+
+def _path(path: Place, folder: Path) -> str:
     """As seen from the file's folder, in quotes where YAML would take it for something else."""
-    text = os.path.relpath(path, folder)
+    text = os.path.relpath(path, folder) if isinstance(path, Path) else path
     return text if re.fullmatch(r"[A-Za-z./][\w./-]*", text) else json.dumps(text, ensure_ascii=False)
 
 

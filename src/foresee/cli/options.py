@@ -46,7 +46,13 @@ Logged = Annotated[
     LogLevel,
     typer.Option("--log-level", envvar=LEVEL_VARIABLE, help="What processes say of themselves on the error stream."),
 ]
+Log = Annotated[
+    str, typer.Argument(metavar="LOG", help="A prepared log: a folder that `foresee prepare` wrote, or a URL of one.")
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as `run` in its run file names it.")]
+RunPlace = Annotated[
+    str, typer.Argument(metavar="RUN", help="Folder of a run, as `run` in its run file names it; or the URL of one.")
+]
 
 
 @contextmanager

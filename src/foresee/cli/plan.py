@@ -19,6 +19,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from foresee.base.extras import drawable
+from foresee.base.places import Place, brought, place, sent, shown
 from foresee.base.terminal import show as show_all
 from foresee.base.terminal import terminal
 from foresee.cli.options import RunFile, Set, bar
@@ -50,7 +51,10 @@ def run(
     run_file: RunFile,
     overrides: Set = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the plan of the whole run; a folder for several workers.")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Keep the plan of the whole run, here or at a URL; a folder for several workers."
+        ),
     ] = None,
     steps: Annotated[
         str, typer.Option(metavar="NUM|all", help="Compare the policies on so many steps from the start.")
@@ -85,7 +89,7 @@ def run(
     stream, layout = train_stream(config, log), table_layout(config, log)
     header = plan_header(config, log, stream)
     if out is not None:
-        _keep(out, stream, header, console)
+        _keep(place(out), stream, header, console)
     comparison = Comparison.of(
         stream, header, layout, num_steps=num_steps, shuffle_samples=config.train.shuffle_samples, console=console
     )
@@ -99,14 +103,14 @@ def run(
 
 @app.command("show")
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan saved by `foresee plan RUN.yaml --out FILE`.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A plan saved by `foresee plan RUN.yaml --out FILE`.")],
     first: Annotated[int | None, typer.Option("--from", metavar="STEP", help="First step to show.")] = None,
     steps: Annotated[int, typer.Option(min=0, metavar="NUM", help="How many steps to show.")] = 5,
 ) -> None:
     """A saved plan: its header, what it moves in all, and a few of its steps."""
-    from foresee.engine.plan_folder import open_plan
+    from foresee.engine.plan_folder import MANIFEST, open_plan
 
-    plan = open_plan(file)
+    plan = open_plan(brought(place(file), "plans", marker=MANIFEST))
     header, counters, console = plan.header, plan.counters, terminal()
     begin, end = header.first_step if first is None else first, header.first_step + header.num_steps
     if not header.first_step <= begin <= end:
@@ -243,14 +247,16 @@ def _few(numbers: Any) -> str:
     return " ".join(str(number) for number in numbers[:4]) + (" …" if len(numbers) > 4 else "")
 
 
-def _keep(out: Path, stream: BatchStream, header: Header, console: Console) -> None:
-    from foresee.engine.plan_folder import open_plan, save_plan
+def _keep(out: Place, stream: BatchStream, header: Header, console: Console) -> None:
+    from foresee.engine.plan_folder import MANIFEST, open_plan, save_plan
     from foresee.engine.planned_step import planned_records
 
-    with bar(console, f"{header.planner}, to keep", header.num_steps) as advance:
-        counters = save_plan(out, header, planned_records(stream, header, advance))
+    with sent(out, marker=MANIFEST, replace=True) as path:
+        with bar(console, f"{header.planner}, to keep", header.num_steps) as advance:
+            counters = save_plan(path, header, planned_records(stream, header, advance))
+        num_bytes = open_plan(path).num_bytes
     console.print(
-        f"saved the plan of all {header.num_steps:,} steps in {out} ({open_plan(out).num_bytes / 1e6:,.1f} MB), hit "
+        f"saved the plan of all {header.num_steps:,} steps in {shown(out)} ({num_bytes / 1e6:,.1f} MB), hit "
         f"rate {counters.hit_rate:.2%}; train with it: foresee train RUN.yaml --plan {out}",
         highlight=False,
         soft_wrap=True,

@@ -18,11 +18,13 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from foresee.base.places import Place, place, sent, shown
 from foresee.base.terminal import counted
 from foresee.cli.options import REQUIRED, options_of, with_parameters
 from foresee.data import FORMATS, Columns, Label, PrepareOptions, PrepareReport, Source, prepare, terminal_progress
 from foresee.data.column_syntax import parse_categorical, parse_dense, parse_join, parse_label
 from foresee.data.formats import load_installed
+from foresee.data.writer import DESCRIPTION_FILE
 from foresee.errors import DataError
 
 app = typer.Typer(
@@ -46,7 +48,11 @@ FILES: Parameters = [
         ],
         REQUIRED,
     ),
-    ("out", Annotated[Path, _named("FOLDER", "Folder of the prepared log.")], REQUIRED),
+    (
+        "out",
+        Annotated[str, _named("FOLDER", "Folder of the prepared log; or a URL, as s3://bucket/log.")],
+        REQUIRED,
+    ),
 ]
 LABEL = f"""The column that says whether it was a click: 0 and 1, -1 and 1, true and false; or a rating. To learn
 something else, or several things: NAME:number, NAME:classes=A|B|C (or classes=5 for 0 to 4), NAME:threshold=NUMBER (a
@@ -91,7 +97,7 @@ def command_of(source_type: type[Any]) -> Callable[..., None]:
             settings["joins"] = tuple(parse_join(text) for text in given["joins"] or [])
         options = PrepareOptions(**{option.name: option.value(given) for option in shared})
         files = dict.fromkeys([*given["files"], *options.valid_files, *options.test_files])
-        _prepare(source_type(files=tuple(files), **settings), given["out"], options)
+        _prepare(source_type(files=tuple(files), **settings), place(given["out"]), options)
 
     columns = [*(COLUMNS if "columns" in names else []), *(JOINS if "joins" in names else [])]
     derived = [(option.name, option.annotation, option.default) for option in (*own, *shared)]
@@ -114,17 +120,18 @@ def _columns(given: dict[str, Any]) -> Columns:
     )
 
 
-def _prepare(source: Source, out: Path, options: PrepareOptions) -> None:
+def _prepare(source: Source, out: Place, options: PrepareOptions) -> None:
     try:
-        with terminal_progress() as progress:
-            report = prepare(source, out, options, progress)
+        with sent(out, marker=DESCRIPTION_FILE, replace=options.replace) as folder:
+            with terminal_progress() as progress:
+                report = prepare(source, folder, options, progress)
+            _show(report, shown(out))
     except OSError as error:
-        reason = f"{out} cannot be written ({error.strerror})"
+        reason = f"{shown(out)} cannot be written ({error.strerror})"
         raise DataError(f"{reason}; choose another folder or free some space") from None
-    _show(report, out)
 
 
-def _show(report: PrepareReport, out: Path) -> None:
+def _show(report: PrepareReport, out: str) -> None:
     # Names of columns are the person's: brackets and colons in them are neither markup nor emoji.
     console, log = Console(markup=False, emoji=False, highlight=False), report.log
     sizes = ", ".join(f"{name} {size:,}" for name, size in log.split_sizes.items())
@@ -142,9 +149,9 @@ def _show(report: PrepareReport, out: Path) -> None:
         f"{name}: {counted(number, 'negative number')} counted as 0 before log1p"
         for name, number in report.num_negative.items()
     ]
-    if report.num_bad:
+    if report.bad_lines_file is not None:
         were = "was" if report.num_bad == 1 else "were"
-        notes.append(f"{counted(report.num_bad, 'bad line')} {were} set aside in {report.bad_lines_file}")
+        notes.append(f"{counted(report.num_bad, 'bad line')} {were} set aside in {out}/{report.bad_lines_file.name}")
     if report.num_skipped:
         were = "was" if report.num_skipped == 1 else "were"
         notes.append(f"{counted(report.num_skipped, 'sample')} {were} left out as asked")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foresee.base.extras import need
+from foresee.base.places import below, place
 
 if TYPE_CHECKING:
     from foresee.data.click_log import ClickLog
@@ -20,10 +21,10 @@ BATCH_SIZE = 8192
 
 def report(
     source: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="RUN|CSV",
-            help="Folder of a run, finished or not, as `run` in its run file names it; or a file of "
+            help="Folder of a run, finished or not, as `run` in its run file names it, or its URL; or a file of "
             "`foresee compare --csv`.",
         ),
     ],
@@ -48,12 +49,15 @@ def report(
       foresee report policies.csv
     """
     need("plotly")
-    if source.is_file():
-        target = out if out is not None else source.with_suffix(".html")
-        _write_comparison(source, target)
+    from foresee.run.brought_run import brought_run
+
+    found = brought_run(place(source), tables=False)
+    if found.is_file():
+        target = out if out is not None else found.with_suffix(".html")
+        _write_comparison(found, target)
     else:
-        target = out if out is not None else source / "report.html"
-        _write_run(source, target)
+        target = out if out is not None else found / "report.html"
+        _write_run(found, target)
     print(f"{target}: {target.stat().st_size / 1e6:.1f} MB, open it in a browser")
 
 
@@ -87,7 +91,7 @@ def _log_of(records: RunRecords) -> ClickLog | None:
     if "log" not in records.config:
         return None
     try:
-        return ClickLog.open(records.folder / records.config["log"])
+        return ClickLog.open(below(records.folder, records.config["log"]))
     except DataError:
         return None
 

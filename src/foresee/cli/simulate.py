@@ -99,7 +99,7 @@ class Assumptions:
 
 def simulate(
     log: Annotated[
-        Path | None, typer.Argument(metavar="[LOG]", help="A prepared log; or none, with --synthetic.")
+        str | None, typer.Argument(metavar="[LOG]", help="A prepared log; or none, with --synthetic.")
     ] = None,
     synthetic: Annotated[
         float | None, typer.Option(metavar="ROWS", help="A synthetic log with about so many rows, such as 2e10.")
@@ -223,7 +223,7 @@ class _Source:
     num_steps: int
 
     @classmethod
-    def of(cls, log: Path | None, synthetic: float | None, batch_size: int, num_steps: int) -> _Source:
+    def of(cls, log: str | None, synthetic: float | None, batch_size: int, num_steps: int) -> _Source:
         from foresee.data.click_log import ClickLog
 
         if (log is None) == (synthetic is None):
@@ -233,7 +233,7 @@ class _Source:
 
     @property
     def name(self) -> str:
-        return f"a synthetic log of {self.synthetic:g} rows" if self.log is None else str(self.log.path)
+        return f"a synthetic log of {self.synthetic:g} rows" if self.log is None else str(self.log.folder.place)
 
     def layout(self, dim: int, optimizer: str) -> Layout:
         from foresee.analysis.simulation import SyntheticStream
@@ -260,8 +260,8 @@ class _Source:
         has = self.log.split_sizes.get("train", 0)
         if has < 4 * size:
             raise DataError(
-                f"{self.log.path}: its train split has {has:,} samples, too few for four steps of {num_trainers} "
-                f"trainers with {self.batch_size} samples each; lower --batch-size or --trainers"
+                f"{self.log.folder.place}: its train split has {has:,} samples, too few for four steps of "
+                f"{num_trainers} trainers with {self.batch_size} samples each; lower --batch-size or --trainers"
             )
         return self.log.batches(batch_size=size)
 

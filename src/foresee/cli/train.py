@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from foresee.base import logs
+from foresee.base.places import absolute, place
 from foresee.cli.options import Logged, RunFile, Set
 from foresee.cli.watch import WatchDisplay
 from foresee.run.run_file import load_run
@@ -58,7 +59,7 @@ def train(
         typer.Option("--address", metavar="ADDRESS", help="Of the Ray cluster; left out: a cluster of this machine."),
     ] = None,
     plan: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--plan", metavar="PLAN", help="Train by a plan that `foresee plan --out PLAN` kept."),
     ] = None,
     watch: Annotated[
@@ -103,7 +104,7 @@ def train(
     given = [f"distributed.{name}={number}" for name, number in sizes.items() if number is not None]
     if on != "local":
         run_file = run_file.absolute()  # parts run wherever the engine puts them
-    given += [] if plan is None else [f"cache.plan_file={plan.absolute()}"]
+    given += [] if plan is None else [f"cache.plan_file={absolute(place(plan))}"]
     config = load_run(run_file, [*(overrides or ()), *given])
     if resume and replace:
         raise typer.BadParameter("--resume goes on and --replace starts anew; give one of them")

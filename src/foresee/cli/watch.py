@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from foresee.cli.options import RunFolder
+from foresee.base.places import place
+from foresee.cli.options import RunPlace
 from foresee.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ LINE_SECONDS = 10.0
 
 
 def watch(
-    run: RunFolder,
+    run: RunPlace,
     once: Annotated[bool, typer.Option("--once", help="Show the run as it is now, and end.")] = False,
 ) -> None:
     """Follow a run from another terminal.
@@ -37,14 +38,16 @@ def watch(
       foresee watch demo/run
       foresee watch demo/run --once
     """
-    console = Console()
+    from foresee.run.brought_run import brought_run
+
+    console, folder = Console(), brought_run(place(run), tables=False)
     try:
         if once:
-            _show_once(run, console)
+            _show_once(folder, console)
         elif console.is_terminal:
-            _follow(run, console)
+            _follow(folder, console)
         else:
-            _print_lines(run, console)
+            _print_lines(folder, console)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 

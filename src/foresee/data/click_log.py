@@ -1,6 +1,6 @@
-"""A prepared click log on disk: the folder that `prepare`, `synthetic` and `tiny` write.
+"""A prepared click log: the folder that `prepare`, `synthetic` and `tiny` write, or a URL that has the same files.
 
-In: the folder's path. Out: what the log holds (features, tables, splits) and streams of its batches. Opening reads
+In: its path or URL. Out: what the log holds (features, tables, splits) and streams of its batches. Opening reads
 `log.json` and looks at file sizes only; samples are read when batches are asked for. Never writes.
 """
 
@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from foresee.base.places import place
 from foresee.data.batch import Pooling
+from foresee.data.log_folder import check_parts, folder_of
 from foresee.data.samples import Samples
 from foresee.data.schema import DenseFeature, Feature, LogDescription, LogLabel, Table, Vocabulary, parse_description
 from foresee.data.stream import LogStream, RowGroups, StreamOptions
@@ -28,12 +29,15 @@ class ClickLog:
     """A prepared log, opened with `ClickLog.open`. Row ids are global: the offset of the table + the local id.
 
     Args:
-        path: The folder.
+        path: The folder, or its URL.
         description: What its `log.json` says.
     """
 
-    def __init__(self, path: Path, description: LogDescription) -> None:
-        self.path = path
+    def __init__(self, path: Path | str, description: LogDescription) -> None:
+        self.folder = folder_of(path)
+        """Its files."""
+        self.place = place(path)
+        """Its folder, or its URL."""
         self.description = description
         starts = accumulate((table.num_rows for table in description.tables), initial=0)
         self.table_offsets: dict[str, int] = dict(zip((table.name for table in self.tables), starts, strict=False))
@@ -44,7 +48,7 @@ class ClickLog:
         """Opens a prepared log; `foresee prepare` makes one.
 
         Args:
-            path: The folder that `foresee prepare` wrote.
+            path: The folder that `foresee prepare` wrote, or a URL such as s3://bucket/logs/1, to which it was copied.
 
         Returns:
             The log. Samples are read when batches are asked for.
@@ -52,20 +56,32 @@ class ClickLog:
         Raises:
             DataError: There is no log, it is of another release, or a part of it is missing or has another length.
         """
-        folder = Path(path)
-        file = folder / DESCRIPTION_FILE
+        folder = folder_of(path)
+        file = f"{folder.place}/{DESCRIPTION_FILE}"
         try:
-            text = file.read_text("utf-8")
-        except (FileNotFoundError, NotADirectoryError):
-            raise DataError(
-                f"{folder}: no prepared log is here ({DESCRIPTION_FILE} is missing); make one with "
-                "`foresee prepare` or give another path."
-            ) from None
+            content = folder.text(DESCRIPTION_FILE)
+            text = None if content is None else content.decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{file}: cannot be read ({error}); check its permissions or prepare again.") from None
-        log = cls(folder, parse_description(text, str(file)))
-        log._check_parts()
+        if text is None:
+            raise DataError(
+                f"{folder.place}: no prepared log is here ({DESCRIPTION_FILE} is missing); make one with "
+                "`foresee prepare` or give another path."
+            )
+        log = cls(path, parse_description(text, file))
+        check_parts(folder, [part for split in log.description.splits.values() for part in split.parts])
         return log
+
+    @property
+    def path(self) -> Path:
+        """Its folder.
+
+        Raises:
+            UsageError: It is at a URL.
+        """
+        if isinstance(self.place, Path):
+            return self.place
+        raise UsageError(f"{self.folder.place} is no folder of this machine; use `place`.")
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -162,10 +178,10 @@ class ClickLog:
         if file is None:
             return None
         try:
-            return pq.read_table(self.path / file)
+            return self.folder.table(file)
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0][:200]
-            raise DataError(f"{self.path / file}: cannot be read ({reason}); prepare the log again.") from None
+            raise DataError(f"{self.folder.place}/{file}: cannot be read ({reason}); prepare the log again.") from None
 
     def batches(
         self,
@@ -236,25 +252,15 @@ class ClickLog:
             for samples in self.samples(name):
                 hash_contents(content, samples)
             if content.hexdigest() != split.content:
-                raise DataError(f"{self.path}: the {name} split is not what was written; prepare the log again.")
+                raise DataError(
+                    f"{self.folder.place}: the {name} split is not what was written; prepare the log again."
+                )
 
     def _row_groups(self, split: str) -> RowGroups:
         if split not in self.description.splits:
             has = ", ".join(self.description.splits) or "none"
             raise DataError(
-                f"{self.path}: the log has no {split!r} split (it has: {has}); "
+                f"{self.folder.place}: the log has no {split!r} split (it has: {has}); "
                 "name one of these or prepare again with a larger share for it."
             )
-        return RowGroups(self.path, self.description.splits[split], self.description)
-
-    def _check_parts(self) -> None:
-        for split in self.description.splits.values():
-            for part in split.parts:
-                file = self.path / part.file
-                if not file.is_file():
-                    raise DataError(f"{file}: this part of the log is missing; prepare the log again.")
-                if file.stat().st_size != part.num_bytes:
-                    raise DataError(
-                        f"{file}: expected {part.num_bytes} bytes, found {file.stat().st_size}; "
-                        "the part is damaged, prepare the log again."
-                    )
+        return RowGroups(folder_of(self.place), self.description.splits[split], self.description)

@@ -1,9 +1,10 @@
 """Batches of a prepared log by step: batch t is a pure function of (log, seed, epoch, t).
 
 In: the Parquet parts of a split and the order of `order.py`. Out: `Batch`es from any step on. `RowGroups` decodes and
-checks row groups by number (ids inside their tables, dense values finite) with a few open files. `LogStream` decodes
-only the shuffle groups that a batch lies in and keeps the last few, so memory depends on `shuffle_samples` and never on
-the log. Several threads may read one stream (a planner ahead, a trainer behind): they share the decoded groups.
+checks row groups by number (ids inside their tables, dense values finite), from a folder or a URL. `LogStream` decodes
+only the shuffle groups that a batch lies in, says which come next, and keeps the last few, so memory depends on
+`shuffle_samples` and never on the log. Several threads may read one stream (a planner ahead, a trainer behind): they
+share the decoded groups.
 """
 
 from __future__ import annotations
@@ -11,53 +12,66 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from threading import Lock
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from foresee.base.arrays import Int32, Int64
 from foresee.data.batch import Batch
+from foresee.data.log_folder import LogFolder, Wanted
 from foresee.data.order import EpochOrder, epoch_order
 from foresee.data.samples import Assembled, Ids, Samples, assemble, concatenate, cut, offsets_of
 from foresee.data.schema import WEIGHT_COLUMN, Feature, LogDescription, Split, label_columns
 from foresee.errors import DataError, UsageError
 
-OPEN_FILES_MAX = 16
-
 
 class RowGroups:
     """Reads row groups of one split by number, 0 to len(sizes) - 1. Not for use by two threads at once."""
 
-    def __init__(self, folder: Path, split: Split, log: LogDescription) -> None:
+    def __init__(self, folder: LogFolder, split: Split, log: LogDescription) -> None:
         self._folder, self._split = folder, split
         self._features, self._dense, self._labels = log.features, log.dense, log.labels
         self._weighted = [WEIGHT_COLUMN] if log.sample_weights else []
         names = (*(entry.name for entry in log.dense), *(feature.name for feature in log.features))
         self._columns = [*label_columns(log.labels), *names, *self._weighted]
-        self._files: OrderedDict[int, pq.ParquetFile] = OrderedDict()
         self.sizes, self._part_starts = row_group_sizes(split, log.row_group_samples)
 
     def read(self, numbers: Int64) -> Samples:
         """The samples of these row groups (ascending numbers), in order."""
-        parts = np.searchsorted(self._part_starts, numbers, side="right") - 1
-        return concatenate([self._read_part(int(part), numbers[parts == part]) for part in np.unique(parts)])
+        wanted = self._wanted(numbers)
+        self._folder.expect(wanted)
+        return concatenate([self._read_part(it) for it in wanted])
 
-    def _read_part(self, part: int, numbers: Int64) -> Samples:
-        name = self._split.parts[part].file
-        local = (numbers - self._part_starts[part]).tolist()
+    def expect(self, several: Iterable[Int64]) -> None:
+        """These will be read soon, in this order."""
+        self._folder.expect([wanted for numbers in several for wanted in self._wanted(numbers)])
+
+    def _wanted(self, numbers: Int64) -> list[Wanted]:
+        """The same row groups by part."""
+        found, parts = [], np.searchsorted(self._part_starts, numbers, side="right") - 1
+        for index in np.unique(parts).tolist():
+            part, inside = self._split.parts[index], numbers[parts == index]
+            share = self.sizes[inside].sum() / part.num_samples
+            local = tuple((inside - self._part_starts[index]).tolist())
+            found.append(Wanted(part, local, int(share * part.num_bytes)))
+        return found
+
+    def _read_part(self, wanted: Wanted) -> Samples:
+        name = wanted.part.file
         try:
             # One thread: the cores belong to training, and batches are made ahead of it anyway.
-            table = self._file(part).read_row_groups(local, columns=self._columns, use_threads=False)
+            table = self._folder.parquet(wanted).read_row_groups(
+                list(wanted.row_groups), columns=self._columns, use_threads=False
+            )
             samples = self._decode(table)
         except (pa.ArrowException, OSError, KeyError, IndexError, ValueError, TypeError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
-            raise DataError(f"{self._folder / name}: cannot be read ({reason}); prepare the log again.") from None
-        self._check(samples, name, int(self.sizes[numbers].sum()))
+            raise DataError(f"{self._folder.place}/{name}: cannot be read ({reason}); prepare the log again.") from None
+        first = self._part_starts[self._split.parts.index(wanted.part)]
+        self._check(samples, name, int(self.sizes[first + np.array(wanted.row_groups)].sum()))
         return samples
 
     def _decode(self, table: pa.Table) -> Samples:
@@ -69,7 +83,7 @@ class RowGroups:
         return Samples(together, dense, ids, weights=weights[0] if weights else None)
 
     def _check(self, samples: Samples, name: str, num_expected: int) -> None:
-        where = self._folder / name
+        where = f"{self._folder.place}/{name}"
         if samples.num_samples != num_expected:
             raise DataError(
                 f"{where}: expected {num_expected} samples in the row groups read, found "
@@ -88,7 +102,7 @@ class RowGroups:
                     f"{feature.num_rows} rows; prepare the log again."
                 )
 
-    def _check_labels(self, samples: Samples, where: Path) -> None:
+    def _check_labels(self, samples: Samples, where: str) -> None:
         for label, column in zip(self._labels, samples.labels.reshape(samples.num_samples, -1).T, strict=True):
             wrong = ~np.isfinite(column)
             if label.kind == "class":
@@ -100,15 +114,6 @@ class RowGroups:
                 )
         if samples.weights is not None and not (np.isfinite(samples.weights) & (samples.weights >= 0)).all():
             raise DataError(f"{where}: a sample weight is negative, NaN or infinite; prepare the log again.")
-
-    def _file(self, part: int) -> pq.ParquetFile:
-        if part in self._files:
-            self._files.move_to_end(part)
-            return self._files[part]
-        if len(self._files) == OPEN_FILES_MAX:
-            self._files.popitem(last=False)[1].close()
-        self._files[part] = pq.ParquetFile(self._folder / self._split.parts[part].file)
-        return self._files[part]
 
 
 def row_group_sizes(split: Split, row_group_samples: int) -> tuple[Int64, Int64]:
@@ -136,6 +141,8 @@ def _flat(chunk: pa.ListArray) -> Int32:
 
 
 GROUPS_KEPT = 3
+GROUPS_AHEAD = 2
+"""That are fetched, where that takes time, while this one is used."""
 ORDER_VERSION = 1
 """Raised when `order.py` gives another order for the same seed: old plans must not match new batches."""
 
@@ -257,5 +264,11 @@ class LogStream:
         if len(self._groups) == GROUPS_KEPT:
             self._groups.popitem(last=False)  # before decoding: never more than GROUPS_KEPT at once
         samples = self._row_groups.read(order.row_groups[group])
+        self._row_groups.expect(self._next_groups(order, group))
         self._groups[key] = assemble(samples, self._table_offsets, order.within(group))
         return self._groups[key]
+
+    def _next_groups(self, order: EpochOrder, group: int) -> Sequence[Int64]:
+        """Row groups of the shuffle groups after this one; after the last of an epoch comes the next epoch."""
+        after = order.row_groups[group + 1 : group + 1 + GROUPS_AHEAD]
+        return after if after or order.epoch + 1 == self.options.epochs else self._order(order.epoch + 1).row_groups[:1]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from foresee.base.places import brought
 from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
@@ -21,7 +22,7 @@ from foresee.engine.header import groups_for, make_header
 from foresee.engine.loop import Run
 from foresee.engine.optimizers import Optimizer, Schedule, make_optimizer
 from foresee.engine.optimizers.contract import Rate
-from foresee.engine.plan_folder import SavedPlan, open_plan
+from foresee.engine.plan_folder import MANIFEST, SavedPlan, open_plan
 from foresee.engine.planned_step import planned_records, too_large
 from foresee.engine.tables import Tables, dims_of, layout_for
 from foresee.engine.uses_ahead import USES_AHEAD_STEPS
@@ -117,7 +118,7 @@ def saved_plan(config: RunConfig, stream: LogStream) -> SavedPlan | None:
     """The plan file of the configuration, if it names one; refuses the plan of another stream, or of a part of it."""
     if config.cache.plan_file is None:
         return None
-    plan = open_plan(config.cache.plan_file)
+    plan = open_plan(brought(config.cache.plan_file, "plans", marker=MANIFEST))
     if plan.header.stream_digest != stream.digest:
         raise PlanError(
             f"{plan.path} was made for another log, seed, batch size or number of epochs than this run has; "

@@ -11,7 +11,14 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from foresee.base.places import Place, place
 from foresee.run.task_config import BestConfig, MetricConfig, RankingConfig, Section, TaskConfig
+
+
+def _place(value: object) -> object:
+    """Text becomes a path, unless it is a URL."""
+    return place(value) if isinstance(value, str) else value
+
 
 Dim = Annotated[int, Field(ge=1)]
 
@@ -111,8 +118,10 @@ class CacheConfig(Section):
     """Memory for the batches that the planner looks at. Left out: 2 GB, and as much as `window_steps` need."""
     uses_ahead_steps: int | None = Field(default=None, ge=0)
     """How far to look for next uses. Left out: 16,384 steps if the store lays rows out by them; 0: the window only."""
-    plan_file: Path | None = Field(default=None, strict=False)
-    """A plan kept by `foresee plan --out`. Left out: planned while training."""
+    plan_file: Path | str | None = None
+    """A plan kept by `foresee plan --out`, or its URL. Left out: planned while training."""
+
+    _place = field_validator("plan_file", mode="before")(_place)
 
     @model_validator(mode="after")
     def one_size(self) -> CacheConfig:
@@ -276,7 +285,7 @@ class AnyRun(Protocol):
     """Keys that change what a run computes."""
 
     @property
-    def source(self) -> Path: ...
+    def source(self) -> Place: ...
     @property
     def run(self) -> Path: ...
     @property
@@ -311,8 +320,8 @@ class RunConfig(Section):
     """The others say where things are, how often something is shown or kept, how far to train, or how rows are cached:
     a run may be resumed with other values of these and ends with the same bytes."""
 
-    log: Path = Field(strict=False)
-    """Folder of a prepared click log, made by `foresee prepare`."""
+    log: Path | str
+    """Folder of a prepared click log, made by `foresee prepare`, or a URL of one, which is read ahead of training."""
     run: Path = Field(strict=False)
     """Folder of this run: tables, checkpoints, metrics. Or a URL, which is then its `storage`."""
     storage: str | None = None
@@ -337,7 +346,7 @@ class RunConfig(Section):
     def some_path(cls, value: object) -> object:
         if value in ("", None):
             raise ValueError("give a path")
-        return value
+        return _place(value)
 
     @model_validator(mode="after")
     def servers_are_started(self) -> RunConfig:
@@ -349,7 +358,7 @@ class RunConfig(Section):
         return self
 
     @property
-    def source(self) -> Path:
+    def source(self) -> Place:
         """What is trained on."""
         return self.log
 

@@ -123,7 +123,9 @@ def group_position(log: ClickLog, name: str) -> int:
     """Which of a sample's features makes the groups."""
     names = [feature.name for feature in log.features]
     if name not in names:
-        raise ConfigError(f"train.ranking.group: {log.path} has no feature {name!r}; choose from {', '.join(names)}")
+        raise ConfigError(
+            f"train.ranking.group: {log.folder.place} has no feature {name!r}; choose from {', '.join(names)}"
+        )
     return names.index(name)
 
 

@@ -98,7 +98,7 @@ def dump_run(config: AnyRun, folder: Path | None = None) -> str:
         section = content
         for parent in parents:
             section = section[parent]
-        if section[last] is not None:
+        if section[last] is not None and not is_url(section[last]):
             path = section[last]
             section[last] = os.path.abspath(path) if folder is None else os.path.relpath(path, folder)
     return yaml.safe_dump(content, sort_keys=False)

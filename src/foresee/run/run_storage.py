@@ -60,6 +60,7 @@ class RunStorage:
     def __init__(self, url: str, folder: RunFolder, num_shards: int = 1) -> None:
         self._uploads = Uploads(url.partition("?")[0])
         self.storage = Storage.open(url)
+        self.storage.check_bucket()
         self._copying = self.storage.patient(self.storage.patience_seconds, lambda: self._uploads.closed)
         self._folder, self._num_shards, self._tidy = folder, num_shards, False
         self._kept = self._read()

@@ -60,7 +60,7 @@ def reshard_stored(stored: RunStorage, layout: Layout, num_shards: int, run: Pat
     scratch = run / "resharding"
     shutil.rmtree(scratch, ignore_errors=True)
     tables = scratch / "tables"
-    parts = [part for shard in range(before) for part in _parts(stored, tables, layout, Share(shard, before))]
+    parts = parts_of(stored, tables, layout, before)
     step = step_to_open(stored.steps, [copies.steps for copies, _ in parts])
     if not step:
         raise StoreError(f"{stored.storage.url} has no commit that all of its {before} shards have; start anew")
@@ -70,22 +70,33 @@ def reshard_stored(stored: RunStorage, layout: Layout, num_shards: int, run: Pat
     stored.bring(step)
     reshard(tables, layout, num_shards, RunFolder(run).checkpoints, say)
     for shard in range(num_shards):
-        for copies, _ in _parts(stored, tables, layout, Share(shard, num_shards)):
+        for copies, _ in _shard(stored, shard_folder(tables, shard), layout, Share(shard, num_shards)):
             copies.copy(snapshot(copies.folder, read_manifest(copies.folder)), lambda: True)
     stored.resharded(step, num_shards)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _parts(stored: RunStorage, tables: Path, layout: Layout, share: Share) -> list[tuple[FolderCopies, Layout]]:
+def parts_of(stored: RunStorage, tables: Path, layout: Layout, num_servers: int) -> list[tuple[FolderCopies, Layout]]:
+    """The copies of all table folders of a run with so many servers; 0: of one process."""
+    if not num_servers:
+        return _shard(stored, tables, layout, Share(0, 1), inner=False)
+    shares = [Share(shard, num_servers) for shard in range(num_servers)]
+    return [part for it in shares for part in _shard(stored, shard_folder(tables, it.shard), layout, it)]
+
+
+def _shard(
+    stored: RunStorage, folder: Path, layout: Layout, share: Share, *, inner: bool = True
+) -> list[tuple[FolderCopies, Layout]]:
     """The copies of each row group of a shard, for a folder of this machine."""
-    folder, storage = (
-        shard_folder(tables, share.shard),
-        stored.storage.below(*shard_place(share.shard, share.num_shards)),
-    )
+    storage = stored.storage.below(*shard_place(share.shard, share.num_shards))
+
+    def of_part(whole: Layout) -> Layout:
+        return inner_layout(whole, share) if inner else whole
+
     if not layout.widths:
-        return [(FolderCopies(storage, folder), inner_layout(layout, share))]
+        return [(FolderCopies(storage, folder), of_part(layout))]
     return [
-        (FolderCopies(storage.below(below.name), below), inner_layout(group, share))
+        (FolderCopies(storage.below(below.name), below), of_part(group))
         for group in layout.groups
         for below in [group_folder(folder, group)]
     ]

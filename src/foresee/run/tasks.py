@@ -203,7 +203,7 @@ class TaskAccumulator:
 
 def tasks_of(config: Sequence[TaskConfig], log: ClickLog) -> Tasks:
     """The tasks of a run on a log; refuses what cannot be learned from its labels."""
-    return make_tasks(config, log.labels, str(log.path))
+    return make_tasks(config, log.labels, str(log.folder.place))
 
 
 def make_tasks(config: Sequence[TaskConfig], labels: Sequence[LogLabel], where: str) -> Tasks:

@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from foresee.base.places import absolute
 from foresee.errors import FAILED_CODE, INTERRUPTED_CODE, TERMINATED_CODE, UNAVAILABLE_CODE
 from foresee.launch.deploy.sizes import Sizes
 from foresee.run.config import RunConfig
@@ -196,7 +197,7 @@ def script(
     # Beside the run folder: servers are there before the run.
     tables = (config.tables.folder or config.run.with_name(f"{config.run.name}-tables")).absolute()
     # Wherever the job runs, paths are those of where the script was written.
-    settings = [*overrides, f"log={config.log.absolute()}", f"run={config.run.absolute()}", f"tables.folder={tables}"]
+    settings = [*overrides, f"log={absolute(config.log)}", f"run={config.run.absolute()}", f"tables.folder={tables}"]
     workers_per_node, servers_per_node = -(-workers // nodes), -(-servers // nodes)
     memory = workers_per_node * sizes.worker.memory_mebibytes + servers_per_node * sizes.server.memory_mebibytes
     cores = workers_per_node * sizes.worker.cores + servers_per_node * sizes.server.cores + sizes.planner.cores

@@ -73,15 +73,17 @@ def export(run: Path, out: Path, progress: Progress | None = None, *, best: bool
     with trained(config, log, best=best) as tables, new_folder(out, replace=False) as folder:
         model, store = trained_model(config, log, tables, best=best), tables.store
         weights = save_tensors(checkpoint.own_copies(model.state_dict()))
-        copied = [log.path / it.file for it in log.vocabularies.values() if it.file is not None]
+        copied = [it.file for it in log.vocabularies.values() if it.file is not None]
+        there = log.folder.sizes() if copied else {}
         pieces = table_pieces(store)
-        _check_room(folder, out, [*(piece.num_bytes for piece in pieces), len(weights), *map(_size, copied)])
+        sizes = [*(piece.num_bytes for piece in pieces), len(weights), *(there.get(name, 0) for name in copied)]
+        _check_room(folder, out, sizes)
         (folder / checkpoint.MODEL_FILE).write_bytes(weights)
         entries = _write_tables(folder, pieces, progress)
         num_weights = sum(p.numel() for p in model.parameters())
         description = describe(config, log, store, entries, num_weights=num_weights)
-        for file in copied:
-            shutil.copyfile(file, folder / file.name)
+        for name in copied:
+            log.folder.copy(name, folder / name)
         (folder / EXPORT_FILE).write_text(json.dumps(description, indent=2) + "\n", "utf-8")
         (folder / "README.md").write_text(_readme(description), "utf-8")
     return description

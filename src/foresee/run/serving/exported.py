@@ -27,6 +27,7 @@ from torch import nn
 from foresee.base import json_fields
 from foresee.base.arrays import Float32, Int32
 from foresee.base.halves import DTYPES, ROUNDINGS
+from foresee.base.places import brought, place
 from foresee.data.samples import Ids, Samples, assemble, cut, fill_empty, offsets_of
 from foresee.data.schema import (
     DenseFeature,
@@ -76,7 +77,7 @@ def load_exported(path: str | Path, *, import_model: bool = False) -> Exported:
     """Opens a folder that `foresee export` made, to score raw samples.
 
     Args:
-        path: The folder.
+        path: The folder, or its URL: then it is fetched to the cache folder of this machine.
         import_model: Whether a model of somebody's own, which is Python code, is imported: an export may come from
             anyone.
 
@@ -86,7 +87,7 @@ def load_exported(path: str | Path, *, import_model: bool = False) -> Exported:
     Raises:
         DataError: The folder holds no export, a damaged one, or one whose model is not to be imported.
     """
-    folder = Path(path)
+    folder = brought(place(path), "exports", marker=EXPORT_FILE)
     description = _description(folder)
     if description.model not in MODELS and not import_model:
         raise DataError(

@@ -1,0 +1,135 @@
+"""Places: a path of this machine, or a URL. What is at a URL is brought here to be read; what is made here is sent.
+
+In: what a person typed. Out: a `Place`, which is a Path, or a str if it is a URL; and for those who work with files, a
+local path. A folder is sent file by file, with the file that makes it one (`marker`) published last and taken away
+first, so nobody ever sees half of it; a file appears whole. What was brought is kept in the cache folder of this
+machine and fetched again only if it has changed there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from foresee.base.storage import RANGE_BYTES, Storage, is_url, local_folder, parent_and_name
+from foresee.errors import ConfigError
+
+Place: TypeAlias = Path | str
+
+SEEN_FILE = ".seen.json"
+SETTLED_SECONDS = 5.0
+"""A file that is older is trusted to have another size or time when it changes."""
+
+
+def place(given: str | Path) -> Place:
+    """What a person typed."""
+    return str(given) if is_url(given) else Path(given)
+
+
+def below(folder: Path, given: str | Path) -> Place:
+    """What stands in a file of this folder."""
+    return str(given) if is_url(given) else folder / given
+
+
+def absolute(given: Place) -> Place:
+    """For another process, wherever it works."""
+    return given.absolute() if isinstance(given, Path) else given
+
+
+def shown(given: str | Path) -> str:
+    """For people: without the options of a URL."""
+    return str(given).partition("?")[0] if is_url(given) else str(given)
+
+
+@contextmanager
+def sent(target: Place, *, marker: str | None = None, replace: bool = False) -> Iterator[Path]:
+    """A local path at which to make what belongs to `target`; it is there when the block ends without an error.
+
+    A path is given as it is. For a URL it is a new path in the cache folder of this machine; `marker` is the file
+    without which a folder counts as none.
+    """
+    if isinstance(target, Path):
+        yield target
+        return
+    parent, name = parent_and_name(target)
+    folder_there, beside = Storage.open(target), Storage.open(parent)
+    beside.check_bucket()
+    if not replace and (beside.size(name) or (marker and folder_there.size(marker))) is not None:
+        raise ConfigError(f"{shown(target)} exists; give another target, or remove it yourself")
+    home = local_folder(target, "sent").parent
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home) as folder:
+        made = Path(folder, name)
+        yield made
+        if made.is_dir():
+            _send_folder(folder_there, made, str(marker))
+        else:
+            beside.replace(name, lambda: pieces_of(made))
+
+
+def _send_folder(storage: Storage, folder: Path, marker: str) -> None:
+    names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+    storage.remove([marker])
+    for name in names:
+        if name != marker:
+            storage.put(name, lambda name=name: pieces_of(folder / name))  # type: ignore[misc]
+    storage.remove(set(storage.names()) - set(names))
+    storage.publish(marker, (folder / marker).read_bytes())
+
+
+def pieces_of(path: Path) -> Iterator[bytes]:
+    """A file, a piece at a time."""
+    with open(path, "rb") as stream:
+        while piece := stream.read(RANGE_BYTES):
+            yield piece
+
+
+def brought(source: Place, kind: str, *, marker: str | None = None) -> Path:
+    """A local path that has what is at `source`. `kind` names the part of the cache folder."""
+    if isinstance(source, Path):
+        return source
+    target, storage = local_folder(source, kind), Storage.open(source)
+    if marker is not None and storage.size(marker) is not None:
+        names = storage.names()
+        _bring(storage, target, [*(name for name in names if name != marker), marker])
+        _forget_others(target, {*names, SEEN_FILE})
+        return target
+    parent, name = parent_and_name(source)
+    beside = Storage.open(parent)
+    if beside.size(name) is None:
+        beside.check_bucket()
+        raise ConfigError(f"{shown(source)} is not there{f' or has no {marker}' if marker else ''}; check the URL")
+    _bring(beside, target, [name])
+    return target / name
+
+
+def _bring(storage: Storage, target: Path, names: list[str]) -> None:
+    """Files that are not here as they are there now."""
+    seen = _seen(target)
+    for name in names:
+        mark = storage.mark(name)
+        if seen.get(name) != mark or not (target / name).is_file():
+            storage.fetch(name, target / name)
+            # Times there count in seconds: what is that new may change again without showing it.
+            seen[name] = mark if time.time() - mark[1] / 1e9 > SETTLED_SECONDS else []
+            (target / SEEN_FILE).write_text(json.dumps(seen))
+
+
+def _seen(target: Path) -> dict[str, list[int]]:
+    with suppress(OSError, ValueError):
+        found = json.loads((target / SEEN_FILE).read_bytes())
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _forget_others(target: Path, names: set[str]) -> None:
+    for path in sorted(target.rglob("*")):
+        if path.is_file() and path.relative_to(target).as_posix() not in names:
+            os.unlink(path)

@@ -1,0 +1,264 @@
+"""Where the files of a prepared log are: a folder of this machine, or a URL that is read ahead of whoever decodes it.
+
+In: names of files, and the row groups of a part that will be wanted, in order. Out: their bytes, as something that
+pyarrow opens as Parquet. A log at a URL is never copied as a whole: exactly the bytes of the row groups that a batch
+lies in are fetched, by a few threads (`read_ahead`), while the ones before are decoded. A file that is missing or has
+another size than the log says is refused in a sentence. Never writes.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import weakref
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from foresee.base.places import Place
+from foresee.base.places import place as as_place
+from foresee.base.storage import Storage, StoredFile
+from foresee.data.read_ahead import ReadAhead
+from foresee.data.schema import Part
+from foresee.errors import DataError
+
+OPEN_FILES_MAX = 16
+FOOTERS_KEPT = 64
+FOOTER_BYTES = 1 << 16
+"""What is read of the end of a part, before it says how long its footer is."""
+AHEAD_BYTES_MAX = 1 << 26
+"""Of row groups that are on their way or wait to be decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Some row groups of one part."""
+
+    part: Part
+    row_groups: tuple[int, ...]
+    num_bytes: int
+    """About."""
+
+
+class LogFolder(Protocol):
+    """The files of one log."""
+
+    @property
+    def place(self) -> Place:
+        """For people."""
+        ...
+
+    def text(self, name: str) -> bytes | None:
+        """A small file; None: it is not there."""
+        ...
+
+    def sizes(self) -> dict[str, int]:
+        """Of all files, in bytes."""
+        ...
+
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        """These will be opened soon, in this order."""
+        ...
+
+    def parquet(self, wanted: Wanted) -> pq.ParquetFile:
+        """A part, of which only these row groups will be read. Not for use by two threads at once."""
+        ...
+
+    def table(self, name: str) -> pa.Table:
+        """A Parquet file as a whole."""
+        ...
+
+    def copy(self, name: str, target: Path) -> None:
+        """A file as it is."""
+        ...
+
+
+class LocalFolder:
+    """A folder of this machine. The system reads ahead by itself."""
+
+    def __init__(self, path: Path) -> None:
+        self.place: Path = path
+        self._files: OrderedDict[str, pq.ParquetFile] = OrderedDict()
+
+    def text(self, name: str) -> bytes | None:
+        try:
+            return (self.place / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def sizes(self) -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in self.place.iterdir() if path.is_file()}
+
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        pass
+
+    def parquet(self, wanted: Wanted) -> pq.ParquetFile:
+        name = wanted.part.file
+        if name in self._files:
+            self._files.move_to_end(name)
+            return self._files[name]
+        if len(self._files) == OPEN_FILES_MAX:
+            self._files.popitem(last=False)[1].close()
+        self._files[name] = pq.ParquetFile(self.place / name)
+        return self._files[name]
+
+    def table(self, name: str) -> pa.Table:
+        return pq.read_table(self.place / name)
+
+    def copy(self, name: str, target: Path) -> None:
+        shutil.copyfile(self.place / name, target)
+
+
+class StoredFolder:
+    """A log at a URL."""
+
+    def __init__(self, url: str) -> None:
+        # Threads that read ahead hold the parts and not this: when nobody wants the log any more, they give up.
+        mine = weakref.ref(self)
+        self._storage = Storage.open(url)
+        parts = _StoredParts(self._storage.patient(self._storage.patience_seconds, lambda: mine() is None))
+        self._ahead = ReadAhead(parts.fetch, lambda wanted: wanted.num_bytes, AHEAD_BYTES_MAX)
+
+    @property
+    def place(self) -> Place:
+        return self._storage.url
+
+    def text(self, name: str) -> bytes | None:
+        content = self._storage.get(name)
+        if content is None:
+            self._storage.check_bucket()
+        return content
+
+    def sizes(self) -> dict[str, int]:
+        return self._storage.sizes()
+
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        self._ahead.expect(wanted)
+
+    def parquet(self, wanted: Wanted) -> pq.ParquetFile:
+        metadata, pieces = self._ahead.take(wanted)
+        file = pa.PythonFile(Pieces(wanted.part.num_bytes, pieces), mode="r")
+        return pq.ParquetFile(file, metadata=metadata, pre_buffer=False)  # else it reads what lies between row groups
+
+    def table(self, name: str) -> pa.Table:
+        file = self._storage.opened(name)
+        return pq.read_table(pa.BufferReader(b"".join(self._storage.pieces(name, num_bytes=file.num_bytes))))
+
+    def copy(self, name: str, target: Path) -> None:
+        self._storage.fetch(name, target)
+
+
+class _StoredParts:
+    """Parts at a URL, with the footers of some. For several threads."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage, self._lock = storage, Lock()
+        self._footers: OrderedDict[str, tuple[StoredFile, pq.FileMetaData]] = OrderedDict()
+        self._footer_bytes = FOOTER_BYTES
+
+    def fetch(self, wanted: Wanted) -> tuple[pq.FileMetaData, list[tuple[int, bytes]]]:
+        """The bytes of some row groups, and where each piece begins."""
+        file, metadata = self._footer(wanted.part)
+        pieces = [(begin, file.read(begin, end - begin)) for begin, end in byte_ranges(metadata, wanted.row_groups)]
+        return metadata, pieces
+
+    def _footer(self, part: Part) -> tuple[StoredFile, pq.FileMetaData]:
+        with self._lock:
+            if part.file in self._footers:
+                self._footers.move_to_end(part.file)
+                return self._footers[part.file]
+        file = self._storage.opened(part.file)
+        if file.num_bytes != part.num_bytes:
+            raise DataError(_other_size(f"{self._storage.url}/{part.file}", part, file.num_bytes))
+        found = file, self._read_footer(file)
+        with self._lock:
+            self._footers[part.file] = found
+            if len(self._footers) > FOOTERS_KEPT:
+                self._footers.popitem(last=False)
+        return found
+
+    def _read_footer(self, file: StoredFile) -> pq.FileMetaData:
+        tail_bytes = min(self._footer_bytes, file.num_bytes)
+        tail = file.read(file.num_bytes - tail_bytes, tail_bytes)
+        needed = int.from_bytes(tail[-8:-4], "little") + 8
+        if tail_bytes < needed <= file.num_bytes:
+            self._footer_bytes = needed + needed // 8  # those of other parts are about as long
+            tail = file.read(file.num_bytes - needed, needed)
+        return pq.read_metadata(pa.BufferReader(b"PAR1" + tail[-needed:]))
+
+
+def folder_of(place: str | Path) -> LogFolder:
+    """The folder or URL of a log."""
+    found = as_place(place)
+    return LocalFolder(found) if isinstance(found, Path) else StoredFolder(found)
+
+
+def check_parts(folder: LogFolder, parts: Sequence[Part]) -> None:
+    """Refuses a log of which a part is missing or has another size than when it was written."""
+    sizes = folder.sizes()
+    for part in parts:
+        where = f"{folder.place}/{part.file}"
+        if part.file not in sizes:
+            raise DataError(f"{where}: this part of the log is missing; prepare the log again.")
+        if sizes[part.file] != part.num_bytes:
+            raise DataError(_other_size(where, part, sizes[part.file]))
+
+
+def _other_size(where: str, part: Part, found: int) -> str:
+    return f"{where}: expected {part.num_bytes} bytes, found {found}; the part is damaged, prepare the log again."
+
+
+def byte_ranges(metadata: pq.FileMetaData, row_groups: Sequence[int]) -> list[tuple[int, int]]:
+    """Where row groups (ascending) lie in their file; those that touch are one range."""
+    ranges: list[tuple[int, int]] = []
+    for number in row_groups:
+        row_group = metadata.row_group(number)
+        columns = [row_group.column(index) for index in range(row_group.num_columns)]
+        begins = [min(filter(None, (it.dictionary_page_offset, it.data_page_offset))) for it in columns]
+        begin = min(begins)
+        end = max(at + it.total_compressed_size for at, it in zip(begins, columns, strict=True))
+        if ranges and ranges[-1][1] == begin:
+            begin = ranges.pop()[0]
+        ranges.append((begin, end))
+    return ranges
+
+
+class Pieces(io.RawIOBase):
+    """A file of which some pieces are there. Asking for any other byte is an error."""
+
+    def __init__(self, num_bytes: int, pieces: list[tuple[int, bytes]]) -> None:
+        self._num_bytes, self._pieces, self._at = num_bytes, pieces, 0
+        self._begins = [begin for begin, _ in pieces]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """From here on."""
+        end = self._num_bytes if size < 0 else min(self._at + size, self._num_bytes)
+        if end <= self._at:
+            return b""
+        place = bisect_right(self._begins, self._at) - 1
+        begin, content = self._pieces[place] if place >= 0 else (0, b"")
+        if not begin <= self._at <= end <= begin + len(content):
+            raise OSError(f"bytes {self._at} to {end} were not fetched")
+        found = content[self._at - begin : end - begin]
+        self._at = end
+        return found
