@@ -17,8 +17,10 @@ with FBGEMM's. Run: `.venv/bin/python benchmarks/embedding.py` (needs `make benc
 object.
 
 `--dtype bfloat16` (or float16) compares ours with ours instead: values of two bytes with stochastic rounding against
-float32, same ids, slots and gradient; FBGEMM is not needed. `bf16_over_fp32` is time, `bf16_bytes_over_fp32` the bytes
-of the rows that steps read and write: values, state and version, as they lie in cache, store and wire.
+float32, same ids, slots and gradient; FBGEMM is not needed. `bf16_over_fp32` is time with skewed ids, as logs have
+them; `bf16_over_fp32_uniform` with uniform ones: nearly every lookup is a row of its own, and rounding costs most.
+`bf16_bytes_over_fp32` is the bytes of the rows that steps read and write: values, state and version, as they lie in
+cache, store and wire.
 """
 
 from __future__ import annotations

@@ -130,7 +130,8 @@ class OneProcess:
         )  # fmt: skip
 
     def _predict(self, part: Part, speeds: Speeds) -> float:
-        row = RowBytes(stored=self.scene.layout.row_bytes, value=4 * self.scene.layout.width)
+        values = 4 * self.scene.layout.width
+        row = RowBytes(stored=self.scene.layout.row_bytes, value=values, gradient=values)
         trained = part.volumes.until_step(WARMUP_STEPS + TIMED_STEPS)
         return predict(trained, row, speeds, first_step=WARMUP_STEPS).step_seconds
 

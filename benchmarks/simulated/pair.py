@@ -275,7 +275,7 @@ class Trainer:
         )  # fmt: skip
 
     def _predict(self, one: Measured, speeds: Speeds) -> float:
-        row = RowBytes(stored=self.scene.layout.row_bytes + ID_BYTES, value=4 * DIM)
+        row = RowBytes(stored=self.scene.layout.row_bytes + ID_BYTES, value=4 * DIM, gradient=4 * DIM)
         trained = one.part.volumes.until_step(WARMUP_STEPS + TIMED_STEPS)
         rate = wire(one.configuration.rate_mbit)
         here = replace(

@@ -52,6 +52,11 @@ def test_a_synthetic_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert "a synthetic log of 1e+06 rows: " in text
     assert "planned by none" in text
     assert "planning on 1 core." in text
+    assert " rows of 40 bytes, " in text
+    halves = ("--policy", "none", "--dtype", "bfloat16")
+    assert foresee("simulate", "--synthetic", "1e6", *SHORT, *halves, monkeypatch=monkeypatch) == 0
+    assert " rows of 24 bytes, " in capsys.readouterr().out
+    assert foresee("simulate", "--synthetic", "1e6", *SHORT, "--dtype", "int8", monkeypatch=monkeypatch) == 2
 
 
 NODES = """

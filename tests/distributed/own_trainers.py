@@ -28,24 +28,24 @@ class Way:
     """One way to train: the log itself, or its samples as batches of one's own."""
 
     def __init__(
-        self, log: foresee.ClickLog, folder: Path | None, *, planner_at: str | None = None, **options: Any
-    ) -> None:
-        self.log, self.folder, self.planner_at = log, folder, planner_at
+        self, log: foresee.ClickLog, folder: Path | None, *, planner_at: str | None = None,
+        dim: int | dict[str, int] = DIM, **options: Any,
+    ) -> None:  # fmt: skip
+        self.log, self.folder, self.planner_at, self.dim = log, folder, planner_at, dim
         self.options: dict[str, Any] = {"cache_rows": CACHE_ROWS, **options}
 
     def run(self, source: foresee.ClickLog | foresee.Batches, tables_of: Any, stop_after: int | None = None) -> str:
         torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Linear(self.log.num_dense + DIM * self.log.num_features, 16), nn.ReLU(), nn.Linear(16, 1)
-        )
+        dims = [self.dim if isinstance(self.dim, int) else self.dim[it.name] for it in self.log.tables]
+        model = nn.Sequential(nn.Linear(self.log.num_dense + sum(dims), 16), nn.ReLU(), nn.Linear(16, 1))
         sgd, bce = torch.optim.SGD(model.parameters(), lr=0.1), nn.BCEWithLogitsLoss()
         with foresee.Trainers(
-            self.folder, tables_of, dim=DIM, optimizer=OPTIMIZER, planner=self.planner_at
+            self.folder, tables_of, dim=self.dim, optimizer=OPTIMIZER, planner=self.planner_at
         ) as trainers:
             together = trainers.share(model)
             for _ in range(1 if stop_after is None else 2):
                 for step in trainers.steps(source, **self.options):
-                    logits = together(torch.cat([step.dense, step.embeddings.flatten(1)], dim=1)).squeeze(1)
+                    logits = together(torch.cat([step.dense, flat(step.embeddings)], dim=1)).squeeze(1)
                     (bce(logits, step.labels) * trainers.weight(step)).backward()
                     sgd.step()
                     sgd.zero_grad()
@@ -59,6 +59,12 @@ class Way:
             for parameter in model.parameters():
                 digest.update(parameter.detach().numpy().tobytes())
             return f"{trainers.steps_done} {digest.hexdigest()}"
+
+
+def flat(embeddings: Any) -> torch.Tensor:
+    """[samples, values]; of tables of several widths there is a tensor for each feature."""
+    several = [embeddings] if isinstance(embeddings, torch.Tensor) else list(embeddings)
+    return torch.cat([it.flatten(1) for it in several], dim=1)
 
 
 def items(log: foresee.ClickLog) -> Iterator[tuple[Any, Any, Any]]:
@@ -86,7 +92,14 @@ def main() -> None:
         foresee.Trainers.plan(own(), num_trainers=2, cache_rows=CACHE_ROWS, port=port)
     dist.init_process_group("gloo")
     whole: dict[str, Any] = {"batch_size": BATCH_SIZE, "epochs": EPOCHS}
+    widths = {it.name: (2, 4, 9)[at % 3] for at, it in enumerate(log.tables)}
     found = {
+        "widths": Way(log, folder / "widths", dim=widths, placement="contiguous", **whole).run(
+            log, log, num_steps // 2
+        ),
+        "widths without cache": Way(log, None, dim=widths, planner="none", placement="contiguous", **whole).run(
+            log, log
+        ),
         "log": Way(log, None, **whole).run(log, log),
         "batches": Way(log, None).run(own(), bags),
         "contiguous": Way(log, None, placement="contiguous").run(own(), bags),

@@ -30,7 +30,7 @@ from foresee.plan.cost import (
 from foresee.plan.count import BACKGROUND, CRITICAL, RECEIVED, SENT, Volumes
 from foresee.plan.record import Kind
 
-ROW_BYTES = RowBytes(stored=100, value=80)
+ROW_BYTES = RowBytes(stored=100, value=80, gradient=80)
 NUM_STEPS = 40
 
 

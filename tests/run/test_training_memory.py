@@ -10,10 +10,12 @@ import pytest
 from training_runs import small_run, train_quietly
 
 from foresee.data import ClickLog, synthetic
+from foresee.engine.cache import SlotCache
+from foresee.engine.kernels import ONE_THREAD
 from foresee.engine.loop import Run
 from foresee.errors import ConfigError
 from foresee.run import memory
-from foresee.run.build import make_run, open_tables, plan_header, table_layout, train_stream
+from foresee.run.build import make_run, open_tables, plan_header, row_optimizer, table_layout, train_stream
 from foresee.run.memory import (
     Memory,
     check_memory,
@@ -21,11 +23,12 @@ from foresee.run.memory import (
     launched_memory,
     memory_needed,
     planner_memory,
+    slots_of,
     uses_in_words,
     window_steps,
 )
 from foresee.run.run_folder import RunFolder, plan_origin
-from foresee.store.registry import DISK, MEMORY, STORES
+from foresee.store.registry import DISK, MEMORY, STORES, StoreKind
 
 SHUFFLE_SAMPLES = 8192
 
@@ -55,9 +58,42 @@ def test_what_is_announced_is_enough_and_of_the_right_size(
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    # The slots are torch's memory, which is not traced.
-    slots = 20_000 * table_layout(config, log).row_bytes
-    assert announced / 4 < peak + slots < announced
+    assert announced / 4 < peak < announced
+
+
+WIDTHS = {"one width": 24, "three widths": {"C1": 4, "C2": 8, "default": 32}}
+
+
+@pytest.mark.parametrize("dim", WIDTHS.values(), ids=list(WIDTHS))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("store", "kind"), [("memory", MEMORY), ("disk", DISK)])
+def test_what_is_announced_from_the_start_is_allocated_to_5_percent(
+    log: ClickLog, tmp_path: Path, dim: object, dtype: str, store: str, kind: StoreKind
+) -> None:
+    """Bytes of arrays that cache and store make before the first step, as tracemalloc counts them."""
+    config = small_run(
+        log, tmp_path / "run", model={"dim": dim}, cache={"rows": 20_000}, tables={"store": store, "dtype": dtype}
+    )
+    stream = train_stream(config, log)
+    header, layout = plan_header(config, log, stream), table_layout(config, log)
+    announced = memory_needed(layout, header, stream.batch(0), SHUFFLE_SAMPLES, kind=kind)
+    tracemalloc.start()
+    try:
+        with open_tables(config, log):
+            caches = [
+                SlotCache(group, row_optimizer(config.tables.optimizer), capacity_rows=slots, threads=ONE_THREAD)
+                for group, slots in slots_of(layout, header)
+            ]
+            arrays = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/foresee/*")])
+        del caches
+    finally:
+        tracemalloc.stop()
+    allocated = sum(found.size for found in arrays.statistics("filename"))
+    assert abs(announced.at_start / allocated - 1) <= 0.05
+    two = launched_memory(
+        layout, replace(header, num_workers=2), stream.batch(0), SHUFFLE_SAMPLES, num_servers=1, kind=kind
+    )  # fmt: skip
+    assert two.at_start == announced.at_start + announced.slots + two.programs, "a cache for each worker"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +149,7 @@ def test_in_words() -> None:
     text = in_words(Memory(slots=1_000_000, staging=2_000_000, window=3_000_000, log=4_000_000))
     assert text == (
         "memory needed, at most: 10.0 MB (slots 1.0 MB, staging 2.0 MB, window 3.0 MB, log 4.0 MB) "
-        "beside model and torch"
+        "beside model and torch; 1.0 MB of it from the start"
     )
 
 

@@ -250,15 +250,15 @@ def predicted(policy: Policy, volumes: Volumes, row_bytes: RowBytes, speeds: Spe
 
 
 def bytes_of(layout: Layout) -> RowBytes:
-    return RowBytes(stored=layout.row_bytes, value=4 * layout.value_words)
+    return RowBytes(stored=layout.row_bytes, value=4 * layout.value_words, gradient=4 * layout.width)
 
 
 def bytes_moved(counters: Counters, volumes: Volumes, row_bytes: RowBytes) -> tuple[float, float]:
     """(all, on the critical path) over all steps, each way counted once, as `rows_moved` counts rows."""
     between = transfer_bytes(volumes, row_bytes)[:, :, RECEIVED].sum(axis=(0, 1))  # [urgencies]
-    ring = 2.0 * (volumes.num_workers - 1) / volumes.num_workers * row_bytes.value
+    ring = 2.0 * (volumes.num_workers - 1) / volumes.num_workers * row_bytes.gradient
     read = (counters.num_fetched + counters.num_refreshed) * row_bytes.stored
-    written = counters.num_evicted * row_bytes.stored + counters.num_pushed * row_bytes.value
+    written = counters.num_evicted * row_bytes.stored + counters.num_pushed * row_bytes.gradient
     num_written = max(1, counters.num_evicted + counters.num_pushed)
     total = float(between.sum()) + read + written + ring * counters.num_reduced
     critical = (

@@ -26,7 +26,7 @@ from foresee.engine.kernels import Threads
 from foresee.engine.optimizers import OPTIMIZERS
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
 from foresee.errors import DataError
-from foresee.plan.cost import Prediction, RowBytes, Speeds, predict, transfer_bytes
+from foresee.plan.cost import Prediction, Speeds, predict, transfer_bytes
 from foresee.plan.count import CRITICAL, RECEIVED, Measuring, Volumes
 from foresee.plan.policy import Policy
 from foresee.plan.record import Evict, Fetch, Header, Record
@@ -217,7 +217,7 @@ def simulate(planned: Planned, cluster: ClusterSpec) -> Simulated:
     sample, header, layout, trained = planned.sample, planned.header, planned.layout, planned.volumes
     bound = planned.planner_seconds / cluster.num_planners if cluster.num_planners else 0.0
     row_bytes = bytes_of(layout)
-    on_wire = RowBytes(stored=row_bytes.stored + WIRE_BYTES, value=row_bytes.value)
+    on_wire = replace(row_bytes, stored=row_bytes.stored + WIRE_BYTES)
     speeds = replace(cluster.speeds, planner_seconds=bound)
     prediction = predict(trained, on_wire, speeds, first_step=trained.num_steps // 2)
     steady = trained.from_step(trained.num_steps // 2)

@@ -53,6 +53,7 @@ def compare(
         str, typer.Option(metavar="NUM,NUM", help="Updates that HET's replicas may be late by.")
     ] = "10,100",
     dim: Annotated[int, typer.Option(min=1, help="Columns of a row.")] = 64,
+    dtype: Annotated[str, typer.Option(help="Of the values: float32, bfloat16 or float16.")] = "float32",
     optimizer: Annotated[str, typer.Option(help="Of the rows: its state travels with them.")] = "rowwise_adagrad",
     compute_ms: Annotated[float, typer.Option(help="Forward and backward of one trainer, its rows at hand.")] = 10.0,
     link_mbit: Annotated[float, typer.Option(help="Of every trainer and server, each way.")] = 1000.0,
@@ -87,7 +88,7 @@ def compare(
     question = Question(
         candidates=policies_named(scenario.words(policies or ""), scenario.numbers(staleness, "--staleness", least=0)),
         caches=scenario.cache_sizes(cache or (CURVE if page is not None else "0.1")),
-        layout=scenario.row_layout(opened, dim, optimizer),
+        layout=scenario.row_layout(opened, dim, optimizer, dtype),
         speeds=scenario.network_speeds(**network, servers=servers),
     )
     workers = scenario.numbers(trainers, "--trainers")

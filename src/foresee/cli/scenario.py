@@ -62,14 +62,14 @@ def cache_sizes(text: str) -> list[CacheSize]:
     return sorted(sizes, key=lambda cache: (cache.is_raised, cache.in_two_steps, cache.size))
 
 
-def row_layout(log: HasTables, dim: int, optimizer: str) -> Layout:
-    """How a row looks: its width and the state of its optimiser."""
+def row_layout(log: HasTables, dim: int, optimizer: str, dtype: str) -> Layout:
+    """How a row looks: its width, what its values are, and the state of its optimiser."""
     from foresee.engine.optimizers import OPTIMIZERS
     from foresee.engine.tables import layout_for
 
     if optimizer not in OPTIMIZERS:
         raise ConfigError(f"--optimizer: there is no {optimizer!r}; choose one of {', '.join(OPTIMIZERS)}")
-    return layout_for(log, dim, OPTIMIZERS[optimizer](lr=0.01), 0, 0.01)
+    return layout_for(log, dim, OPTIMIZERS[optimizer](lr=0.01), 0, 0.01, dtype)
 
 
 def positive(value: float, option: str) -> float:

@@ -115,6 +115,7 @@ def simulate(
     steps: Annotated[int, typer.Option(min=4, metavar="NUM", help="Plan so many steps from the start.")] = STEPS,
     policy: Annotated[str, typer.Option(help="lookahead, owner, none, or another of `foresee compare`.")] = "lookahead",
     dim: Annotated[int, typer.Option(min=1, help="Columns of a row.")] = 64,
+    dtype: Annotated[str, typer.Option(help="Of the values: float32, bfloat16 or float16.")] = "float32",
     optimizer: Annotated[str, typer.Option(help="Of the rows: its state travels with them.")] = "rowwise_adagrad",
     compute_ms: Annotated[float, typer.Option(help="Forward and backward of one trainer, its rows at hand.")] = 8.0,
     after_rows: Annotated[
@@ -177,7 +178,7 @@ def simulate(
     console, size = terminal(), _one_size(cache)
     many = scenario.numbers(trainers or (TRAINERS if nodes is None else bill.COUNTS), "--trainers")
     source = _Source.of(log, synthetic, batch_size, steps)
-    layout = source.layout(dim, optimizer)
+    layout = source.layout(dim, optimizer, dtype)
     times = time_rows(layout)
     terabytes = layout.num_rows * layout.row_bytes / 1e12
     about = (
@@ -235,12 +236,13 @@ class _Source:
     def name(self) -> str:
         return f"a synthetic log of {self.synthetic:g} rows" if self.log is None else str(self.log.folder.place)
 
-    def layout(self, dim: int, optimizer: str) -> Layout:
+    def layout(self, dim: int, optimizer: str, dtype: str) -> Layout:
         from foresee.analysis.simulation import SyntheticStream
 
         if self.log is not None:
-            return scenario.row_layout(self.log, dim, optimizer)
-        return scenario.row_layout(SyntheticStream(self.synthetic or 0, batch_size=1, num_steps=1), dim, optimizer)
+            return scenario.row_layout(self.log, dim, optimizer, dtype)
+        stream = SyntheticStream(self.synthetic or 0, batch_size=1, num_steps=1)
+        return scenario.row_layout(stream, dim, optimizer, dtype)
 
     def num_samples(self, given: float | None) -> float:
         """Of the whole run."""

@@ -22,7 +22,7 @@ from foresee.errors import UsageError
 from foresee.rpc.endpoint import Endpoint, ask_once
 from foresee.store.contract import Layout
 from foresee.store.remote import protocol
-from foresee.store.remote.opening import await_servers, open_run
+from foresee.store.remote.opening import about, await_servers, open_run
 
 PEER_SECONDS = 1800.0
 """How long a trainer waits for another: as long as one may take to evaluate for all."""
@@ -67,7 +67,9 @@ def open_servers(endpoints: Sequence[Endpoint], layout: Layout, name: str, num_t
     """Brings all servers to their last commit, which all have the rows of; the dense half was saved before it."""
     await_servers(endpoints, print)
     deadline = time.monotonic() + OPEN_SECONDS
-    parts = [protocol.part_from_dict(ask_once(it, protocol.DESCRIBE, {}, deadline)) for it in endpoints]
+    widths = [group.width if layout.widths else None for group in layout.groups]
+    asked = [about(endpoint, width) for endpoint in endpoints for width in widths]
+    parts = [protocol.part_from_dict(ask_once(it, protocol.DESCRIBE, {}, deadline)) for it in asked]
     open_run(
         endpoints, layout, run=name, num_workers=num_trainers, manifests={part.committed for part in parts},
         started=time.time_ns() // 1_000_000,

@@ -1,8 +1,9 @@
 """How much memory a run will take, before it takes it, and a refusal if the machine lacks it.
 
 In: the layout of rows, the header of the plan and one batch of the stream to measure. Out: bytes by purpose, for one
-process, for a planner, or for all processes of a launched run; and a sentence that names what to lower. Upper bounds as
-far as the batch is typical: lookups and distinct rows of later batches are taken to be about the same.
+process, for a planner, or for all processes of a launched run; and a sentence that names what to lower. What is taken
+from the start (slots, rows, index) is what will be allocated, to a few per cent. The rest are upper bounds as far as
+the batch is typical: lookups and distinct rows of later batches are taken to be about the same.
 """
 
 from __future__ import annotations
@@ -49,10 +50,17 @@ class Memory:
     """All rows of the tables, where they are kept in memory."""
     index: int = 0
     """What a store of rows on disk keeps in memory: where each row is, and rows written a moment ago."""
+    buffers: int = 0
+    """What such a store takes beside it while rows are read and written."""
     programs: int = 0
     """Of a launched run: its processes, before they do anything."""
     next_uses: int = 0
     """For looking for next uses beyond the window."""
+
+    @property
+    def at_start(self) -> int:
+        """What is allocated before the first step, and stays."""
+        return self.slots + self.rows + self.index + self.programs
 
     @property
     def total(self) -> int:
@@ -66,11 +74,12 @@ LOWER = {
     "log": "train.shuffle_samples",
     "rows": "the rows in memory (tables.store: disk)",
     "index": "the rows of each process (distributed.servers on several machines)",
+    "buffers": "the rows of each process (distributed.servers on several machines)",
     "programs": "distributed.workers or distributed.servers",
     "next_uses": "cache.uses_ahead_steps",
 }
 """For each purpose, what a person lowers to need less."""
-OPTIONAL = ("rows", "index", "programs", "next_uses")
+OPTIONAL = ("rows", "index", "buffers", "programs", "next_uses")
 """Purposes that most runs do not have; they are shown where they are."""
 PROGRAM_BYTES = 256 << 20
 """Of one process with torch, beyond what all of them share."""
@@ -88,7 +97,8 @@ def memory_needed(
         window=_window(header, batch, distinct, in_flight),
         log=(GROUPS_KEPT + 1) * shuffle_samples * sample_bytes(batch),  # one more while it is decoded
         rows=layout.num_bytes + layout.num_rows // 8 if kind and kind.rows_in_memory else 0,
-        index=sum(kind.memory_bytes(group) for group in layout.groups) if kind else 0,
+        index=sum(kind.memory_bytes(group) - kind.buffer_bytes(group) for group in layout.groups) if kind else 0,
+        buffers=sum(kind.buffer_bytes(group) for group in layout.groups) if kind else 0,
         next_uses=uses_ahead.memory_bytes(header, distinct),
     )
 
@@ -123,7 +133,7 @@ def rows_in_words(layout: Layout, header: Header) -> str:
 
 
 def _steps_in_flight(header: Header) -> int:
-    return 2 * header.fetch_ahead_steps + 4 + WRITES_IN_FLIGHT + 2
+    return min(header.num_steps, 2 * header.fetch_ahead_steps + 4 + WRITES_IN_FLIGHT + 2)
 
 
 def _staged_rows(header: Header, batch: Batch, distinct: int) -> int:
@@ -153,6 +163,7 @@ def launched_memory(
         log=(num_workers + 1) * one.log,
         rows=one.rows,
         index=one.index,
+        buffers=one.buffers,
         programs=(num_workers + num_servers + 1) * PROGRAM_BYTES,
         next_uses=one.next_uses,
     )
@@ -174,7 +185,10 @@ def in_words(memory: Memory) -> str:
     """One line for a person."""
     needed = [field.name for field in fields(memory) if field.name not in OPTIONAL or getattr(memory, field.name)]
     parts = ", ".join(f"{name} {megabytes(getattr(memory, name))}" for name in needed)
-    return f"memory needed, at most: {megabytes(memory.total)} ({parts}) beside model and torch"
+    return (
+        f"memory needed, at most: {megabytes(memory.total)} ({parts}) beside model and torch; "
+        f"{megabytes(memory.at_start)} of it from the start"
+    )
 
 
 megabytes = in_megabytes
@@ -236,7 +250,8 @@ def _window(header: Header, batch: Batch, distinct: int, in_flight: int) -> int:
     num_steps = window_steps(header, batch)
     planned = batch.without_rows()
     of_lookup = LOOKUP_BYTES + (0 if not header.groups else GROUP_BYTES + (ID_BYTES if header.num_workers > 1 else 0))
-    of_batches = (num_steps + in_flight) * (batch.num_samples * sample_bytes(planned) + of_lookup * len(batch.rows))
+    num_batches = min(header.num_steps, num_steps + in_flight)
+    of_batches = num_batches * (batch.num_samples * sample_bytes(planned) + of_lookup * len(batch.rows))
     rows_known = min(header.num_rows, header.capacity_rows + num_steps * distinct)
     of_rows = num_steps * NEXT_USE_BYTES * distinct + rows_known * ROW_TABLE_BYTES
     return of_batches + of_rows + header.capacity_rows * PLANNER_SLOT_BYTES

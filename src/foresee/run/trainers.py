@@ -32,12 +32,12 @@ from foresee.data.click_log import ClickLog
 from foresee.engine.exchange.dense import StepSync, Sums, dense_group, shared
 from foresee.engine.exchange.mesh import TorchMesh
 from foresee.engine.exchange.peers import Exchange, LocalExchange, PeerExchange
-from foresee.engine.header import make_header
+from foresee.engine.header import groups_for, make_header
 from foresee.engine.loop import Run
 from foresee.engine.optimizers import Optimizer
 from foresee.engine.sources import Trained, written_down
 from foresee.engine.step import Step
-from foresee.engine.tables import HasTables, KeepsHistory, Tables, layout_for
+from foresee.engine.tables import Dims, HasTables, KeepsHistory, Tables, layout_for
 from foresee.errors import UsageError
 from foresee.plan.record import Header
 from foresee.planner_service.client import Beginning, PlannerClient
@@ -47,9 +47,10 @@ from foresee.rpc.security import Security, read_token
 from foresee.run.ending import ending_at_once
 from foresee.run.joining import END_SECONDS, join, open_servers, shut_down, told_to_all
 from foresee.run.steps import SourceStream, enter, stream_of
-from foresee.store.remote import RemoteStore
+from foresee.store.registry import DISK, MEMORY
+from foresee.store.remote.store import remote_tables
 from foresee.store.server.service import EmbeddingServer
-from foresee.store.server.shard import Shard, Share, disk_shard, memory_shard
+from foresee.store.server.shard import Shard, Share, open_shards
 
 
 class Trainers:
@@ -58,7 +59,7 @@ class Trainers:
     Args:
         path: The folder of the tables, on trainer 0's machine; None: in memory, gone when the processes end.
         log: A `ClickLog` or `EmbeddingBags`, whose tables these are.
-        dim: Values of a row.
+        dim: Values of a row: a number, or one for each table by its name.
         optimizer: What updates rows.
         seed: Of the rows' initial values.
         init_scale: Initial values are between minus this and this.
@@ -68,8 +69,8 @@ class Trainers:
             FORESEE_TOKEN.
 
     Raises:
-        UsageError: This process was not started by torchrun, trainers on several machines have no servers, or tables
-            have several widths.
+        UsageError: This process was not started by torchrun, trainers on several machines have no servers, or a
+            process elsewhere is to plan tables of several widths.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Trainers:
         path: str | Path | None,
         log: HasTables,
         *,
-        dim: int,
+        dim: Dims,
         optimizer: Optimizer,
         seed: int = 0,
         init_scale: float = 0.05,
@@ -86,16 +87,16 @@ class Trainers:
         tls_root_certificate: bytes | None = None,
     ) -> None:
         self._layout, self._optimizer = layout_for(log, dim, optimizer, seed, init_scale), optimizer
-        if self._layout.widths:
+        if self._layout.widths and planner is not None:
             raise UsageError(
-                "trainers of one's own loop take tables of one width; give dim a number, or train from a run file, "
-                "which takes a width for each table"
+                "a planner elsewhere knows batches and no widths; leave planner= out, and trainer 0 plans for all, or "
+                "give dim one number"
             )
         self._joined = join(own_machine=not servers or planner is None)
         self.rank, self.num_trainers = dist.get_rank(), dist.get_world_size()
         self._token, self._certificate = read_token(None), tls_root_certificate
         self._planner, self._sums = planner, Sums()
-        self._shard: Shard | None = None
+        self._shards: list[Shard] = []
         self._server: EmbeddingServer | None = None
         self._servers = tuple(servers) or self._serve(path)
         self._history: bytes | None = None
@@ -195,6 +196,7 @@ class Trainers:
         header = _header(
             source, log, num_trainers=self.num_trainers, planner=planner, placement=placement, cache_rows=cache_rows,
             window_steps=window_steps, window_bytes=window_bytes, first_step=self.tables.store.committed_step,
+            groups=groups_for(self._layout, source, read_once=isinstance(log, Batches)),
         )  # fmt: skip
         with ExitStack() as at_end:
             # Who plans reads the batches by itself, ahead of who trains.
@@ -312,11 +314,9 @@ class Trainers:
         """Trainer 0 keeps the rows, and the others are told where."""
         address = ""
         if self.rank == 0:
-            whole = Share()
-            self._shard = (
-                memory_shard(self._layout, whole) if path is None else disk_shard(Path(path), self._layout, whole)
-            )
-            self._server = EmbeddingServer(self._shard, security=_with(self._token))
+            kind, folder = (MEMORY, None) if path is None else (DISK, Path(path))
+            self._shards = open_shards(kind, folder, self._layout, Share())
+            self._server = EmbeddingServer(*self._shards, security=_with(self._token))
             address = self._server.address
         return (told_to_all(address),)
 
@@ -329,7 +329,7 @@ class Trainers:
             endpoints = [Endpoint.parse(it, self._token, self._certificate) for it in self._servers]
             open_servers(endpoints, self._layout, name, self.num_trainers)
         dist.barrier()
-        store = RemoteStore(
+        store = remote_tables(
             self._servers, self._layout, worker=self.rank, num_workers=self.num_trainers, run=name, opened=True,
             token=self._token, tls_root_certificate=self._certificate,
         )  # fmt: skip
@@ -369,7 +369,7 @@ class Trainers:
 
     def _keeper(self) -> KeepsHistory | None:
         """Trainer 0's own store, if it keeps what the tables were trained on."""
-        inside: object = None if self._shard is None else self._shard.store
+        inside: object = self._shards[0].store if self._shards else None
         return inside if isinstance(inside, KeepsHistory) else None
 
 

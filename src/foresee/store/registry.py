@@ -17,7 +17,7 @@ from foresee.base.registry import Registry
 from foresee.errors import ConfigError
 from foresee.store.contract import Layout, PartStore, TwoPhaseStore
 from foresee.store.disk import DiskReader, DiskStore
-from foresee.store.disk.log import log_memory_bytes
+from foresee.store.disk.log import log_buffer_bytes, log_memory_bytes
 from foresee.store.disk.manifest import MANIFEST_FILE
 from foresee.store.memory import MemoryStore
 
@@ -40,6 +40,7 @@ class StoreKind:
         durable: Commits outlive the process, so a run can be resumed, evaluated and exported.
         rows_in_memory: All rows take memory of the process that opens it.
         memory_bytes: What an open store takes of memory at most, beside rows that are in memory.
+        buffer_bytes: What of it is taken only while rows are read or written.
         in_folder: The rows are files below the path, and go when it is removed.
         open_server: As `open`, for a shard of a server, which has to keep its last commits openable. None: `open`.
         open_reader: As `open`, for who only reads, beside a process that trains. None: `open`.
@@ -62,6 +63,7 @@ class StoreKind:
     checked: bool = False
     takes_next_use: bool = False
     memory_bytes: Callable[[Layout], int] = lambda layout: 0
+    buffer_bytes: Callable[[Layout], int] = lambda layout: 0
 
 
 def _check_kind(name: str, kind: object) -> None:
@@ -91,6 +93,7 @@ DISK = StoreKind(
     checked=True,
     takes_next_use=getattr(DiskStore, "takes_next_use", False),
     memory_bytes=log_memory_bytes,
+    buffer_bytes=log_buffer_bytes,
 )
 
 STORES: Registry[StoreKind] = Registry("store", "foresee.stores", _check_kind)

@@ -25,7 +25,7 @@ from numba.extending import NativeValue, models, overload, register_model, typeo
 from numpy.typing import NDArray
 
 from foresee.base.halves import row_key
-from foresee.engine.kernels.values import read_row, write_row
+from foresee.engine.kernels.values import HalfRows, read_row, write_row
 from foresee.engine.kernels.vector import copy_row
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ _COMPILED: dict[str, Any] = {}
 class StepType(types.Type):  # type: ignore[misc]
     """What numba sees of a `Step`."""
 
-    def __init__(self, identity: str) -> None:
-        self.identity = identity
-        super().__init__(name=f"RowStep({identity})")
+    def __init__(self, identity: str, in_place: bool) -> None:
+        self.identity, self.in_place = identity, in_place
+        super().__init__(name=f"RowStep({identity}{', in place' if in_place else ''})")
 
 
 class Step:
     """Which step a kernel is compiled for."""
 
-    def __init__(self, identity: str) -> None:
-        self.type = StepType(identity)
+    def __init__(self, identity: str, in_place: bool) -> None:
+        self.type = StepType(identity, in_place)
 
 
 register_model(StepType)(models.OpaqueModel)
@@ -65,7 +65,7 @@ def _unbox(step_type: StepType, step: Any, c: Any) -> NativeValue:
 
 def step_of(optimizer: Optimizer) -> Step:
     """The step of an optimiser, for kernels."""
-    return _step(type(optimizer).step_rows)
+    return _step(type(optimizer).step_rows, getattr(type(optimizer), "in_place", False))
 
 
 def parameters_of(optimizer: Optimizer) -> NDArray[np.float64]:
@@ -84,10 +84,10 @@ def _numbers(kind: type[Any]) -> list[str]:
 
 
 @cache
-def _step(function: Callable[..., None]) -> Step:
+def _step(function: Callable[..., None], in_place: bool) -> Step:
     identity = f"{function.__module__}.{function.__qualname__}.{_digest(function)}"
     _COMPILED[identity] = njit(nogil=True, inline="always", error_model="numpy")(function)
-    return Step(identity)
+    return Step(identity, in_place)
 
 
 def _digest(function: Callable[..., None]) -> str:
@@ -161,6 +161,17 @@ def _step_block(
                     sums[i, d] += decay * values[slots[i], d]
         step_rows(step, parameters, values, state, slots, sums, num_rows)
 
+    def on_halves(
+        form: Any, scratch: Any, row_of_slot: Any, step: Any, parameters: Any, values: Any, state: Any, slots: Any,
+        sums: Any, decay: Any, num_rows: Any,
+    ) -> None:  # fmt: skip
+        if decay != 0:
+            for i in range(num_rows):
+                read_row(form, scratch[0], i, values, slots[i])
+                for d in range(sums.shape[1]):
+                    sums[i, d] += decay * scratch[0][i, d]
+        step_rows(step, parameters, HalfRows(form, values, row_of_slot), state, slots, sums, num_rows)
+
     def beside(
         form: Any, scratch: Any, row_of_slot: Any, step: Any, parameters: Any, values: Any, state: Any, slots: Any,
         sums: Any, decay: Any, num_rows: Any,
@@ -178,4 +189,6 @@ def _step_block(
             write_row(form, values, slots[i], wide, i, row_key(form.key, row_of_slot[slots[i]]))
             copy_row(state, slots[i], its_state, i)
 
-    return in_place if isinstance(form, types.NoneType) else beside
+    if isinstance(form, types.NoneType):
+        return in_place
+    return on_halves if step.in_place else beside

@@ -40,6 +40,13 @@ class Row:
         value.align = 4  # rows begin at any float
         return value
 
+    def load_several(self, d: Any, count: int) -> Any:
+        """A vector of another length than LANES."""
+        pointer = self.builder.gep(self.pointer, [d])
+        value = self.builder.load(self.builder.bitcast(pointer, ir.VectorType(FLOAT, count).as_pointer()))
+        value.align = 4
+        return value
+
     def store(self, value: Any, d: Any, is_vector: bool) -> None:
         self.builder.store(value, self._at(d, is_vector)).align = 4
 
@@ -95,7 +102,7 @@ def subtract_scaled_row(typing_context: Any, out: Any, out_row: Any, scale: Any,
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         target = Row(context, builder, signature.args[0], args[0], signature.args[1], args[1])
         origin = Row(context, builder, signature.args[3], args[3], signature.args[4], args[4])
-        scales = {False: args[2], True: _broadcast(builder, args[2])}
+        scales = {False: args[2], True: broadcast(builder, args[2])}
 
         def emit(d: Any, is_vector: bool) -> None:
             product = builder.fmul(scales[is_vector], origin.load(d, is_vector))
@@ -130,10 +137,11 @@ def sum_of_squares(typing_context: Any, source: Any, source_row: Any) -> Any:
     return types.float32(source, source_row), codegen
 
 
-def _broadcast(builder: Any, scalar: Any) -> Any:
-    undefined = ir.Constant(VECTOR, ir.Undefined)
+def broadcast(builder: Any, scalar: Any, count: int = LANES) -> Any:
+    """A vector of one number."""
+    undefined = ir.Constant(ir.VectorType(FLOAT, count), ir.Undefined)
     first = builder.insert_element(undefined, scalar, INDEX(0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(INDEX, LANES), [0] * LANES))
+    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(INDEX, count), [0] * count))
 
 
 def _add_lanes(builder: Any, vector: Any) -> Any:

@@ -107,6 +107,9 @@ class Optimizer(Protocol):
         name: What run files and table folders call it.
         elementwise: Each value moves by its own gradient and state alone; tables narrower than a row need that.
         lr: The learning rate, which every optimiser has; its other fields are numbers of its own.
+
+    A class whose step hands `values` on to `kernels.values.subtract_scaled` and looks at them in no other way may say
+    so by `in_place = True`: rows of two bytes are then changed where they lie. Any other gets them as float32.
     """
 
     name: ClassVar[str]

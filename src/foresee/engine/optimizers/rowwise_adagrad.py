@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from foresee.engine.kernels.vector import LANES, subtract_scaled_row, sum_of_squares
+from foresee.engine.kernels.values import subtract_scaled
+from foresee.engine.kernels.vector import LANES, sum_of_squares
 from foresee.engine.optimizers.contract import Rate, check_eps, check_lr, number_of, rounded_sqrt
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class RowwiseAdagrad:
 
     name: ClassVar[str] = "rowwise_adagrad"
     elementwise: ClassVar[bool] = False
+    in_place: ClassVar[bool] = True
 
     lr: Rate
     """Learning rate."""
@@ -49,9 +51,9 @@ class RowwiseAdagrad:
         lr, eps = np.float32(parameters[0]), np.float32(parameters[1])
         for i in range(num_rows):
             slot = slots[i]
-            total = state[slot, 0] + sum_of_squares(sums, i) / np.float32(values.shape[1])
+            total = state[slot, 0] + sum_of_squares(sums, i) / np.float32(sums.shape[1])
             state[slot, 0] = total
-            subtract_scaled_row(values, slot, lr / (np.sqrt(total) + eps), sums, i)
+            subtract_scaled(values, slot, lr / (np.sqrt(total) + eps), sums, i)
 
     def step_tensors(self, values: Tensor, state: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """The step in torch operations."""

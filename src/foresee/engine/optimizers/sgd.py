@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from foresee.engine.kernels.vector import subtract_scaled_row
+from foresee.engine.kernels.values import subtract_scaled
 from foresee.engine.optimizers.contract import Rate, check_lr, number_of
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class SGD:
 
     name: ClassVar[str] = "sgd"
     elementwise: ClassVar[bool] = True
+    in_place: ClassVar[bool] = True
 
     lr: Rate
     """Learning rate."""
@@ -44,7 +45,7 @@ class SGD:
         """The step in the fused kernels."""
         lr = np.float32(parameters[0])
         for i in range(num_rows):
-            subtract_scaled_row(values, slots[i], lr, sums, i)
+            subtract_scaled(values, slots[i], lr, sums, i)
 
     def step_tensors(self, values: Tensor, state: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """The step in torch operations."""

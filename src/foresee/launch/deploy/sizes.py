@@ -53,7 +53,7 @@ def sizes_of(config: RunConfig) -> Sizes:
     header, layout = plan_header(config, log, stream), table_layout(config, log)
     kind, wanted, servers = store_kind(config.tables.store), config.distributed.resources, max(1, config.num_servers)
     one = memory_needed(layout, header, stream.batch(0), config.train.shuffle_samples, kind=kind)
-    kept = (one.rows + one.index) // servers
+    kept = _of(one, "rows", "index", "buffers") // servers
     return Sizes(
         server=_part(wanted.server, PROGRAM_BYTES + REQUESTS_BYTES + kept),
         planner=_part(wanted.planner, PROGRAM_BYTES + _of(one, "window", "log", "next_uses")),

@@ -26,7 +26,13 @@ class RowBytes:
     stored: int
     """Between store and worker, or when its owner changes: values, state, version."""
     value: int
-    """A copy for one step, or a gradient: values alone."""
+    """A copy for one step: values alone."""
+    gradient: int
+    """Of one step, or an update that is added at the store: float32, whatever values are."""
+
+    def of(self, kind: int) -> int:
+        """Bytes of a transfer between workers."""
+        return {Kind.MOVE: self.stored, Kind.VALUE: self.value, Kind.GRAD: self.gradient}[Kind(kind)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +93,7 @@ def bytes_read(volumes: Volumes, row_bytes: RowBytes) -> Int64:
 
 
 def bytes_written(volumes: Volumes, row_bytes: RowBytes) -> Int64:
-    return volumes.evicted * row_bytes.stored + volumes.pushed * row_bytes.value
+    return volumes.evicted * row_bytes.stored + volumes.pushed * row_bytes.gradient
 
 
 def cache_seconds(volumes: Volumes, speeds: Speeds) -> Float64:
@@ -183,7 +189,7 @@ def dense_link_seconds(num_workers: int, speeds: Speeds) -> float:
 
 def transfer_bytes(volumes: Volumes, row_bytes: RowBytes) -> Int64:
     """[steps, workers, directions, urgencies]: what goes from worker to worker."""
-    bytes_of = np.array([row_bytes.stored if kind == Kind.MOVE else row_bytes.value for kind in Kind], np.int64)
+    bytes_of = np.array([row_bytes.of(kind) for kind in Kind], np.int64)
     num_bytes: Int64 = (volumes.transfers * bytes_of[:, None]).sum(axis=3)
     return num_bytes
 
@@ -195,14 +201,14 @@ def _ring(num_workers: int) -> float:
 
 def _by_exchange(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> tuple[Float64, Float64]:
     """Rows and bytes [steps, workers, directions, exchanges]; sums over all workers go round a ring, with gradients."""
-    bytes_of = np.array([row_bytes.stored if kind == Kind.MOVE else row_bytes.value for kind in Kind], np.float64)
+    bytes_of = np.array([row_bytes.of(kind) for kind in Kind], np.float64)
     rows = np.stack([
         volumes.transfers[..., Kind.GRAD, CRITICAL],
         volumes.transfers[..., [Kind.VALUE, Kind.MOVE], CRITICAL].sum(axis=-1),
         volumes.transfers[..., BACKGROUND].sum(axis=-1),
     ], axis=-1).astype(np.float64)  # fmt: skip
     num_bytes = np.stack([
-        volumes.transfers[..., Kind.GRAD, CRITICAL] * float(row_bytes.value),
+        volumes.transfers[..., Kind.GRAD, CRITICAL] * float(row_bytes.gradient),
         (volumes.transfers[..., CRITICAL] * bytes_of)[..., [Kind.VALUE, Kind.MOVE]].sum(axis=-1),
         (volumes.transfers[..., BACKGROUND] * bytes_of).sum(axis=-1),
     ], axis=-1)  # fmt: skip
@@ -210,6 +216,6 @@ def _by_exchange(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> tuple
     for exchange, urgency in ((GRADIENTS, CRITICAL), (LATER, BACKGROUND)):
         reduced = volumes.reduced[..., urgency, None]  # [steps, workers, one]
         rows[..., exchange] += reduced / 2
-        num_bytes[..., exchange] += ring * reduced * row_bytes.value
+        num_bytes[..., exchange] += ring * reduced * row_bytes.gradient
     num_bytes[..., LATER] += ring * speeds.dense_bytes * speeds.dense_hidden_share
     return rows, num_bytes

@@ -54,8 +54,12 @@ def recent_rows_of(layout: Layout) -> int:
 
 def log_memory_bytes(layout: Layout) -> int:
     """Memory that index, known checksums, collected rows and buffers of an open folder take at most."""
-    buffers = min(BUFFER_BYTES + WRITE_BYTES + 4 * layout.num_rows, 2 * layout.num_rows * layout.row_bytes)
-    return 8 * layout.num_rows + recent_rows_of(layout) * (layout.row_bytes + 12) + buffers
+    return 8 * layout.num_rows + recent_rows_of(layout) * (layout.row_bytes + 12) + log_buffer_bytes(layout)
+
+
+def log_buffer_bytes(layout: Layout) -> int:
+    """What of it is not taken at once: known checksums, and buffers while rows are read or written."""
+    return min(BUFFER_BYTES + WRITE_BYTES + 4 * layout.num_rows, 2 * layout.num_rows * layout.row_bytes)
 
 
 class RowLog:
