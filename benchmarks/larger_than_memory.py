@@ -16,9 +16,9 @@ forget the table files. Which of the two held, and the peak it saw, is printed; 
 
 At the end both sides hash every row the log touches, values, state and versions: the digests must be equal. Rows nobody
 has written take no disk and need no read; --written, and so --full, writes every row beforehand: then every fetch reads
-the disk, and peers train too. Peers do fewer steps a turn, as theirs are long. Without --full there are 14.2 million
-rows of width 128 then, 7.4 GB, the limit is 720 MB, batches have 1,024 samples instead of 2,048, and LMDB has the rows
-of the log alone, which is to its advantage.
+the disk, and peers train too (`sides/written_tables.py`, `sides/peer_rows.py`). A peer's turn is as many steps as ours,
+and ends when what it changed is on the disk: ours writes as it goes. Without --full there are 6.9 million rows of 1,028
+bytes then (width 128, Adagrad with a state for each value), 7.1 GB; the limit is 700 MB, a batch has 1,024 samples.
 
     tables_over_limit    bytes of all rows / limit          ours_over_in_memory    seconds of a step, median of turns
     ours_over_best_peer  samples a second of ours over those of the faster peer (--written)
@@ -33,32 +33,29 @@ import hashlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sides.memory_limit import Limit, Warden, memory_limit
-from sides.peer_rows import PEERS, Lmdb, MappedFile, rowwise_adagrad
+from sides.peer_rows import PEERS, PEERS_LEARN, Lmdb
 from sides.process import Process, serve
 
 MEGABYTE = 1_000_000
 THREADS = 2
-SHUFFLE_SAMPLES = 16_384
-HASHED_ROWS = 1 << 16
+HASHED_ROWS = 1 << 13
 WRITTEN = {
-    "table_scale": 0.42, "dim": 128, "batch_size": 1024, "limit_mb": 720, "turns": 3, "steps": 12, "cache_rows": 20_000
+    "table_scale": 0.205, "dim": 128, "optimizer": "adagrad", "batch_size": 1024, "limit_mb": 700, "turns": 3,
+    "steps": 10, "cache_rows": 50_000,
 }  # fmt: skip
 """Of --written without --full: as little as shows it. Rows are wider, so that fewer fill ten times the limit."""
-PEER_STEPS = 2
 LEARNING_RATE, EPSILON = 0.05, 1e-8
+OPTIMIZERS = ("rowwise_adagrad", "adagrad")
 BENCH_PYTHON = Path(__file__).resolve().parent.parent / ".venv-bench" / "bin" / "python"
 FRUGAL = {
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -74,11 +71,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="more steps, and every row written beforehand")
     parser.add_argument("--written", action="store_true", help="write every row beforehand: all fetches read the disk")
-    parser.add_argument("--limit-mb", type=int, help="megabytes [default: 1200; --written: 720]")
+    parser.add_argument("--limit-mb", type=int, help="megabytes [default: 1200; --written: 700]")
     parser.add_argument("--cache-rows", type=int)
-    parser.add_argument("--table-scale", type=float, help="times Criteo's table sizes [default: 1.5; --written: 0.42]")
+    parser.add_argument("--table-scale", type=float, help="times Criteo's table sizes [default: 1.5; --written: 0.205]")
     parser.add_argument("--dim", type=int, help="width of a row [default: 64; --written: 128]")
     parser.add_argument("--batch-size", type=int, help="samples [default: 2048; --written: 1024]")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, help="[default: rowwise_adagrad; --written: adagrad]")
     parser.add_argument("--turns", type=int)
     parser.add_argument("--steps", type=int, help="steps of a turn")
     parser.add_argument("--no-peers", action="store_true", help="with --written: ours and in_memory alone")
@@ -87,7 +85,7 @@ def main() -> None:
     parser.add_argument("--enforced-by", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side == "load":
-        Lmdb.load(arguments.folder, arguments.folder / "tables", np.load(arguments.folder / "loaded.npy"))
+        Lmdb.load(arguments.folder, np.load(arguments.folder / "loaded.npy"))
         return
     if arguments.side in PEERS:
         PeerSide(arguments).serve()
@@ -105,7 +103,7 @@ def complete(arguments: argparse.Namespace) -> None:
     """What was not given."""
     chosen = {
         "table_scale": 1.5, "dim": 64, "batch_size": 2048, "limit_mb": 1200, "turns": 5, "steps": 14,
-        "cache_rows": 30_000,
+        "cache_rows": 30_000, "optimizer": "rowwise_adagrad",
     }  # fmt: skip
     if arguments.full:
         arguments.written = True
@@ -129,7 +127,7 @@ def peers_of(arguments: argparse.Namespace) -> list[str]:
 
 def compare(arguments: argparse.Namespace) -> None:
     """Makes the log, lets the sides train in turns, and prints what came of it."""
-    row_bytes, num_rows = make_log(arguments)
+    row_bytes, num_rows = make(arguments)
     limit, peers = arguments.limit_mb * MEGABYTE, peers_of(arguments)
     with ExitStack() as stack:
         limited = stack.enter_context(memory_limit(limit))
@@ -179,52 +177,34 @@ def side(arguments: argparse.Namespace, name: str, limit: Limit | None) -> Proce
     """The process of one side."""
     python = str(BENCH_PYTHON) if name == "lmdb" else sys.executable
     command = [python, __file__, "--folder", str(arguments.folder)]
-    for option in ("limit_mb", "cache_rows", "steps", "dim", "batch_size"):
+    for option in ("limit_mb", "cache_rows", "steps", "dim", "batch_size", "optimizer"):
         command += [f"--{option.replace('_', '-')}", str(getattr(arguments, option))]
     command += ["--enforced-by", limit.name if limit else "nobody", "--side", name]
     return Process(command, environment=FRUGAL, before=limit.enter if limit else None)
 
 
-def make_log(arguments: argparse.Namespace) -> tuple[int, int]:
-    """Writes the log, its touched rows and, if asked for, the tables; returns bytes of a row and rows."""
-    from foresee.data import synthetic
-    from foresee.engine.tables import layout_for
-    from foresee.store.disk import DiskStore
+def make(arguments: argparse.Namespace) -> tuple[int, int]:
+    """The log and, if asked for, all rows; returns bytes of a row and rows."""
+    from sides.written_tables import make_log, rows_for_lmdb, write_all
 
-    num_steps = (arguments.turns + 1) * arguments.steps
-    path = arguments.folder / "log"
-    log = synthetic(
-        path, num_samples=num_steps * arguments.batch_size, table_scale=arguments.table_scale, valid_share=0.0
-    )
-    stream = log.batches(batch_size=arguments.batch_size, shuffle_samples=SHUFFLE_SAMPLES)
-    touched = np.unique(np.concatenate([np.unique(batch.rows) for batch in stream.batches()]))
-    np.save(arguments.folder / "touched.npy", touched)
-    layout = layout_for(log, arguments.dim, optimizer(), 0, 0.05)
+    layout, touched = make_log(
+        arguments.folder, num_steps=(arguments.turns + 1) * arguments.steps, batch_size=arguments.batch_size,
+        table_scale=arguments.table_scale, dim=arguments.dim, optimizer=optimizer(arguments.optimizer),
+    )  # fmt: skip
     if arguments.written:
-        with mock.patch.dict(os.environ, FORESEE_DISK="io_uring"):  # gigabytes past the page cache
-            store = DiskStore.create(arguments.folder / "tables", layout)
-        store.initialise_all()
-        store.forget_pages()
-        store.close()
-        load_peers(arguments, touched if not arguments.full else np.arange(layout.num_rows))
+        peers = peers_of(arguments)
+        load = [str(BENCH_PYTHON), __file__, "--folder", str(arguments.folder), "--side", "load"]
+        write_all(
+            arguments.folder, layout, load if "lmdb" in peers else None, mapped="mapped" in peers,
+            rows_of_lmdb=rows_for_lmdb(layout, touched, every_row=arguments.full),
+        )  # fmt: skip
     return layout.row_bytes, layout.num_rows
 
 
-def load_peers(arguments: argparse.Namespace, rows: NDArray[np.int64]) -> None:
-    """Gives peers what the tables have: the mapped file all of it, LMDB some rows."""
-    peers = peers_of(arguments)
-    if "mapped" in peers:
-        MappedFile.load(arguments.folder, arguments.folder / "tables")
-    if "lmdb" in peers:
-        np.save(arguments.folder / "loaded.npy", rows)
-        command = [str(BENCH_PYTHON), __file__, "--folder", str(arguments.folder), "--side", "load"]
-        subprocess.run(command, check=True)
+def optimizer(name: str) -> Any:
+    from foresee import Adagrad, RowwiseAdagrad
 
-
-def optimizer() -> Any:
-    from foresee import RowwiseAdagrad
-
-    return RowwiseAdagrad(lr=LEARNING_RATE, eps=EPSILON)
+    return {"adagrad": Adagrad, "rowwise_adagrad": RowwiseAdagrad}[name](lr=LEARNING_RATE, eps=EPSILON)
 
 
 class Side:
@@ -238,6 +218,7 @@ class Side:
         from foresee.engine.header import make_header
         from foresee.engine.loop import Run
         from foresee.engine.planned_step import Pooling
+        from sides.written_tables import SHUFFLE_SAMPLES
 
         torch.set_num_threads(THREADS)
         torch.manual_seed(0)
@@ -246,12 +227,12 @@ class Side:
         log = ClickLog.open(arguments.folder / "log")
         stream = log.batches(batch_size=arguments.batch_size, shuffle_samples=SHUFFLE_SAMPLES)
         if self.ours and arguments.enforced_by == "rlimit":
-            check_refused(log, arguments.dim, arguments.limit_mb * MEGABYTE)
-        tables_folder = arguments.folder / "tables"
+            check_refused(log, arguments)
+        tables_folder, how = arguments.folder / "tables", optimizer(arguments.optimizer)
         self.tables = (
-            Tables.on_disk(tables_folder, log, dim=arguments.dim, optimizer=optimizer())
+            Tables.on_disk(tables_folder, log, dim=arguments.dim, optimizer=how)
             if self.ours
-            else Tables.in_memory(log, dim=arguments.dim, optimizer=optimizer())
+            else Tables.in_memory(log, dim=arguments.dim, optimizer=how)
         )
         cache_rows = arguments.cache_rows if self.ours else len(self.touched)
         header = make_header(stream, planner="lookahead", cache_rows=cache_rows)
@@ -314,12 +295,15 @@ class PeerSide:
         from torch import nn
 
         from foresee import ClickLog, models
+        from sides.written_tables import SHUFFLE_SAMPLES
 
         torch.set_num_threads(THREADS)
         torch.manual_seed(0)
         log = ClickLog.open(arguments.folder / "log")
-        self.rows = PEERS[arguments.side](arguments.folder, log.num_rows, arguments.dim + 1)
-        self.dim = arguments.dim
+        self.learn = PEERS_LEARN[arguments.optimizer]
+        state_width = optimizer(arguments.optimizer).state_width(arguments.dim)
+        self.rows = PEERS[arguments.side](arguments.folder, log.num_rows, arguments.dim + state_width)
+        self.dim, self.num_steps = arguments.dim, arguments.steps
         self.batches = log.batches(batch_size=arguments.batch_size, shuffle_samples=SHUFFLE_SAMPLES).batches()
         self.model = models.DLRM(log, arguments.dim)
         self.adam = torch.optim.Adam(self.model.parameters(), fused=True)
@@ -330,9 +314,12 @@ class PeerSide:
 
     def train(self) -> dict[str, float]:
         begun = time.perf_counter()
-        for _ in range(PEER_STEPS):
+        for _ in range(self.num_steps):
             self.step()
-        return {"seconds": (time.perf_counter() - begun) / PEER_STEPS}
+        stepped = time.perf_counter() - begun
+        self.rows.settle()
+        whole = time.perf_counter() - begun
+        return {"seconds": whole / self.num_steps, "unsettled_seconds": stepped / self.num_steps}
 
     def step(self) -> None:
         import torch
@@ -347,7 +334,7 @@ class PeerSide:
         self.adam.step()
         self.adam.zero_grad()
         assert values.grad is not None
-        rowwise_adagrad(rows, values.grad, LEARNING_RATE, EPSILON)
+        self.learn(rows, values.grad, LEARNING_RATE, EPSILON)
         self.rows.write(ids, rows)
 
     def end(self) -> dict[str, Any]:
@@ -355,16 +342,17 @@ class PeerSide:
         return {}
 
 
-def check_refused(log: Any, dim: int, limit: int) -> None:
+def check_refused(log: Any, arguments: argparse.Namespace) -> None:
     """Under the limit, larger tables in memory must be refused: otherwise it is no limit."""
     from foresee import Tables
     from foresee.engine.tables import layout_for
     from foresee.errors import StoreError
 
-    if log.num_rows * layout_for(log, dim, optimizer(), 0, 0.05).row_bytes <= limit:
+    how = optimizer(arguments.optimizer)
+    if log.num_rows * layout_for(log, arguments.dim, how, 0, 0.05).row_bytes <= arguments.limit_mb * MEGABYTE:
         return
     with suppress(StoreError):
-        Tables.in_memory(log, dim=dim, optimizer=optimizer())
+        Tables.in_memory(log, dim=arguments.dim, optimizer=how)
         sys.exit("the limit does not hold: tables larger than it were given memory")
 
 

@@ -18,7 +18,8 @@ from typing import Any, Self
 
 FORGET_AT = 0.9
 """Share of the limit at which the warden lets the system forget table pages."""
-WATCH_SECONDS = 0.02
+WATCH_SECONDS, LOOK_SECONDS = 0.02, 0.2
+"""How often the warden looks: where it has to hold the limit itself, and where a control group does."""
 CACHESTAT = 451
 """Number of the system call that says how much of a file is in the page cache."""
 
@@ -184,7 +185,7 @@ class Warden:
             self.forgotten += 1
 
     def _watch(self) -> None:
-        while not self._done.wait(WATCH_SECONDS):
+        while not self._done.wait(LOOK_SECONDS if self._limit_bytes is None else WATCH_SECONDS):
             self.look()
 
 

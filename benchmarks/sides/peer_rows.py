@@ -2,15 +2,17 @@
 
 The peers of `benchmarks/larger_than_memory.py --written`. Each reads the distinct rows of a batch, trains, and writes
 them back; the same model, batches, widths and row-wise Adagrad, all of it in the training loop, as people write it.
-LMDB has neither checks nor syncs here (`sync=False`), which is faster than anybody would run it.
+Neither syncs while it trains, and LMDB checks nothing (`sync=False`): faster than anybody would run them. `settle` lets
+the system write what they changed, outside of their time and of everybody else's.
 
-    MappedFile   a copy of `rows.npy` as one torch tensor over numpy's memory map; rows by indexing
+    MappedFile   a `rows.npy` of its own as one torch tensor over a memory map, with MADV_RANDOM; rows by indexing
     Lmdb         big-endian ids as keys, a row's values and state as one value; `getmulti` and `putmulti` in id order
 """
 
 from __future__ import annotations
 
 import importlib
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -21,13 +23,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresee.base.direct import aligned, probe
-from foresee.base.files import Files
-from foresee.base.sequence import Sequence
+from foresee.store.disk.base import ROWS_FILE
+from foresee.store.disk.manifest import read_manifest
+from foresee.store.kernels import initial_values
 
 LMDB_BYTES_MAX = 1 << 40
-LOADED_AT_ONCE = 1 << 16
-COPIED_AT_ONCE = 1 << 23
+LOADED_AT_ONCE = 1 << 14
 Ids = NDArray[np.int64]
 
 
@@ -38,6 +39,8 @@ class PeerRows(Protocol):
 
     def write(self, ids: Ids, rows: Tensor) -> None: ...
 
+    def settle(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -45,28 +48,13 @@ class MappedFile:
     """All rows of a table folder, in a file of its own."""
 
     def __init__(self, folder: Path, num_rows: int, width: int) -> None:
-        path = folder / "mapped.npy"
+        path = folder / "mapped" / ROWS_FILE
         offset = path.stat().st_size - 4 * num_rows * (width + 1)  # behind each row is its version
-        words = np.memmap(path, np.float32, "r+", offset, (num_rows, width + 1))
+        self._file = open(path, "r+b")  # noqa: SIM115 - closed with the rows
+        self._map = mmap.mmap(self._file.fileno(), 0)
+        self._map.madvise(mmap.MADV_RANDOM)
+        words = np.frombuffer(self._map, np.float32, offset=offset).reshape(num_rows, width + 1)
         self._rows = torch.from_numpy(words)[:, :width]
-
-    @staticmethod
-    def load(folder: Path, tables: Path) -> None:
-        """Copied past the page cache: nothing of it is in memory when the first turn begins."""
-        source, target = tables / "rows.npy", folder / "mapped.npy"
-        num_bytes = source.stat().st_size
-        with open(target, "wb") as created:
-            os.posix_fallocate(created.fileno(), 0, num_bytes)
-        copy = Sequence(target, 0, probe(source, num_bytes, None, "io_uring"), Files())
-        reading = os.open(source, os.O_RDONLY | os.O_DIRECT)
-        buffer = aligned(COPIED_AT_ONCE)
-        try:
-            for begin in range(0, num_bytes, COPIED_AT_ONCE):
-                copy.write(buffer[: os.preadv(reading, [buffer.data], begin)].view(np.float32))
-            copy.finish()
-        finally:
-            copy.close()
-            os.close(reading)
 
     def read(self, ids: Ids) -> Tensor:
         return self._rows[torch.from_numpy(ids)]
@@ -74,8 +62,11 @@ class MappedFile:
     def write(self, ids: Ids, rows: Tensor) -> None:
         self._rows[torch.from_numpy(ids)] = rows
 
+    def settle(self) -> None:
+        os.fdatasync(self._file.fileno())
+
     def close(self) -> None:
-        pass
+        self._file.close()
 
 
 class Lmdb:
@@ -85,15 +76,15 @@ class Lmdb:
         self._environment, self._width = _open(folder), width
 
     @staticmethod
-    def load(folder: Path, tables: Path, ids: Ids) -> None:
-        """Writes these rows, ascending, with the values that they have in a table folder."""
-        source = np.load(tables / "rows.npy", mmap_mode="r")
-        environment = _open(folder)
+    def load(folder: Path, ids: Ids) -> None:
+        """Writes these rows, ascending, with the values that all rows of a table folder begin with."""
+        layout, environment = read_manifest(folder / "tables").layout, _open(folder)
         for begin in range(0, len(ids), LOADED_AT_ONCE):
-            some = source[ids[begin : begin + LOADED_AT_ONCE]]
-            rows = np.concatenate([some["value"], some["state"]], axis=1)
+            some = ids[begin : begin + LOADED_AT_ONCE]
+            rows = np.zeros((len(some), layout.width + layout.state_width), np.float32)
+            rows[:, : layout.width] = initial_values(layout, some)
             with environment.begin(write=True) as transaction, transaction.cursor() as cursor:
-                cursor.putmulti(_items(ids[begin : begin + LOADED_AT_ONCE], rows), append=True)
+                cursor.putmulti(_items(some, rows), append=True)
         environment.sync(True)
         environment.close()
         forget(folder / "lmdb" / "data.mdb")
@@ -106,6 +97,9 @@ class Lmdb:
     def write(self, ids: Ids, rows: Tensor) -> None:
         with self._environment.begin(write=True) as transaction, transaction.cursor() as cursor:
             cursor.putmulti(_items(ids, rows.numpy()))
+
+    def settle(self) -> None:
+        self._environment.sync(True)
 
     def close(self) -> None:
         self._environment.close()
@@ -121,7 +115,7 @@ def forget(path: Path) -> None:
 
 def _open(folder: Path) -> Any:
     lmdb = importlib.import_module("lmdb")  # only .venv-bench has it
-    options = {"sync": False, "metasync": False, "writemap": True, "map_async": True, "readahead": False}
+    options = {"sync": False, "metasync": False, "readahead": False}
     return lmdb.open(str(folder / "lmdb"), map_size=LMDB_BYTES_MAX, **options)
 
 
@@ -144,3 +138,16 @@ def rowwise_adagrad(rows: Tensor, gradients: Tensor, learning_rate: float, epsil
     state = rows[:, -1]
     state += gradients.square().mean(dim=1)
     rows[:, :-1] -= learning_rate * gradients / (state.sqrt() + epsilon).unsqueeze(1)
+
+
+def adagrad(rows: Tensor, gradients: Tensor, learning_rate: float, epsilon: float) -> None:
+    """Values and behind them as many columns of state, in place."""
+    values, state = rows.chunk(2, dim=1)
+    state += gradients.square()
+    values -= learning_rate * gradients / (state.sqrt() + epsilon)
+
+
+PEERS_LEARN: dict[str, Callable[[Tensor, Tensor, float, float], None]] = {
+    "rowwise_adagrad": rowwise_adagrad,
+    "adagrad": adagrad,
+}
