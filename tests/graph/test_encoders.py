@@ -18,6 +18,7 @@ from foresee.graph.neighbours import Neighbours
 from foresee.graph.options import GraphOptions
 from foresee.graph.sampling import ALL, Sampler
 from foresee.graph.synthetic import Synthetic, synthetic_graph
+from foresee.graph.trained import open_trained
 from foresee.graph.verification import verify
 
 
@@ -155,6 +156,18 @@ def test_a_run_over_features_is_resumed(graph: Path, tmp_path: Path) -> None:
     train(stopped, stop_after=3)
     assert train(stopped, resume=True).finished
     assert kept_bytes(stopped) == kept_bytes(whole)
+
+
+def test_the_best_of_a_run_over_features_is_another_step_than_its_last(graph: Path, tmp_path: Path) -> None:
+    config = config_of(
+        graph, tmp_path / "run", model={"task": "nodes", "encoder": "graph_sage", "inputs": "features"},
+        train={"batch_size": 32, "epochs": 6, "evaluate_every_steps": 1, "optimizer": {"lr": 0.05},
+               "best": {"metric": "accuracy", "mode": "min"}},
+    )  # fmt: skip
+    outcome = train(config)
+    with open_trained(config.run, best=True) as best, open_trained(config.run) as last:
+        assert best.step == outcome.best.step < last.step == outcome.num_steps
+        assert best.evaluate("valid").accuracy < last.evaluate("valid").accuracy == outcome.valid.accuracy
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def node_tables(config: GraphConfig, graph: Any, stored: RunStorage | None = Non
         if stored is not None:
             raise ConfigError("storage: a run with model.inputs: features has no rows to copy; leave storage out")
         steps = checkpoint.whole_steps(RunFolder(config.run).checkpoints)
-        return Tables(FeatureStore(_features(config, graph), max(steps, default=0)), NO_OPTIMIZER)
+        return Tables(feature_store(config, graph, max(steps, default=0)), NO_OPTIMIZER)
     return tables_of(config, table_layout(config, graph), stored)
 
 
@@ -249,7 +249,7 @@ def node_tables(config: GraphConfig, graph: Any, stored: RunStorage | None = Non
 def new_tables(config: GraphConfig, graph: Any, folder: Path) -> Iterator[Tables]:
     """The rows of nodes as they begin, made in a folder of their own, or on as many servers of this process."""
     if config.model.inputs == "features":
-        yield Tables(FeatureStore(_features(config, graph)), NO_OPTIMIZER)
+        yield Tables(feature_store(config, graph), NO_OPTIMIZER)
         return
     kind, layout = store_kind(config.tables.store), table_layout(config, graph)
     with ExitStack() as stack:
@@ -257,6 +257,11 @@ def new_tables(config: GraphConfig, graph: Any, folder: Path) -> Iterator[Tables
             num_servers = len(addresses_of(config.tables.store))
             kind = store_kind(stack.enter_context(local_servers(layout, num_servers)))
         yield stack.enter_context(Tables(kind.open(folder, layout), row_optimizer(config.tables.optimizer)))
+
+
+def feature_store(config: GraphConfig, graph: Any, committed_step: int = 0) -> FeatureStore:
+    """The features of the graph as rows, at a step of the run."""
+    return FeatureStore(_features(config, graph), committed_step)
 
 
 def _features(config: GraphConfig, graph: Any) -> Any:

@@ -8,7 +8,7 @@ asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -114,11 +114,15 @@ def open_trained(run: Path, *, best: bool = False) -> Iterator[Trained]:
 
 
 def _store(config: GraphConfig, graph: Any, folder: RunFolder, *, best: bool) -> Any:
-    if config.model.inputs == "features":
-        return build.node_tables(config, graph).store
-    layout = build.table_layout(config, graph)
+    layout, features = build.table_layout(config, graph), config.model.inputs == "features"
     if best:
-        return open_best(folder, layout)
+        kept = open_best(folder, layout)
+        if not features:
+            return kept
+        with closing(kept):
+            return build.feature_store(config, graph, kept.committed_step)
+    if features:
+        return build.feature_store(config, graph, max(checkpoint.whole_steps(folder.checkpoints), default=0))
     kind = store_kind(config.tables.store)
     if not kind.durable:
         raise StoreError(

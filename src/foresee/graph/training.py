@@ -176,7 +176,9 @@ def evaluate(
 
 def _opening(config: GraphConfig, run: Run, first_step: int) -> str:
     header, layout = run.header, run.tables.layout
-    where = config.tables_folder if store_kind(config.tables.store).in_folder else config.tables.store
+    where: Any = config.tables_folder if store_kind(config.tables.store).in_folder else config.tables.store
+    if config.model.inputs == "features":
+        where = config.graph
     begin = f"from step {first_step:,} on" if first_step else "from the start"
     size = header.options.partition_rows
     unit = "rows" if size == 1 else f"partitions of {size:,} rows"

@@ -184,7 +184,8 @@ def open_best(folder: RunFolder, layout: Layout) -> Any:
 def _copy_changed(source: Store, target: DiskStore) -> None:
     """Rows that were updated after the step that the target is at: a version is 1 + the last step that did."""
     for begin in range(0, source.layout.num_rows, ROWS_AT_ONCE):
-        ids = np.arange(begin, min(begin + ROWS_AT_ONCE, source.layout.num_rows))
+        end = min(begin + ROWS_AT_ONCE, source.layout.num_rows)
+        ids = source.written(begin, end) if hasattr(source, "written") else np.arange(begin, end)
         rows = Rows.empty(len(ids), source.layout)
         source.read(ids, rows)
         changed = rows.versions > target.committed_step
