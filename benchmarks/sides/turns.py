@@ -27,8 +27,8 @@ WAIT_SECONDS = 120.0
 class GatedDLRM(DLRM):
     """A DLRM that counts its training steps."""
 
-    def __init__(self, log: Any, *, gate: str, turn_steps: int, **options: Any) -> None:
-        super().__init__(log, **options)
+    def __init__(self, log: Any, dim: int, *, gate: str, turn_steps: int, **options: Any) -> None:
+        super().__init__(log, dim, **options)
         self._gate, self._turn_steps, self._count, self._begun = Path(gate), turn_steps, 0, 0.0
 
     def forward(self, dense: Tensor, embeddings: Embeddings) -> Tensor:
