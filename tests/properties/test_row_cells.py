@@ -99,7 +99,7 @@ def planners(workers: int) -> tuple[str, ...]:
 
 def cells() -> list[Cell]:
     """Every width with every pooling, optimiser and planner, alone; with two workers, too, in the stores in turn."""
-    chosen = []
+    chosen: list[Cell] = []
     for workers in (1, 2):
         ways = product(WIDTHS, POOLINGS, OPTIMIZERS)
         for (way, (widths, pooling, optimizer)), (turn, planner) in product(
