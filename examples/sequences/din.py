@@ -9,12 +9,9 @@ the end everybody's last film is scored beside films drawn by chance: the share 
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import numpy as np
 import torch
-from films import films_at, histories, pairs, watched
+from films import asked, films_at, histories, learn, pairs, watched
 from torch import nn
 
 import foresee
@@ -23,12 +20,7 @@ DIM, LENGTH, BATCH_SIZE = 32, 50, 256
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("build") / "din", help="of the tables")
-    parser.add_argument("--people", type=int, help="only so many")
-    parser.add_argument("--epochs", type=int, default=3)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)  # a model this small computes on one core
+    arguments = asked(__doc__, "din", epochs=3)
     people, num_films = watched(arguments.people)
     bags = foresee.EmbeddingBags(
         [
@@ -54,22 +46,17 @@ def main() -> None:
 
     torch.manual_seed(0)
     model = foresee.models.DIN(DIM)
-    adam, bce = torch.optim.Adam(model.parameters(), lr=0.002), nn.BCEWithLogitsLoss()
+    bce = nn.BCEWithLogitsLoss()
+
+    def loss_of(step):
+        films = bags.keyed(step)
+        history = films["watched"]
+        logits = model(films["candidate"].values(), history.values(), history.lengths())
+        return bce(logits, step.labels)
+
     with foresee.Tables.on_disk(arguments.folder, bags, dim=DIM, optimizer=foresee.Adagrad(lr=0.05)) as tables:
         source = foresee.Batches(bags, batches, epochs=arguments.epochs, read_ahead_steps=32)
-        losses = []
-        for step in foresee.steps(source, tables, cache_rows=num_films):
-            films = bags.keyed(step)
-            history = films["watched"]
-            logits = model(films["candidate"].values(), history.values(), history.lengths())
-            loss = bce(logits, step.labels)
-            loss.backward()
-            adam.step()
-            adam.zero_grad()
-            step.update()
-            losses.append(loss.item())
-        if losses:
-            print(f"{len(losses)} steps, first loss {losses[0]:.4f}, last loss {losses[-1]:.4f}")
+        learn(foresee.steps(source, tables, cache_rows=num_films), model, loss_of)
         print(f"AUC of the films that were held out {held_out(model, bags, tables, people, num_films):.4f}")
 
 

@@ -1,16 +1,18 @@
-"""Films that people watched, in the order of time: MovieLens-1M if it is there, else made up; and batches of them.
+"""Films that people watched, by time: MovieLens-1M if it is there, else made up; batches of them, and the loop.
 
 Where MovieLens is: the folder that $FORESEE_DATA names, or shared/data beside this project. Film 0 is no film.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import torch
 
 DATA = Path(os.environ.get("FORESEE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 MOVIELENS = DATA / "movielens" / "ml1m_user_sequences_timeordered.parquet"
@@ -61,3 +63,27 @@ def histories(people: list[np.ndarray], person: np.ndarray, position: np.ndarray
 
 def films_at(people: list[np.ndarray], person: np.ndarray, position: np.ndarray) -> np.ndarray:
     return np.array([people[who][at] for who, at in zip(person, position, strict=True)])
+
+
+def asked(description: str | None, name: str, epochs: int) -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("build") / name, help="of the tables")
+    parser.add_argument("--people", type=int, help="only so many")
+    parser.add_argument("--epochs", type=int, default=epochs)
+    torch.set_num_threads(1)  # models this small compute on one core
+    return parser.parse_args()
+
+
+def learn(steps: Iterable, model: torch.nn.Module, loss_of: Callable) -> None:
+    """Every step once: the model's weights by Adam, and the step's rows by the optimiser of their tables."""
+    adam, losses = torch.optim.Adam(model.parameters(), lr=0.002), []
+    for step in steps:
+        loss = loss_of(step)
+        loss.backward()
+        adam.step()
+        adam.zero_grad()
+        step.update()
+        losses.append(loss.item())
+    if losses:
+        print(f"{len(losses)} steps, first loss {losses[0]:.4f}, last loss {losses[-1]:.4f}")

@@ -8,12 +8,9 @@ at each position, and one drawn by chance. At the end everybody's last film is r
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import numpy as np
 import torch
-from films import watched
+from films import asked, learn, watched
 
 import foresee
 from foresee.models import next_item_loss
@@ -22,12 +19,7 @@ DIM, LENGTH, BATCH_SIZE = 32, 50, 128
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("build") / "sasrec", help="of the tables")
-    parser.add_argument("--people", type=int, help="only so many")
-    parser.add_argument("--epochs", type=int, default=5)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)  # a model this small computes on one core
+    arguments = asked(__doc__, "sasrec", epochs=5)
     people, num_films = watched(arguments.people)
     films = foresee.EmbeddingBagConfig(
         name="films", num_embeddings=num_films, embedding_dim=DIM, feature_names=["sequence", "following", "others"],
@@ -54,21 +46,15 @@ def main() -> None:
 
     torch.manual_seed(0)
     model = foresee.models.SASRec(DIM, positions=LENGTH, dropout=0.1)
-    adam = torch.optim.Adam(model.parameters(), lr=0.002)
+
+    def loss_of(step):
+        found = bags.keyed(step)
+        sequence, following, others = (found[name].to_padded_dense(LENGTH) for name in films.feature_names)
+        return next_item_loss(model(sequence), following, others, found["sequence"].lengths())
+
     with foresee.Tables.on_disk(arguments.folder, bags, dim=DIM, optimizer=foresee.Adagrad(lr=0.05)) as tables:
         source = foresee.Batches(bags, batches, epochs=arguments.epochs, read_ahead_steps=32)
-        losses = []
-        for step in foresee.steps(source, tables, cache_rows=num_films):
-            found = bags.keyed(step)
-            sequence, following, others = (found[name].to_padded_dense(LENGTH) for name in films.feature_names)
-            loss = next_item_loss(model(sequence), following, others, found["sequence"].lengths())
-            loss.backward()
-            adam.step()
-            adam.zero_grad()
-            step.update()
-            losses.append(loss.item())
-        if losses:
-            print(f"{len(losses)} steps, first loss {losses[0]:.4f}, last loss {losses[-1]:.4f}")
+        learn(foresee.steps(source, tables, cache_rows=num_films), model, loss_of)
         ndcg, recall = held_out(model, bags, tables, people)
         print(f"the film held out, among all {num_films - 1:,}: NDCG@10 {ndcg:.4f}, recall@50 {recall:.4f}")
 

@@ -9,12 +9,9 @@ looked for among all films.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import numpy as np
 import torch
-from films import films_at, histories, pairs, watched
+from films import asked, films_at, histories, learn, pairs, watched
 
 import foresee
 from foresee.models import in_batch_loss
@@ -23,12 +20,7 @@ DIM, LENGTH, BATCH_SIZE = 32, 50, 512
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("build") / "two_tower", help="of the tables")
-    parser.add_argument("--people", type=int, help="only so many")
-    parser.add_argument("--epochs", type=int, default=5)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)  # a model this small computes on one core
+    arguments = asked(__doc__, "two_tower", epochs=5)
     people, num_films = watched(arguments.people)
     batch_size = min(BATCH_SIZE, len(people))
     bags = foresee.EmbeddingBags(
@@ -53,21 +45,15 @@ def main() -> None:
     shares = torch.from_numpy(np.bincount(np.concatenate(people), minlength=num_films) / sum(map(len, people)))
     torch.manual_seed(0)
     model = foresee.models.TwoTower(DIM, DIM)
-    adam = torch.optim.Adam(model.parameters(), lr=0.002)
+
+    def loss_of(step):
+        pooled, film = bags.keyed(step.embeddings), torch.from_numpy(step.item["film"])
+        queries, items = model(pooled["watched"], pooled["film"])
+        return in_batch_loss(queries, items, film, shares=shares[film])
+
     with foresee.Tables.on_disk(arguments.folder, bags, dim=DIM, optimizer=foresee.Adagrad(lr=0.1)) as tables:
         source = foresee.Batches(bags, batches, epochs=arguments.epochs, read_ahead_steps=32)
-        losses = []
-        for step in foresee.steps(source, tables, cache_rows=2 * num_films):
-            pooled, film = bags.keyed(step.embeddings), torch.from_numpy(step.item["film"])
-            queries, items = model(pooled["watched"], pooled["film"])
-            loss = in_batch_loss(queries, items, film, shares=shares[film])
-            loss.backward()
-            adam.step()
-            adam.zero_grad()
-            step.update()
-            losses.append(loss.item())
-        if losses:
-            print(f"{len(losses)} steps, first loss {losses[0]:.4f}, last loss {losses[-1]:.4f}")
+        learn(foresee.steps(source, tables, cache_rows=2 * num_films), model, loss_of)
         recall = held_out(model, bags, tables, people)
         print(f"the film held out is among the 50 nearest of {num_films - 1:,}: {recall:.4f}, by chance "
               f"{50 / (num_films - 1):.4f}")  # fmt: skip

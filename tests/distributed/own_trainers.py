@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,10 @@ class Way:
     ) -> None:  # fmt: skip
         self.log, self.folder, self.planner_at, self.dim = log, folder, planner_at, dim
         self.options: dict[str, Any] = {"cache_rows": CACHE_ROWS, **options}
+
+    def but(self, folder: Path | None, **other: Any) -> Way:
+        """The same in another folder, with other options."""
+        return Way(self.log, folder, **{"dim": self.dim, **self.options, **other})
 
     def run(self, source: foresee.ClickLog | foresee.Batches, tables_of: Any, stop_after: int | None = None) -> str:
         torch.manual_seed(0)
@@ -78,7 +83,8 @@ def local_ids(batch: Batch, starts: Any) -> Any:
 
 
 def main() -> None:
-    log, folder, port = foresee.ClickLog.open(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    log, folder = foresee.ClickLog.open(sys.argv[1]), Path(sys.argv[2])
+    port, other_port = int(sys.argv[3]), int(sys.argv[4])
     bags = foresee.EmbeddingBags(
         foresee.EmbeddingBagConfig(name=it.name, num_embeddings=it.num_rows, embedding_dim=DIM, feature_names=[it.name])
         for it in log.tables
@@ -88,18 +94,19 @@ def main() -> None:
     def own() -> foresee.Batches:
         return foresee.Batches(bags, lambda _: items(log), num_steps=num_steps, read_ahead_steps=20)
 
-    if "--plan" in sys.argv:
-        foresee.Trainers.plan(own(), num_trainers=2, cache_rows=CACHE_ROWS, port=port)
-    dist.init_process_group("gloo")
-    whole: dict[str, Any] = {"batch_size": BATCH_SIZE, "epochs": EPOCHS}
     widths = {it.name: (2, 4, 9)[at % 3] for at, it in enumerate(log.tables)}
+    whole: dict[str, Any] = {"batch_size": BATCH_SIZE, "epochs": EPOCHS}
+    if "--plan" in sys.argv:
+        both: dict[str, Any] = {"num_trainers": 2, "cache_rows": CACHE_ROWS}
+        of_widths = {**both, **whole, "dim": widths, "placement": "contiguous", "port": other_port}
+        Thread(target=foresee.Trainers.plan, args=(log,), kwargs=of_widths, daemon=True).start()
+        foresee.Trainers.plan(own(), port=port, **both)
+    dist.init_process_group("gloo")
+    several = Way(log, folder / "widths", dim=widths, placement="contiguous", **whole)
     found = {
-        "widths": Way(log, folder / "widths", dim=widths, placement="contiguous", **whole).run(
-            log, log, num_steps // 2
-        ),
-        "widths without cache": Way(log, None, dim=widths, planner="none", placement="contiguous", **whole).run(
-            log, log
-        ),
+        "widths": several.run(log, log, num_steps // 2),
+        "widths, service": several.but(None, planner_at=f"grpc://127.0.0.1:{other_port}").run(log, log),
+        "widths, no cache": several.but(None, planner="none").run(log, log),
         "log": Way(log, None, **whole).run(log, log),
         "batches": Way(log, None).run(own(), bags),
         "contiguous": Way(log, None, placement="contiguous").run(own(), bags),

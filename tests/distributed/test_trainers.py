@@ -32,7 +32,7 @@ def free_port() -> int:
 def test_two_trainers_end_with_the_same_bytes_however_rows_move(tmp_path: Path) -> None:
     tiny(tmp_path / "log", multi_valued=False, num_samples=500)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    script = [str(SCRIPT), str(tmp_path / "log"), str(tmp_path), str(free_port())]
+    script = [str(SCRIPT), str(tmp_path / "log"), str(tmp_path), str(free_port()), str(free_port())]
     with subprocess.Popen([sys.executable, *script, "--plan"], stdout=subprocess.DEVNULL) as planner:
         try:
             done = subprocess.run(
@@ -47,7 +47,8 @@ def test_two_trainers_end_with_the_same_bytes_however_rows_move(tmp_path: Path) 
     assert {it.split()[0] for it in found.values()} == {str(num_steps)}
     assert found["contiguous"] == found["no cache"], "placed alike, rows come and go otherwise"
     assert found["log"] == found["batches"] == found["service"] == found["disk"] == found["interrupted"]
-    assert found["widths"] == found["widths without cache"], "three widths, stopped and gone on, on disk"
+    assert found["widths"] == found["widths, no cache"], "three widths, stopped and gone on, on disk"
+    assert found["widths"] == found["widths, service"]
     log = foresee.ClickLog.open(tmp_path / "log")
     with foresee.Tables.on_disk(tmp_path / "tables", log, dim=4, optimizer=foresee.RowwiseAdagrad(lr=0.05)) as tables:
         assert tables.store.committed_step == num_steps, "one process can go on with them"
@@ -64,11 +65,6 @@ def test_one_trainer_needs_no_torchrun_and_mistakes_are_sentences(tmp_path: Path
             (step.embeddings**2).sum().backward()  # type: ignore[no-untyped-call]
             step.update()
 
-    tiny(tmp_path / "log", num_samples=20)
-    log = foresee.ClickLog.open(tmp_path / "log")
-    dims = {it.name: 2 + at % 2 for at, it in enumerate(log.tables)}
-    with pytest.raises(UsageError, match="a planner elsewhere knows batches and no widths"):
-        foresee.Trainers(None, log, dim=dims, optimizer=foresee.SGD(lr=0.1), planner="grpc://127.0.0.1:1")
     alone = foresee.Tables.in_memory(bags, dim=4, optimizer=foresee.SGD(lr=0.1))
     train(foresee.steps(foresee.Batches(bags, items * 2), alone, cache_rows=30))
     with foresee.Trainers(tmp_path / "tables", bags, dim=4, optimizer=foresee.SGD(lr=0.1)) as trainers:

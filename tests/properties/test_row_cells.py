@@ -2,13 +2,15 @@
 
 Every cell trains a few steps with its plan, its cache and its store, with versions checked, and compares all rows
 (values, optimiser state, versions) with the same training without a cache (planner `none`, rows in memory). The cells
-are a design in which every two values of two axes meet; a test counts them. Two workers are threads of one process.
+are a design in which every two values of two axes meet; a test counts them. Two workers are threads of one process, and
+so are two servers, with real connections: as they take longest, they have one cell of many.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
@@ -36,17 +38,23 @@ from foresee.plan.check import check
 from foresee.store.contract import Layout, Rows
 from foresee.store.disk import DiskStore
 from foresee.store.memory import MemoryStore
+from foresee.store.registry import MEMORY
+from foresee.store.remote.store import remote_tables
 from foresee.store.row_groups import RowGroups, groups_of, open_groups
+from foresee.store.server import EmbeddingServer, Share
+from foresee.store.server.shard import open_shards
 from foresee.testing.delays import Meeting, SharedStore, ThreadMesh
 
-NUM_CELLS_MIN = 400
+NUM_CELLS = 540
+"""At least 400."""
 NUM_STEPS, NUM_SAMPLES = 6, 6
 SIZES = (9, 30, 5)
 KEYS = (("user",), ("item", "history"), ("country",))
 WIDTHS = ((5, 5, 5), (8, 3, 8), (16, 5, 2))
 """Of each table: one width, two of which one is that of two tables, three."""
 POOLINGS = ("sum", "mean", "max", "none", "weighted")
-STORES = ("memory", "disk")
+STORES = ("memory", "disk", "servers")
+SERVED_EVERY = 13
 WINDOW = "lookahead, window 2"
 
 
@@ -91,14 +99,16 @@ def planners(workers: int) -> tuple[str, ...]:
 
 def cells() -> list[Cell]:
     """Every width with every pooling, optimiser and planner, alone; with two workers, too, in the stores in turn."""
-    chosen = []
+    chosen: list[Cell] = []
     for workers in (1, 2):
         ways = product(WIDTHS, POOLINGS, OPTIMIZERS)
         for (way, (widths, pooling, optimizer)), (turn, planner) in product(
             enumerate(ways), enumerate(planners(workers))
         ):
             if workers == 1 or planner != "none":
-                store, dtype = STORES[(way + turn) % len(STORES)], DTYPES[(way // 2 + turn) % len(DTYPES)]
+                served = len(chosen) % SERVED_EVERY == 0
+                store = "servers" if served else ("memory", "disk")[(way + turn) % 2]
+                dtype = DTYPES[(way // 2 + turn) % len(DTYPES)]
                 chosen.append(Cell(widths, dtype, pooling, optimizer, store, planner, workers))
     return chosen
 
@@ -182,17 +192,40 @@ def store_of(cell: Cell, layout: Layout, folder: Path) -> Any:
     return open_groups(layout, folder, open_one)
 
 
+@contextmanager
+def stores_of(cell: Cell, layout: Layout, folder: Path) -> Iterator[list[Any]]:
+    """The store as each worker has it."""
+    with ExitStack() as at_end:
+        if cell.store != "servers":
+            store = at_end.enter_context(closing(store_of(cell, layout, folder)))
+            shared = [SharedStore(group, cell.workers) for group in groups_of(store)]
+            faces = [[it.for_worker(rank) for it in shared] for rank in range(cell.workers)]
+            yield [RowGroups(layout, it) if layout.widths else it[0] for it in faces]
+            return
+        addresses = []
+        for shard in range(2):
+            server = EmbeddingServer(*open_shards(MEMORY, None, layout, Share(shard, 2)))
+            at_end.callback(server.shutdown)
+            at_end.callback(server.stop, 10.0)
+            addresses.append(server.address)
+        opened = [
+            remote_tables(addresses, layout, worker=rank, num_workers=cell.workers, run="cell", deadline_seconds=30.0)
+            for rank in range(cell.workers)
+        ]
+        for store in opened:
+            at_end.enter_context(closing(store))
+        yield opened
+
+
 def train(cell: Cell, folder: Path) -> list[Rows]:
     """All rows after training, those of each width."""
     bags = bags_of(cell)
-    store = store_of(cell, layout_of(cell, bags), folder)
-    try:
-        shared = [SharedStore(group, cell.workers) for group in groups_of(store)]
+    with stores_of(cell, layout_of(cell, bags), folder) as stores:
         meeting, errors = Meeting(cell.workers), list[BaseException]()
 
         def work(rank: int) -> None:
             try:
-                _train_worker(cell, bags, store.layout, shared, meeting, rank)
+                _train_worker(cell, bags, stores[rank], meeting, rank)
             except BaseException as error:
                 errors.append(error)
                 meeting.abort()
@@ -205,16 +238,11 @@ def train(cell: Cell, folder: Path) -> list[Rows]:
             thread.join()
         if errors:
             raise errors[0]
-        return [all_rows(group) for group in groups_of(store)]
-    finally:
-        store.close()
+        return [all_rows(group) for group in groups_of(stores[0])]
 
 
-def _train_worker(
-    cell: Cell, bags: EmbeddingBags, layout: Layout, shared: Sequence[SharedStore], meeting: Meeting, rank: int
-) -> None:
-    faces = [it.for_worker(rank) for it in shared]
-    store: Any = RowGroups(layout, faces) if layout.widths else faces[0]
+def _train_worker(cell: Cell, bags: EmbeddingBags, store: Any, meeting: Meeting, rank: int) -> None:
+    layout = store.layout
     tables = Tables(store, make_optimizer(cell.optimizer, {"lr": 0.1}))
     header = make_header(
         CLICKS, planner=cell.planner.split(",")[0], cache_rows=CLICKS.num_rows - 6, fetch_ahead_steps=2,
@@ -290,7 +318,7 @@ def test_samples_are_placed_once_for_all_widths(placement: str) -> None:
 
 
 def test_there_are_enough_cells_and_every_two_values_meet() -> None:
-    assert len(set(CELLS)) == len(CELLS) >= NUM_CELLS_MIN
+    assert len(set(CELLS)) == len(CELLS) == NUM_CELLS
     for one, other in combinations(AXES, 2):
         met = {(getattr(cell, one), getattr(cell, other)) for cell in CELLS}
         possible = {(a, b) for a, b in product(AXES[one], AXES[other]) if _exists(one, a, other, b)}

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelled_logs import DEVICES, labelled_log
+from labelled_logs import DEVICES, labelled_log, write_csv
 from torch.nn import functional
 from training_runs import everything, small_run, train_quietly
 from typer.testing import CliRunner
 
 from foresee.cli.commands import app
-from foresee.data import ClickLog, tiny
+from foresee.data import Categorical, ClickLog, Columns, Csv, PrepareOptions, prepare, tiny
+from foresee.data.column_syntax import parse_label
 from foresee.errors import ConfigError
 from foresee.models import MODELS, LogShape
 from foresee.run.build import build_model, table_layout
@@ -135,6 +136,40 @@ def test_one_number_alone_is_a_regression(tmp_path: Path) -> None:
         model = trained_model(config, log, tables)
         errors = evaluate(model, tables.store, log).rmse
     assert errors == pytest.approx(outcome.valid.rmse)
+
+
+def test_a_label_that_is_known_of_some_samples_only(tmp_path: Path) -> None:
+    """An empty cell: its task learns nothing from the sample and is not judged by it; the other tasks are."""
+    raw = write_csv(tmp_path / "raw.csv", 400).read_text().splitlines()
+    cells = [line.split(",") for line in raw]
+    for at, line in enumerate(cells[1:]):
+        line[4] = "" if at % 3 else line[4]  # rating
+        line[5] = "" if at % 2 else line[5]  # device
+    (tmp_path / "raw.csv").write_text("\n".join(map(",".join, cells)) + "\n")
+    labels = ("click", "rating:number:optional", f"device:classes={'|'.join(DEVICES)}:optional")
+    columns = Columns(
+        labels=tuple(map(parse_label, labels)), categorical=(Categorical(name="user"), Categorical(name="film"))
+    )
+    source = Csv(files=(tmp_path / "raw.csv",), columns=columns)
+    log = prepare(source, tmp_path / "log", PrepareOptions(split="random", valid_share=0.2)).log
+    assert [it.optional for it in ClickLog.open(tmp_path / "log").labels] == [False, True, True]
+    tasks = tasks_of([], log)
+    batch = next(iter(log.batches(batch_size=60, seed=0).batches()))
+    wanted, out = torch.from_numpy(batch.labels), torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    rated, used = ~wanted[:, 1].isnan(), ~wanted[:, 2].isnan()
+    assert 0 < int(rated.sum()) < int(used.sum()) < 60
+    expected = functional.binary_cross_entropy_with_logits(out[:, 0], wanted[:, 0])
+    expected += functional.mse_loss(out[rated, 1], wanted[rated, 1], reduction="sum") / 60
+    expected += functional.cross_entropy(out[used, 2:], wanted[used, 2].long(), reduction="sum") / 60
+    assert torch.allclose(tasks.loss(out, wanted, None), expected)
+    config = config_of(log, tmp_path / "run", [])
+    outcome, _ = train_quietly(config)
+    assert outcome.finished
+    with trained(config, log) as tables:
+        figures = evaluate(trained_model(config, log, tables), tables.store, log, tasks=tasks).as_dict()
+    counted = [figures[f"{name}.num_samples"] for name in ("click", "rating", "device")]
+    assert counted[0] > counted[2] > counted[1] > 0
+    assert figures["rating.rmse"] is not None
 
 
 def test_what_cannot_be_learned_is_refused(log: ClickLog, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ KINDS = [
     Kind("bfloat16", "stochastic", SGD(lr=0.1, weight_decay=0.3), 5),
     Kind("float16", "stochastic", SGD(lr=FALLING), 8),
     Kind("float16", "nearest", SGD(lr=0.1), 3),
-    Kind("bfloat16", "stochastic", RowwiseAdagrad(lr=FALLING, weight_decay=0.01), 19),
+    Kind("bfloat16", "stochastic", RowwiseAdagrad(lr=FALLING, weight_decay=0.01), 43),
     Kind("float16", "stochastic", Adagrad(lr=0.3), 6),
     Kind("bfloat16", "nearest", LazyAdam(lr=0.05, weight_decay=0.1), 9),
 ]

@@ -56,7 +56,8 @@ FILES: Parameters = [
 ]
 LABEL = f"""The column that says whether it was a click: 0 and 1, -1 and 1, true and false; or a rating. To learn
 something else, or several things: NAME:number, NAME:classes=A|B|C (or classes=5 for 0 to 4), NAME:threshold=NUMBER (a
-click of a number); column=COLUMN if it stands in a column of another name. {_SEVERAL}"""
+click of a number); column=COLUMN if it stands in a column of another name; optional if cells may be empty.
+{_SEVERAL}"""
 WEIGHT = "A column of numbers from 0 up: how much each sample counts in the loss."
 CATEGORICAL = f"""A column of values: NAME. Where a cell holds several: NAME:mean:SEPARATOR or NAME:sum:SEPARATOR
 (NAME:mean for lists in Parquet). Settings may follow, each after a colon: table=T (columns with one T share a table),

@@ -1,6 +1,6 @@
 r"""Columns as they are typed on a command line: a name, then settings, with colons between.
 
-    --label        NAME[:number|:classes=A|B|C][:threshold=NUMBER][:column=COLUMN]
+    --label        NAME[:number|:classes=A|B|C][:threshold=NUMBER][:column=COLUMN][:optional]
     --dense        NAME[:log1p|:standard][:empty=NUMBER][:missing=TEXT]
     --categorical  NAME[:mean|:sum[:SEPARATOR]][:table=NAME][:min_count=N][:hash_buckets=N][:num_rows=N][:missing=TEXT]
     --join         FILE:KEY[=KEY_THERE]:COLUMN,COLUMN[:separator=TEXT][:encoding=NAME][:names=A,B,C][:quoted=no]
@@ -19,7 +19,7 @@ from foresee.data.columns import Categorical, Dense, Label, Transform
 from foresee.data.formats.delimited import Join, Layout
 from foresee.errors import DataError
 
-LABEL_SYNTAX = "NAME[:number|:classes=A|B|C][:threshold=NUMBER][:column=COLUMN]"
+LABEL_SYNTAX = "NAME[:number|:classes=A|B|C][:threshold=NUMBER][:column=COLUMN][:optional]"
 DENSE_SYNTAX = "NAME[:log1p|:standard][:empty=NUMBER][:missing=TEXT]"
 CATEGORICAL_SYNTAX = (
     "NAME[:mean|:sum[:SEPARATOR]][:table=NAME][:min_count=N][:hash_buckets=N][:num_rows=N][:missing=TEXT]"
@@ -34,6 +34,8 @@ def parse_label(text: str) -> Label:
     Classes may also be the whole numbers below one: `classes=5` are 0 to 4.
     """
     words = _cut(text, ":")
+    optional = "optional" in words[1:]
+    words = [words[0], *(word for word in words[1:] if word != "optional")]
     settings = _settings(text, words, {"threshold": float, "column": str, "classes": str}, LABEL_SYNTAX)
     kind = _one(text, words[1:], LABEL_SYNTAX) or "binary"
     if kind not in ("binary", "number"):
@@ -45,6 +47,7 @@ def parse_label(text: str) -> Label:
         threshold=next(iter(settings["threshold"]), None),
         column=next(iter(settings["column"]), None),
         classes=() if classes is None else _classes(classes),
+        optional=optional,
     )
 
 

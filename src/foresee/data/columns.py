@@ -28,6 +28,8 @@ class Label:
     """Of a binary label: numbers of at least this are 1, others 0."""
     classes: tuple[str, ...] = ()
     """What cells may say; the first is class 0."""
+    optional: bool = False
+    """An empty cell is no bad line: the label of that sample is not known, and its task learns nothing from it."""
 
     def __post_init__(self) -> None:
         if self.threshold is not None and self.kind != "binary":

@@ -117,30 +117,40 @@ class _Work:
         return np.asarray(pc.is_in(cells, value_set=wanted).to_numpy(zero_copy_only=False), bool)
 
     def label(self, label: Label, wanted: Mask, negative: NegativeLabel) -> Float32:
+        """Where it may be unknown and its cell is empty: NaN."""
+        if not label.optional:
+            return self._label(label, wanted, negative, np.zeros(self.raw.num_samples, bool))
+        cells = self.raw.cells[label.column_name]
+        unknown = to_mask(pc.equal(as_strings(cells), "")) if label.kind == "class" else numbers_of(cells)[1]
+        return np.where(unknown, np.float32(np.nan), self._label(label, wanted, negative, unknown))
+
+    def _label(self, label: Label, wanted: Mask, negative: NegativeLabel, unknown: Mask) -> Float32:
         name = label.column_name
         cells = self.raw.cells[name]
         if label.kind == "class":
-            return self._classes(label, cells)
+            return self._classes(label, cells, unknown)
         if label.kind == "number" or label.threshold is not None:
             what = "a finite number" if label.threshold is None else "a number to compare with the threshold"
             values, missing, wrong = numbers_of(cells)
             numbers = values if label.threshold is None else values >= label.threshold
             with np.errstate(over="ignore"):
                 found = numbers.astype(np.float32)
-            self.reject(missing | wrong | ~np.isfinite(found), name, what, "correct the line")
+            self.reject((missing | wrong | ~np.isfinite(found)) & ~unknown, name, what, "correct the line")
             return found
         values, missing, wrong = numbers_of(_without_words(cells))
-        bad = missing | wrong | ~np.isin(values, (0.0, 1.0, -1.0))
+        bad = (missing | wrong | ~np.isin(values, (0.0, 1.0, -1.0))) & ~unknown
         remedy = "correct the line, give --label-threshold if it is a rating, leave such lines out with --label-skip"
         self.reject(bad, name, "a label of 0 or 1", remedy)
-        other = ~bad & (values < 1) & (values != negative.of(values[~bad & wanted]))
+        known = ~bad & ~unknown
+        other = known & (values < 1) & (values != negative.of(values[known & wanted]))
         self.reject(other, name, f"a label of {negative} or 1, as on the lines before", remedy)
         return np.where(values == 1, 1.0, 0.0).astype(np.float32)
 
-    def _classes(self, label: Label, cells: pa.Array) -> Float32:
+    def _classes(self, label: Label, cells: pa.Array, unknown: Mask) -> Float32:
         found = pc.index_in(as_strings(cells), value_set=pa.array(label.classes, pa.large_string()))
         shown = ", ".join(label.classes[:20])
-        self.reject(to_mask(found.is_null()), label.column_name, f"one of the classes {shown}", "correct the line")
+        bad = to_mask(found.is_null()) & ~unknown
+        self.reject(bad, label.column_name, f"one of the classes {shown}", "correct the line")
         return to_numpy(found.fill_null(0)).astype(np.float32)
 
     def weights(self, name: str) -> Float32:

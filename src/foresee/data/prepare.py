@@ -165,7 +165,10 @@ class _Passes:
         bad = BadLines(self._options.bad_lines, folder / BAD_LINES_FILE)
         first = num_skipped = 0
         sizes = np.zeros(3, np.int64)
-        labels = tuple(LogLabel(name=it.name, kind=it.kind, classes=it.classes) for it in self._columns.targets)
+        labels = tuple(
+            LogLabel(name=it.name, kind=it.kind, classes=it.classes, optional=it.optional)
+            for it in self._columns.targets
+        )
         weighted = self._columns.weight is not None
         with LogWriter(folder, features, dense, labels=labels, with_weights=weighted) as writer:
             for chunk in self._chunks("write", bad):

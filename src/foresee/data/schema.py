@@ -83,6 +83,8 @@ class LogLabel:
     """`binary`: 0 or 1. `number`: any finite number. `class`: the number of a class, from 0 up."""
     classes: tuple[str, ...] = ()
     """What each class was called in the raw log."""
+    optional: bool = False
+    """It may be NaN: not known."""
 
 
 CLICK_LABEL = LogLabel()
@@ -142,7 +144,9 @@ class LogDescription:
     @property
     def version(self) -> int:
         """Of the format: what an older release would misread, it refuses."""
-        plain = len(self.labels) == 1 and self.labels[0].kind == "binary" and not self.sample_weights
+        plain = (
+            len(self.labels) == 1 and self.labels[0] == LogLabel(name=self.labels[0].name) and not self.sample_weights
+        )
         return 1 if plain else FORMAT_VERSION
 
     @property
@@ -157,7 +161,10 @@ class LogDescription:
             "row_group_samples": self.row_group_samples,
         }
         if self.version > 1:
-            identity["labels"] = [[label.name, label.kind, list(label.classes)] for label in self.labels]
+            identity["labels"] = [
+                [label.name, label.kind, list(label.classes), *(["optional"] if label.optional else [])]
+                for label in self.labels
+            ]
             identity["sample_weights"] = self.sample_weights
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
@@ -169,7 +176,7 @@ class LogDescription:
             "features": [asdict(feature) for feature in self.features],
             "tables": [table._asdict() for table in self.tables],
             "dense": [asdict(dense) for dense in self.dense],
-            "labels": [asdict(label) for label in self.labels],
+            "labels": [_without_defaults(label) for label in self.labels],
             "sample_weights": self.sample_weights,
             "vocabularies": {name: asdict(vocabulary) for name, vocabulary in self.vocabularies.items()},
             "splits": {name: {"num_samples": it.num_samples, **asdict(it)} for name, it in self.splits.items()},
@@ -238,7 +245,16 @@ def _label(content: dict[str, Any]) -> LogLabel:
     classes = tuple(json_fields.texts({"classes": [], **content}, "classes"))
     if (kind == "class") != (len(classes) > 1):
         raise ValueError(f"a label of kind {kind} has {len(classes)} classes")
-    return LogLabel(name=json_fields.text_of(content, "name"), kind=cast("LabelKind", kind), classes=classes)
+    optional = bool(json_fields.whole({"optional": 0, **content}, "optional", high=1))
+    return LogLabel(
+        name=json_fields.text_of(content, "name"), kind=cast("LabelKind", kind), classes=classes, optional=optional
+    )  # fmt: skip
+
+
+def _without_defaults(label: LogLabel) -> dict[str, Any]:
+    """Logs of releases that knew no optional labels are as they were."""
+    content = {**asdict(label), "optional": 1}
+    return content if label.optional else {name: content[name] for name in content if name != "optional"}
 
 
 def feature_from(content: dict[str, Any]) -> Feature:

@@ -107,6 +107,8 @@ class RowGroups:
             wrong = ~np.isfinite(column)
             if label.kind == "class":
                 wrong |= (column < 0) | (column >= len(label.classes)) | (column != np.floor(column))
+            if label.optional:
+                wrong &= ~np.isnan(column)
             if wrong.any():
                 raise DataError(
                     f"{where}: label {label.name}: found {column[np.argmax(wrong)]:g}, which is none; prepare the log "

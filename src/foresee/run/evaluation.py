@@ -87,8 +87,9 @@ class _Groups:
 
     def add(self, batch: Batch, outputs: Float32) -> None:
         if self._accumulator is not None:
-            task = self._task
-            self._accumulator.add(self._ids(batch), task.outputs(outputs), task.labels(batch.labels))
+            ids, labels = self._ids(batch), self._task.labels(batch.labels)
+            known = ~np.isnan(labels)  # all of them, but of an optional label
+            self._accumulator.add(ids[known], self._task.outputs(outputs)[known], labels[known])
 
     def added_to(self, figures: dict[str, Figures]) -> dict[str, Figures]:
         """The figures of all tasks, with those within groups."""

@@ -69,8 +69,8 @@ class GivenMetrics:
     def add(self, outputs: Float32, labels: Float32) -> None:
         """Counts a batch in."""
         for it in self._metrics:
-            predicted = torch.from_numpy(it.task.predictions(it.task.outputs(outputs)).copy())
-            wanted = torch.from_numpy(it.task.labels(labels).copy())
+            given, known = it.task.known(outputs, labels)
+            predicted, wanted = torch.from_numpy(it.task.predictions(given).copy()), torch.from_numpy(known.copy())
             it.metric.update(predicted, wanted if "number" in it.task.kind.kinds else wanted.long())
 
     def added_to(self, figures: dict[str, Figures]) -> dict[str, Figures]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -32,16 +32,13 @@ class Accumulator(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberMetrics:
-    """Of a regression."""
+class Measured:
+    """The figures of one task, or the reason why there are none."""
+
+    words: ClassVar[Mapping[str, str]] = {}
+    """What a line says of them, by name."""
 
     num_samples: int
-    rmse: float | None
-    mae: float | None
-    r2: float | None
-    """1 - squared error over that of always predicting the mean label: above 0 means something was learned."""
-    mean_prediction: float | None
-    mean_label: float | None
     reason: str | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -54,7 +51,23 @@ class NumberMetrics:
 
     def in_words(self) -> str:
         """The same on one line."""
-        return self.reason or _words([("RMSE", self.rmse), ("MAE", self.mae), ("R²", self.r2)], self.num_samples)
+        found = ((word, self.figure(name)) for name, word in self.words.items())
+        said = [f"{word} {value:.4f}" for word, value in found if value is not None]
+        return self.reason or "  ".join([*said, f"({self.num_samples:,} samples)"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberMetrics(Measured):
+    """Of a regression."""
+
+    words: ClassVar[Mapping[str, str]] = {"rmse": "RMSE", "mae": "MAE", "r2": "R²"}
+
+    rmse: float | None
+    mae: float | None
+    r2: float | None
+    """1 - squared error over that of always predicting the mean label: above 0 means something was learned."""
+    mean_prediction: float | None
+    mean_label: float | None
 
 
 class NumberAccumulator:
@@ -94,29 +107,18 @@ class NumberAccumulator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassMetrics:
+class ClassMetrics(Measured):
     """Of a softmax over classes."""
 
-    num_samples: int
+    words: ClassVar[Mapping[str, str]] = {
+        "accuracy": "accuracy", "log_loss": "log loss", "normalised_entropy": "normalised entropy"
+    }  # fmt: skip
+
     accuracy: float | None
     """Share of samples whose likeliest class was the right one."""
     log_loss: float | None
     normalised_entropy: float | None
     """Log loss over that of always predicting the shares of the classes."""
-    reason: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
-
-    def figure(self, name: str) -> float | None:
-        """One of the figures, by its name."""
-        return _number(self.as_dict(), name)
-
-    def in_words(self) -> str:
-        """The same on one line."""
-        figures = [("accuracy", self.accuracy), ("log loss", self.log_loss)]
-        return self.reason or _words([*figures, ("normalised entropy", self.normalised_entropy)], self.num_samples)
 
 
 class ClassAccumulator:
@@ -201,17 +203,12 @@ def in_words(figures: Any, of_clicks: Callable[[Any], str]) -> str:
     if isinstance(figures, WithMore):
         more = [f"{name} {value:.4f}" for name, value in figures.more.items() if isinstance(value, float)]
         return "  ".join([in_words(figures.own, of_clicks), *more])
-    return figures.in_words() if isinstance(figures, NumberMetrics | ClassMetrics) else of_clicks(figures)
+    return figures.in_words() if isinstance(figures, Measured) else of_clicks(figures)
 
 
 def _number(content: dict[str, Any], name: str) -> float | None:
     value = content[name]
     return None if value is None else float(value)
-
-
-def _words(figures: list[tuple[str, float | None]], num_samples: int) -> str:
-    said = [f"{name} {value:.4f}" for name, value in figures if value is not None]
-    return "  ".join([*said, f"({num_samples:,} samples)"])
 
 
 def _reason(num_samples: int, num_not_finite: int) -> str | None:

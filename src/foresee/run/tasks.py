@@ -94,6 +94,8 @@ class Task:
     delta: float = 1.0
     classes: tuple[str, ...] = ()
     first_output: int = 0
+    optional: bool = False
+    """Labels may be NaN: not known, and then nothing is learned from them."""
 
     @property
     def kind(self) -> Loss:
@@ -116,10 +118,22 @@ class Task:
         return given if given.ndim == 1 else given[:, self.label]
 
     def mean(self, outputs: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-        """The loss of samples, without the weight of the task."""
+        """The loss of samples, without the weight of the task; where a label is not known, 0."""
+        if self.optional:
+            known = ~labels.isnan()
+            weights = known.float() if weights is None else weights * known
+            labels = labels.where(known, 0.0)
         if weights is None:  # torch's own mean: its gradient is rounded elsewhere than that of a mean of losses
             return self.kind.function(outputs, labels, self.delta, "mean")
         return (self.kind.function(outputs, labels, self.delta, "none") * weights).mean()
+
+    def known(self, outputs: Float32, labels: Float32) -> tuple[Any, Any]:
+        """Of all tasks' outputs and labels its own, of the samples whose label is known."""
+        own, wanted = self.outputs(outputs), self.labels(labels)
+        if not self.optional:
+            return own, wanted
+        known = ~np.isnan(wanted)
+        return own[known], wanted[known]
 
     def predictions(self, outputs: Float32) -> Any:
         """Probabilities of a click, numbers, or probabilities of the classes."""
@@ -194,7 +208,7 @@ class TaskAccumulator:
     def add(self, outputs: Float32, labels: Float32) -> None:
         """Counts a batch in."""
         for task in self._tasks:
-            self._found[task.name].add(task.outputs(outputs), task.labels(labels))
+            self._found[task.name].add(*task.known(outputs, labels))
 
     def result(self) -> dict[str, Figures]:
         """By task."""
@@ -223,7 +237,7 @@ def make_tasks(config: Sequence[TaskConfig], labels: Sequence[LogLabel], where: 
         first = sum(task.num_outputs for task in tasks)
         task = Task(
             name=entry.name or label.name, label=places[label.name], loss=loss, weight=entry.weight, delta=entry.delta,
-            classes=label.classes, first_output=first,
+            classes=label.classes, first_output=first, optional=label.optional,
         )  # fmt: skip
         if task.name in [it.name for it in tasks]:
             raise ConfigError(f"tasks.{place}.name: {task.name!r} is there already; give each task a name of its own")

@@ -34,7 +34,7 @@ from foresee.engine.exchange.mesh import TorchMesh
 from foresee.engine.exchange.peers import Exchange, LocalExchange, PeerExchange
 from foresee.engine.header import groups_for, make_header
 from foresee.engine.loop import Run
-from foresee.engine.optimizers import Optimizer
+from foresee.engine.optimizers import SGD, Optimizer
 from foresee.engine.sources import Trained, written_down
 from foresee.engine.step import Step
 from foresee.engine.tables import Dims, HasTables, KeepsHistory, Tables, layout_for
@@ -69,8 +69,7 @@ class Trainers:
             FORESEE_TOKEN.
 
     Raises:
-        UsageError: This process was not started by torchrun, trainers on several machines have no servers, or a
-            process elsewhere is to plan tables of several widths.
+        UsageError: This process was not started by torchrun, or trainers on several machines have no servers.
     """
 
     def __init__(
@@ -87,11 +86,6 @@ class Trainers:
         tls_root_certificate: bytes | None = None,
     ) -> None:
         self._layout, self._optimizer = layout_for(log, dim, optimizer, seed, init_scale), optimizer
-        if self._layout.widths and planner is not None:
-            raise UsageError(
-                "a planner elsewhere knows batches and no widths; leave planner= out, and trainer 0 plans for all, or "
-                "give dim one number"
-            )
         self._joined = join(own_machine=not servers or planner is None)
         self.rank, self.num_trainers = dist.get_rank(), dist.get_world_size()
         self._token, self._certificate = read_token(None), tls_root_certificate
@@ -277,6 +271,7 @@ class Trainers:
         placement: str = "location_aware",
         window_steps: int | None = None,
         window_bytes: int | None = None,
+        dim: Dims = 1,
         host: str = "127.0.0.1",
         security: Security | None = None,
     ) -> None:
@@ -294,15 +289,19 @@ class Trainers:
             placement: As in `steps`.
             window_steps: As in `steps`.
             window_bytes: As in `steps`.
+            dim: What they give `Trainers`, where their tables have several widths.
             host: Where to listen; beyond this machine only with TLS and a token.
             security: Token and certificates.
         """
         stream = enter(stream_of(log, batch_size=batch_size, epochs=epochs, seed=seed)[0], None, 0, None)
+        tables: HasTables = log.bags if isinstance(log, Batches) else log
+        layout = layout_for(tables, dim, SGD(lr=0.0), 0, 0.0)  # a plan knows which rows have one width, and no more
+        groups = groups_for(layout, stream, read_once=isinstance(log, Batches))
 
         def header(beginning: Beginning) -> Header:
             return _header(
                 stream, log, num_trainers=num_trainers, planner=planner, placement=placement, cache_rows=cache_rows,
-                window_steps=window_steps, window_bytes=window_bytes, first_step=beginning.first_step,
+                window_steps=window_steps, window_bytes=window_bytes, first_step=beginning.first_step, groups=groups,
             )  # fmt: skip
 
         header(Beginning(0))  # what is wrong is said now, not to the first trainer
