@@ -190,7 +190,7 @@ def median_parts(turns: list[Parts]) -> Parts:
 
 def bench_arguments(*, full: bool) -> argparse.Namespace:
     return argparse.Namespace(
-        table_scale=0.03, log_steps=60, warmup_steps=3, timed_steps=12 if full else 6, turns=4 if full else 2
+        table_scale=0.03, log_steps=60, warmup_steps=3, timed_steps=12 if full else 8, turns=8 if full else 4
     )
 
 
