@@ -23,7 +23,8 @@ bytes then (width 128, Adagrad with a state for each value), 7.1 GB; the limit i
     tables_over_limit    bytes of all rows / limit          ours_over_in_memory    seconds of a step, median of turns
     ours_over_best_peer  samples a second of ours over those of the faster peer (--written)
 
-All sides let threads of torch sleep while they wait (OMP_WAIT_POLICY), as `foresee train` does on few cores.
+All sides let threads of torch sleep while they wait (OMP_WAIT_POLICY), as `foresee train` does on few cores; ours and
+in_memory switch between threads of Python as often as it does.
 """
 
 from __future__ import annotations
@@ -218,9 +219,11 @@ class Side:
         from foresee.engine.header import make_header
         from foresee.engine.loop import Run
         from foresee.engine.planned_step import Pooling
+        from foresee.run.worker import SWITCH_SECONDS
         from sides.written_tables import SHUFFLE_SAMPLES
 
         torch.set_num_threads(THREADS)
+        sys.setswitchinterval(SWITCH_SECONDS)
         torch.manual_seed(0)
         self.num_steps, self.ours = arguments.steps, arguments.side == "ours"
         self.touched = np.load(arguments.folder / "touched.npy", mmap_mode="r")
