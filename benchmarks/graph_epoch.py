@@ -48,7 +48,7 @@ FIRST_STEP = 1
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="1,000,000 edges")
-    parser.add_argument("--limit-mb", type=int, default=1000)
+    parser.add_argument("--limit-mb", type=int, default=1200)
     parser.add_argument("--cache-rows", type=int, default=24_000)
     parser.add_argument("--edges", type=int, default=80_000)
     parser.add_argument("--turns", type=int, default=5)

@@ -70,8 +70,13 @@ def test_pairs_weights_and_names_of_columns(tmp_path: Path) -> None:
 
 def test_a_header_and_comments(tmp_path: Path) -> None:
     file = write(tmp_path / "edges.csv", 'to,kind,from\n"b, the second",likes,a\n')
-    settings = {"header": True, "head": "from", "relation": "kind", "tail": "to"}
+    settings: dict[str, Any] = {"header": True, "head": "from", "relation": "kind", "tail": "to"}
     assert named(prepared(tmp_path, file, settings=settings).graph) == [("a", "likes", "b, the second")]
+    del settings["header"]  # a column that is named can only be one of the first line
+    graph = prepared(tmp_path, file, settings=settings, replace=True).graph
+    assert named(graph) == [("a", "likes", "b, the second")]
+    with pytest.raises(DataError, match=r"edges.csv:1: column 'of' is not among .*\(to, kind, from\); name one"):
+        prepared(tmp_path, file, settings={**settings, "head": "of"}, replace=True)
     snap = write(tmp_path / "snap.txt", "# Directed graph\n# FromNodeId\tToNodeId\n0\t1\n1\t2\n")
     graph = prepared(tmp_path, snap, settings={"comment": "#"}, replace=True).graph
     assert sorted(graph.node_names().to_pylist()) == ["0", "1", "2"]
@@ -245,7 +250,7 @@ def test_an_archive_unpacks_only_splits_and_names_itself(tmp_path: Path) -> None
         ("a\tr\tb\theavy\n", {}, r"edges.tsv:1: column weight: expected a number as weight; correct the line"),
         ("a\n", {}, r"edges.tsv:1: expected 2 to 4 columns .* found 1 with"),
         ("a\tr\tb\n", {"head": "source"}, r"edges.tsv:1: which column is the tail is not known; say so with --tail"),
-        ("a\tb\n", {"head": "x", "tail": "y"}, r"column 'x' is not among the columns \(head, tail\)"),
+        ("a\tb\n", {"head": "x", "tail": "y"}, r"column 'x' is not among the columns \(a, b\)"),
     ],
 )  # fmt: skip
 def test_bad_lines_are_sentences(tmp_path: Path, text: str, settings: dict[str, Any], sentence: str) -> None:

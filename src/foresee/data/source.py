@@ -144,19 +144,22 @@ def check_files(files: tuple[Path, ...]) -> None:
             raise DataError(f"{file}: the file is empty; leave it out or fetch it again.")
 
 
-def check_names(wanted: tuple[str, ...], found: tuple[str, ...], where: str) -> None:
-    """Every wanted column has to be there, once."""
+def check_names(
+    wanted: tuple[str, ...], found: tuple[str, ...], where: str, *,
+    otherwise: str = "give the columns' names with --column-names",
+) -> None:  # fmt: skip
+    """Every wanted column has to be there, once; `otherwise` is what else a person can do."""
     for name in wanted:
         if name not in found:
             raise DataError(
                 f"{where}: column {name!r} is not among the columns ({_shown(found)}); "
-                "name one of these, or give the columns' names with --column-names."
+                f"name one of these, or {otherwise}."
             )
         if found.count(name) > 1:
             places = [str(place) for place, other in enumerate(found, 1) if other == name]
             raise DataError(
                 f"{where}: column {name!r} stands {len(places)} times in the header (columns {', '.join(places)}), "
-                "so which one is meant is not clear; give every column a name of its own with --column-names."
+                f"so which one is meant is not clear; every column needs a name of its own: {otherwise}."
             )
 
 

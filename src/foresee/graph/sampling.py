@@ -25,12 +25,15 @@ from numba import njit
 
 from foresee.base.arrays import Bool, Int32, Int64
 from foresee.base.mixing import key_of
+from foresee.base.prefetch import prefetch_read, prefetch_write
 from foresee.errors import ConfigError, UsageError
 from foresee.graph.neighbours import Adjacency, Neighbours
 
 Direction = Literal["incoming", "outgoing", "both"]
 ALL = -1
 """As a fanout: every neighbour."""
+AHEAD = 16
+"""Reads from all over memory are begun so many elements before they are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,8 @@ def _assembled(parts: list[Int64], hops: list[_Hop], ends: Int64) -> Sample:
 def _mark(nodes: Int64, marks: Int64, batch: int, num_before: int, places: Int64, new: Int64) -> int:
     num = 0
     for index in range(len(nodes)):
+        if index + AHEAD < len(nodes):
+            prefetch_write(marks, nodes[index + AHEAD])
         mark = marks[nodes[index]]
         if mark >> 32 == batch:
             places[index] = mark & 0xFFFFFFFF
@@ -203,6 +208,8 @@ def _counted(nodes: Int64, offsets: Int64, fanout: int) -> tuple[Int64, Int64]:
     """Where the neighbours of each node begin, and how many it draws."""
     begins, counts = np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64)
     for index in range(len(nodes)):
+        if index + AHEAD < len(nodes):
+            prefetch_read(offsets, nodes[index + AHEAD])
         begins[index] = offsets[nodes[index]]
         degree = offsets[nodes[index] + 1] - begins[index]
         counts[index] = degree if fanout < 0 or degree < fanout else fanout
@@ -260,6 +267,8 @@ def _set(counts: Int64, at: Int64, out: Bool) -> None:
 def _take(positions: Int64, counts: Int64, at: Int64, source: Any, out: Any) -> None:
     for index in range(len(counts)):
         for place in range(at[index], at[index] + counts[index]):
+            if place + AHEAD < len(positions):
+                prefetch_read(source, positions[place + AHEAD])
             out[place] = source[positions[place]]
 
 

@@ -42,7 +42,10 @@ class Members:
     def get(self, name: str, num_axes: int, kinds: str) -> NDArray[Any]:
         """An array of numbers, mapped."""
         if name not in self.names:
-            raise DataError(f"{self._path}: there is no array {name!r} in it; give a file of a layout that is known.")
+            raise DataError(
+                f"{self._path}: there is no array {name!r} in it, only {', '.join(sorted(self.names)[:8])}; give one "
+                "with edges, or with adj_indptr and adj_indices (docs/graph-data.md)."
+            )
         unpacked = self._folder / f"{name}.npy"
         if not unpacked.exists():
             try:

@@ -30,6 +30,7 @@ from foresee.errors import DataError
 from foresee.graph.formats.source import DRAWN, NOWHERE, EdgeChunk, NodeChunk, report_rows, rows_at_once, whole_numbers
 
 BY_POSITION = {2: ("head", "tail"), 3: ("head", "relation", "tail"), 4: ("head", "relation", "tail", "weight")}
+FIRST_LINE, NAME_COLUMN = "correct the first line", "call the column of names name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class Tables:
     separator: Annotated[
         str | None, r"What stands between cells; \t is a tab. Without it: tab, comma or space, as in the first line."
     ] = None
-    header: Annotated[bool, "The first line names the columns."] = False
+    header: Annotated[bool, "The first line names the columns. So it does where --head and others name some."] = False
     comment: Annotated[str | None, "Leave out lines that begin with this, such as # in SNAP's files."] = None
     encoding: Annotated[str, "Of the text, such as latin-1 or utf-16."] = "utf-8"
     num_nodes: Annotated[
@@ -112,7 +113,7 @@ class Tables:
     def _layout(self, file: Path) -> tuple[Layout, tuple[str, ...]]:
         first = _first_line(file, self.encoding, self.comment)
         separator = tabbed(self.separator or "") or next((mark for mark in "\t, " if mark in first), "\t")
-        if self.header:
+        if self.header or set(self._named.values()) - set(BY_POSITION[4]):
             layout = Layout(separator=separator, quoted=separator == ",", header=True, encoding=self.encoding)
             return layout, header_names(file, layout)
         names = BY_POSITION.get(first.count(separator) + 1)
@@ -124,9 +125,14 @@ class Tables:
             )
         return Layout(separator=separator, quoted=separator == ",", names=names, encoding=self.encoding), names
 
+    @property
+    def _named(self) -> dict[str, str]:
+        """Columns that were given by name, by their roles."""
+        given = {role: getattr(self, role) for role in BY_POSITION[4]}
+        return {role: column for role, column in given.items() if column is not None}
+
     def _roles(self, found: tuple[str, ...], where: str) -> dict[str, str]:
-        given = {role: getattr(self, role) for role in ("head", "relation", "tail", "weight")}
-        named = {role: column for role, column in given.items() if column is not None}
+        named = self._named
         if not named:
             roles = BY_POSITION.get(len(found))
             if roles is None or (set(BY_POSITION[4]) & set(found)) - set(roles):
@@ -135,7 +141,7 @@ class Tables:
         for role in ("head", "tail"):
             if role not in named:
                 raise DataError(f"{where}: which column is the {role} is not known; say so with --{role} COLUMN.")
-        check_names(tuple(named.values()), found, where)
+        check_names(tuple(named.values()), found, where, otherwise=FIRST_LINE)
         return named
 
     def _edge_chunk(
@@ -262,7 +268,7 @@ def _node_chunks(file: Path, separator: str | None, encoding: str, report: Repor
     if _is_parquet(file):
         with pq.ParquetFile(file) as opened:
             found = tuple(opened.schema_arrow.names)
-        check_names(("name",), found, str(file))
+        check_names(("name",), found, str(file), otherwise=NAME_COLUMN)
         yield from parquet_chunks(file, tuple(column for column in known if column in found))
         return
     first = _first_line(file, encoding, None)
@@ -273,7 +279,7 @@ def _node_chunks(file: Path, separator: str | None, encoding: str, report: Repor
         return
     layout = Layout(separator=mark, quoted=mark == ",", header=True, encoding=encoding)
     found = header_names(file, layout)
-    check_names(("name",), found, f"{file}:1")
+    check_names(("name",), found, f"{file}:1", otherwise=NAME_COLUMN)
     yield from delimited_chunks(file, layout, tuple(column for column in known if column in found), report)
 
 
