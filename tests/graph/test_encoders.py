@@ -12,6 +12,7 @@ from graph_runs import config_of, kept_bytes, small_graph, train
 from torch import Tensor, nn
 
 from foresee.errors import ConfigError
+from foresee.graph.config import EvaluationConfig
 from foresee.graph.encoders import ENCODERS, GatLayer, GcnLayer, SageLayer
 from foresee.graph.folder import GraphFolder
 from foresee.graph.neighbours import Neighbours
@@ -160,11 +161,14 @@ def test_a_run_over_features_is_resumed(graph: Path, tmp_path: Path) -> None:
 
 def test_the_best_of_a_run_over_features_is_another_step_than_its_last(graph: Path, tmp_path: Path) -> None:
     config = config_of(
-        graph, tmp_path / "run", model={"task": "nodes", "encoder": "graph_sage", "inputs": "features"},
+        graph, tmp_path / "run", model={"task": "nodes", "encoder": "graph_sage", "inputs": "features", "fanouts": [2]},
         train={"batch_size": 32, "epochs": 6, "evaluate_every_steps": 1, "optimizer": {"lr": 0.05},
                "best": {"metric": "accuracy", "mode": "min"}},
     )  # fmt: skip
     outcome = train(config)
+    with open_trained(config.run) as some, open_trained(config.run) as all_of_them:
+        all_of_them.config = config.model_copy(update={"evaluation": EvaluationConfig(fanouts=[0])})
+        assert (some.vectors.of(np.arange(200)) != all_of_them.vectors.of(np.arange(200))).any()
     with open_trained(config.run, best=True) as best, open_trained(config.run) as last:
         assert best.step == outcome.best.step < last.step == outcome.num_steps
         assert best.evaluate("valid").accuracy < last.evaluate("valid").accuracy == outcome.valid.accuracy

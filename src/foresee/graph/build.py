@@ -174,6 +174,12 @@ def sampling_of(config: GraphConfig) -> SamplingOptions:
     )  # fmt: skip
 
 
+def sampling_to_judge(config: GraphConfig) -> SamplingOptions:
+    """Which neighbours an encoder sees when nothing is learned."""
+    sampling, fanouts = sampling_of(config), config.evaluation.fanouts
+    return sampling if fanouts is None else replace(sampling, fanouts=tuple(fanouts))
+
+
 def cache_rows(config: GraphConfig, graph: Any, chosen: Chosen) -> int:
     """Slots of the cache: as given, those of the buffer, or all."""
     num_nodes = int(graph.num_nodes)

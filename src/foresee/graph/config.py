@@ -160,10 +160,12 @@ class EvaluationConfig(Section):
     """The table is read once for so many queries."""
     candidates_at_once: int = Field(default=1 << 11, ge=1)
     """Nodes that are in memory at once."""
+    fanouts: list[int] | None = None
+    """Neighbours at each hop for an encoder's vectors after training and in evaluations. Left out: `model.fanouts`."""
 
     def options(self, *, both_sides: bool, seed: int, edges_max: int | None = None) -> EvaluationOptions:
         """As evaluation takes them."""
-        given = {**self.model_dump(), "at": tuple(self.at)}
+        given = {**self.model_dump(exclude={"fanouts"}), "at": tuple(self.at)}
         return EvaluationOptions(**given, both_sides=both_sides, seed=seed, edges_max=edges_max)
 
 
@@ -239,6 +241,8 @@ class GraphConfig(Section):
         model = self.model
         if model.encoder is None and (model.task == "nodes" or model.inputs == "features"):
             raise ValueError("model.encoder is missing: nodes and features need one, such as model.encoder: graph_sage")
+        if self.evaluation.fanouts is not None and len(self.evaluation.fanouts) != len(model.fanouts):
+            raise ValueError(f"evaluation.fanouts: give {len(model.fanouts)}, one for each of model.fanouts")
         return self
 
     @property

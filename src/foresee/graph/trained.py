@@ -59,7 +59,7 @@ class Trained:
         if self.model.encoder is None:
             return rows
         with judging(self.model):
-            sampler = sampler_of(self.graph.neighbours(), build.sampling_of(self.config))
+            sampler = sampler_of(self.graph.neighbours(), build.sampling_to_judge(self.config))
             return EncodedVectors(self.model.encoder, rows, sampler)
 
     def evaluate(self, split: str, *, samples_max: int | None = None) -> Any:

@@ -160,7 +160,7 @@ def evaluate(
 ) -> LinkMetrics | NodeMetrics:
     """How good a model with these rows is on a split, or on some of it."""
     rows = StoredVectors(store)
-    sampler = None if model.encoder is None else sampler_of(graph.neighbours(), build.sampling_of(config))
+    sampler = None if model.encoder is None else sampler_of(graph.neighbours(), build.sampling_to_judge(config))
     if sampler is not None and config.model.task == "nodes":
         with judging(model):
             return evaluate_nodes(
