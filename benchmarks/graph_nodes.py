@@ -175,7 +175,7 @@ class TwoLayers(nn.Module):
 
     def forward(self, graph: WholeGraph) -> Tensor:
         weights = torch.cat([self.first.lin_r.weight, self.first.lin_l.weight])
-        own, near = graph.times(weights).split(HIDDEN, 1)
+        own, near = graph.times(weights).chunk(2, 1)
         hidden = self.first.propagate(graph.near, x=(near.contiguous(), None)) + self.first.lin_l.bias + own
         out: Tensor = self.second(dropout(hidden.relu(), 0.5, self.training), graph.near)
         return out
