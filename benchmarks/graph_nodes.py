@@ -8,7 +8,7 @@ weights that were best on the valid nodes.
     ours    a run as `foresee graph train` makes it: batches of nodes, neighbours drawn from seeds ahead, features
             fetched from disk by plan into a cache that does not hold all of them, `train.best.metric: accuracy`
     pyg     two SAGEConv layers over all nodes and edges at once, features in memory, until the valid nodes have not
-            been better for 32 steps
+            been better for 32 steps (at 110 steps it is not done: .90 on Amazon-Computers)
 
     accuracy_difference    accuracy of ours less that of pyg on the test nodes, the mean over seeds; of the graph where
                            it is lowest
@@ -175,7 +175,7 @@ class TwoLayers(nn.Module):
 
     def forward(self, graph: WholeGraph) -> Tensor:
         weights = torch.cat([self.first.lin_r.weight, self.first.lin_l.weight])
-        own, near = graph.times(weights).split(HIDDEN, 1)
+        own, near = graph.times(weights).chunk(2, 1)
         hidden = self.first.propagate(graph.near, x=(near.contiguous(), None)) + self.first.lin_l.bias + own
         out: Tensor = self.second(dropout(hidden.relu(), 0.5, self.training), graph.near)
         return out
@@ -186,7 +186,7 @@ class TwoLayers(nn.Module):
         return out
 
 
-def pyg(graph: WholeGraph, case: Case, seed: int, *, check: bool = False) -> float:
+def pyg(graph: WholeGraph, case: Case, seed: int, *, full: bool) -> float:
     """Test accuracy of the best on valid."""
     torch.manual_seed(seed)
     model = TwoLayers(graph)
@@ -208,7 +208,7 @@ def pyg(graph: WholeGraph, case: Case, seed: int, *, check: bool = False) -> flo
             best, at, found = valid, step, float(right[graph.split["test"]].mean())
         elif step - at >= PATIENCE:
             break
-    if check:
+    if full and not seed:
         with torch.no_grad():
             torch.testing.assert_close(model(graph), model.as_it_is(graph), rtol=1e-3, atol=1e-3)
     return found
@@ -223,7 +223,7 @@ def compared(name: str, folder: Path, num_seeds: int | None, *, full: bool) -> d
     for seed in range(num_seeds or (5 if full else 1)):
         for side in found:
             begun = time.perf_counter()
-            accuracy = ours(path, case, seed) if side == "ours" else pyg(graph, case, seed, check=full and not seed)
+            accuracy = ours(path, case, seed) if side == "ours" else pyg(graph, case, seed, full=full)
             found[side].append(round(accuracy, 4))
             print(f"{name} {side} seed {seed}: {accuracy:.4f} in {time.perf_counter() - begun:.1f} s", flush=True)
     difference = float(np.mean(found["ours"]) - np.mean(found["pyg"]))
