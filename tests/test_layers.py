@@ -212,9 +212,10 @@ def test_every_layer_is_there() -> None:
     assert sys.version_info >= (3, 11)
 
 
-FILES_MAX = 340
-"""Without graphs, which are a house of their own and keep to the limits of a room. Storage by URL has taken six: the
-interface, what is copied in the background, copies of a folder, a store with copies, those of a run, their shards."""
+FILES_MAX = 341
+"""Without graphs, which are a house of their own and keep to the limits of a room. Storage by URL has taken
+eight: the interface, places, logs, what is copied in the background, copies of a folder, a store with copies, those of
+a run, their shards."""
 FILES_OF_A_FOLDER_MAX = 40
 FILES_OF_A_ROOM_MAX = 60
 LINES_MAX = 400
