@@ -167,8 +167,10 @@ def main() -> None:
             options = stack.enter_context(shaped_s3(folder / "s3"))
             with sent(f"s3://bucket/log{options}", marker=DESCRIPTION_FILE) as target:
                 shutil.copytree(log, target)
-            stored = {"log": f"s3://bucket/log{options}", "run": f"s3://bucket/run{options}"}
-            pairs["s3_over_local"] = start("local"), start("s3", **stored)
+            pairs["s3_over_local"] = (
+                start("local"),
+                start("s3", log=f"s3://bucket/log{options}", run=f"s3://bucket/run{options}"),
+            )
         else:
             print(lack)
         if importlib.util.find_spec("ray") is not None:

@@ -17,8 +17,7 @@ from foresee.base.storage import Storage
 from foresee.data import ClickLog, tiny
 from foresee.data import log_folder as log_folders
 from foresee.data.batch import Batch
-from foresee.data.log_folder import Pieces
-from foresee.data.read_ahead import ReadAhead
+from foresee.data.log_folder import Pieces, ReadAhead
 from foresee.data.writer import DESCRIPTION_FILE, LogWriter
 from foresee.errors import ConfigError, DataError, StoreError
 from s3_server import Network, url_of

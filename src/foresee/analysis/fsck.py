@@ -19,13 +19,13 @@ from foresee.data.writer import DESCRIPTION_FILE
 from foresee.engine.plan_folder import MANIFEST, SavedPlan, open_plan
 from foresee.errors import DataError, PlanError, StoreError
 from foresee.run import checkpoint
-from foresee.run.brought_run import brought_run
 from foresee.run.config import AnyRun
 from foresee.run.run_file import is_of_graph, load
 from foresee.run.run_folder import CONFIG_FILE, RunFolder, open_run
 from foresee.run.serving.export import EXPORT_FILE
 from foresee.run.serving.exported import load_exported
 from foresee.run.shard_folders import shard_folders
+from foresee.run.stored_shards import brought_run
 from foresee.store.disk.manifest import MANIFEST_FILE
 from foresee.store.registry import store_kind
 from foresee.store.row_groups import group_folders

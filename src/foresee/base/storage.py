@@ -18,8 +18,9 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -31,6 +32,7 @@ Result = TypeVar("Result")
 PATIENCE_SECONDS = 60.0
 RANGE_BYTES = 1 << 23
 """Read at once."""
+MARK_BYTES = 16
 CONNECT_SECONDS = 5.0
 PAUSES_SECONDS = (0.1, 0.3, 1.0, 3.0)
 """Before the second try, the third and so on; the last one is repeated."""
@@ -93,17 +95,24 @@ class StoredFile:
     stream: Any
     """Of pyarrow."""
     num_bytes: int
+    lock: Lock = field(default_factory=Lock)
 
     def read(self, begin: int, num_bytes: int) -> bytes:
-        """So many bytes from `begin` on."""
+        """So many bytes from `begin` on. Several threads may read."""
+        return self.storage.patiently(lambda: self.read_once(begin, num_bytes), self.name, "read")
 
-        def read() -> bytes:
-            content: bytes = self.stream.read_at(num_bytes, begin)
-            if len(content) != num_bytes:
-                raise ConnectionError(f"{len(content)} of {num_bytes} bytes came")
-            return content
-
-        return self.storage.patiently(read, self.name, "read")
+    def read_once(self, begin: int, num_bytes: int) -> bytes:
+        """The same, without a second try."""
+        # Of an S3 connection that was cut pyarrow may say that all bytes came. They come in order: if the last ones
+        # still are the random ones that were there before, they did not.
+        content, mark = bytearray(num_bytes), os.urandom(min(num_bytes, MARK_BYTES))
+        content[num_bytes - len(mark) :] = mark
+        with self.lock:
+            self.stream.seek(begin)
+            came = self.stream.readinto(content) if num_bytes else 0
+        if came != num_bytes or (mark and content.endswith(mark)):
+            raise ConnectionError(f"fewer than {num_bytes} bytes came")
+        return bytes(content)
 
 
 @dataclass(frozen=True)
@@ -152,17 +161,18 @@ class Storage:
 
     def get(self, name: str) -> bytes | None:
         """A small file; None if it is not there."""
-        found: list[bytes] = []
 
-        def read() -> None:
-            try:
-                with self.system.open_input_file(self._at(name)) as stream:
-                    found.append(stream.read_at(stream.size(), 0))
-            except FileNotFoundError:
-                pass
+        def read() -> bytes:
+            stream = self.system.open_input_file(self._at(name))
+            content = StoredFile(self, name, stream, stream.size()).read_once(0, stream.size())
+            if self.system.get_file_info(self._at(name)).size != len(content):
+                raise ConnectionError("it was replaced meanwhile")
+            return content
 
-        self.patiently(read, name, "read")
-        return found[-1] if found else None
+        try:
+            return self.patiently(read, name, "read")
+        except FileNotFoundError:
+            return None
 
     def size(self, name: str) -> int | None:
         """In bytes; None if there is no such file."""

@@ -45,12 +45,12 @@ def evaluate(
       foresee evaluate runs/first --split test --json
       foresee evaluate runs/first --best --group user --at 5 --at 10
     """
-    from foresee.run.brought_run import brought_run
     from foresee.run.build import open_log, training_device
     from foresee.run.evaluation import evaluate as evaluate_model
     from foresee.run.given_metrics import given_metrics
     from foresee.run.run_folder import open_run
     from foresee.run.serving.export import trained, trained_model
+    from foresee.run.stored_shards import brought_run
     from foresee.run.task_metrics import TaskFigures
     from foresee.run.tasks import tasks_of
 

@@ -34,9 +34,9 @@ def export(
       foresee export runs/first --out export
       foresee score export tomorrow.csv
     """
-    from foresee.run.brought_run import brought_run
     from foresee.run.serving.export import EXPORT_FILE
     from foresee.run.serving.export import export as export_run
+    from foresee.run.stored_shards import brought_run
 
     console = terminal()
     with (

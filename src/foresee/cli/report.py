@@ -49,7 +49,7 @@ def report(
       foresee report policies.csv
     """
     need("plotly")
-    from foresee.run.brought_run import brought_run
+    from foresee.run.stored_shards import brought_run
 
     found = brought_run(place(source), tables=False)
     if found.is_file():

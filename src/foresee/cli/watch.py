@@ -38,7 +38,7 @@ def watch(
       foresee watch demo/run
       foresee watch demo/run --once
     """
-    from foresee.run.brought_run import brought_run
+    from foresee.run.stored_shards import brought_run
 
     console, folder = Console(), brought_run(place(run), tables=False)
     try:

@@ -1,9 +1,13 @@
-"""Another number of servers for a run whose rows are in a storage: from there, over this machine, and back.
+"""Runs whose rows are in a storage: another number of servers for one, or all of it on this machine to look at.
 
 In: a run that goes on with so many servers, its storage, and whatever tables this machine has. Out: tables in that many
 shards, here or in the storage, at the newest commit that all parts have; servers load what they do not have. Tables
 that are complete here are moved here (`shard_folders.reshard`), and copied by their servers. Else all shards are loaded
 into a scratch folder, moved there, and copied back; the storage shows the old ones until the new ones are whole.
+
+Also a run at a URL, brought to this machine to be looked at (`brought_run`): its files and last commit, in the folder
+that the run would use here. It is fetched as far as it is older than what the storage has, which a run that trains here
+never is; nothing of the storage is written.
 """
 
 from __future__ import annotations
@@ -12,9 +16,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from foresee.errors import StoreError
+from foresee.base.places import Place, shown
+from foresee.base.storage import local_folder
+from foresee.errors import ConfigError, StoreError
+from foresee.run.build import open_log, table_layout
 from foresee.run.config import RunConfig
-from foresee.run.run_folder import RunFolder
+from foresee.run.run_folder import CONFIG_FILE, RunFolder, open_run
 from foresee.run.run_storage import RunStorage
 from foresee.run.shard_folders import reshard, shard_folder, shard_folders
 from foresee.store.commits import step_to_open
@@ -100,3 +107,40 @@ def _shard(
         for group in layout.groups
         for below in [group_folder(folder, group)]
     ]
+
+
+def brought_run(run: Place, *, tables: bool = True) -> Path:
+    """The run folder. Without `tables`, its rows and weights may be missing."""
+    if isinstance(run, Path):
+        return run
+    folder = local_folder(run, "runs")
+    stored = RunStorage(run, RunFolder(folder))
+    try:
+        if stored.storage.published(CONFIG_FILE) is None:
+            raise ConfigError(f"{shown(run)} holds no run ({CONFIG_FILE} is missing); start one with `foresee train`")
+        stored.forget_other_run()
+        stored.fetch_files()
+        if tables and stored.num_shards is not None:
+            _bring_commit(open_run(folder), stored)
+    finally:
+        stored.close()
+    return folder
+
+
+def _bring_commit(config: RunConfig, stored: RunStorage) -> None:
+    """The newest commit that all parts have, unless this machine has it or a newer one."""
+    parts = parts_of(stored, config.tables_folder, table_layout(config, open_log(config)), config.num_servers)
+    step = step_to_open(stored.steps, [copies.steps for copies, _ in parts])
+    if not step:
+        return
+    for copies, layout in parts:
+        if _committed_step(copies.folder) < step:
+            copies.load(step, layout)
+    stored.bring(step)
+
+
+def _committed_step(folder: Path) -> int:
+    try:
+        return read_manifest(folder).committed_step
+    except StoreError:
+        return 0
