@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,8 @@ from leaks import held, left_behind
 from s3_server import ENVIRONMENT, Network, s3_server
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests send it to processes
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("FORESEE_HYPOTHESIS", "default"))

@@ -24,12 +24,14 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> ClickLog:
 def test_a_run_that_was_killed_goes_on_from_s3_alone(
     network: Network, log: ClickLog, tmp_path: Path, commands: Commands
 ) -> None:
-    """Killed between a pack and the pointer to it, with a server that was away for a while; its folder is lost."""
-    plain = small_run(log, tmp_path / "plain")
+    """Killed between a pack and the pointer to it, with a server that was away for a while; its folder is lost.
+
+    The run is long enough for the first commit to be copied before the last step, which commits in any case.
+    """
+    plain = small_run(log, tmp_path / "plain", train={"epochs": 40})
     train_quietly(plain)
-    config = small_run(
-        log, tmp_path / "run", storage=url_of(network.port, "runs/killed"), train={"commit_every_steps": 4}
-    )
+    storage, settings = url_of(network.port, "runs/killed"), {"commit_every_steps": 4, "epochs": 40}
+    config = small_run(log, tmp_path / "run", storage=storage, train=settings)
     file, faults = tmp_path / "run.yaml", tmp_path / "faults"
     file.write_text(dump_run(config))
     faults.mkdir()
