@@ -21,14 +21,14 @@ there are 7.3 million rows of 1,028 bytes then (width 128, Adagrad with a state 
 750 MB, a batch has 1,024 samples.
 
 With --written the figure is that of long training, from the second epoch on. In the first one each fetched row comes
-from the base by a small read of its own; later, almost each was written back by this run before and lies with others
+from the base by a small read of its own; later almost each was written back by this run before, and lies with others
 that are needed when it is. So ours and in_memory train a whole first epoch of --epoch-steps, in turns that are a figure
-of their own, and the timed turns begin with the second. Next uses are looked for as `foresee train` does, and the
-run has so many epochs to come that this goes on meanwhile. An epoch touches more rows than the cache of ours holds, and
-the pages that they lie on are more than the limit (`touched_pages_bytes`). Peers train the last --warm-steps of the
-first epoch, which fills what the limit leaves them for pages (`mapped_filled_bytes`, of a control group): what they had
-brought before would be forgotten by then. A peer's turn is as many steps as ours, the same ones, and ends when what it
-changed is on the disk: ours writes as it goes.
+of their own, and the timed turns begin with the second. Next uses are looked for as `foresee train` does, and goes on
+doing meanwhile. An epoch touches four times the rows that the cache of ours holds, on pages (`touched_pages_bytes`)
+for which peers have no room under the limit (`*_room_for_pages_bytes`). They train the last --warm-steps of the first
+epoch, until pages have taken that room (`*_filled_bytes`, by a control group): what they had read before would
+be forgotten by then. A peer's turn is the same steps as ours, and ends when what it changed is on the disk: ours writes
+as it goes. Peers take part in --peer-turns of the turns, as theirs are long.
 
     tables_over_limit    bytes of all rows / limit          ours_over_in_memory    seconds of a step, median of turns
     first_epoch_over_in_memory  the same of the first epoch's turns but its first, which compiles (--written)
@@ -69,13 +69,13 @@ HASHED_ROWS = 1 << 13
 Turn = dict[str, dict[str, float]]
 """What each side took."""
 WRITTEN = {
-    "table_scale": 0.2165, "dim": 128, "optimizer": "adagrad", "batch_size": 1024, "limit_mb": 750, "turns": 3,
-    "steps": 8, "epoch_steps": 128, "warm_steps": 30, "cache_rows": 50_000,
+    "table_scale": 0.2165, "dim": 128, "optimizer": "adagrad", "batch_size": 1024, "limit_mb": 750, "turns": 7,
+    "peer_turns": 3, "steps": 8, "epoch_steps": 144, "warm_steps": 48, "cache_rows": 50_000,
 }  # fmt: skip
 """Of --written without --full: as little as shows it. Rows are wider, so that fewer fill ten times the limit."""
-EPOCHS_PLANNED = 5
-"""With --written. So many that next uses are looked for while the timed steps go on, two batches for each of them, as
-in a long run: of fewer epochs everything would be known before the first step."""
+EPOCHS_PLANNED = 4
+"""With --written. So many that next uses are looked for while the timed steps go on, a batch for each of them, as it is
+in the mean of a long run: of two epochs everything would be known before the first step."""
 WINDOW_BYTES = 16 * MEGABYTE
 """With --written, of both sides: the batches that the planner keeps count against the limit, too."""
 BENCH_PYTHON = Path(__file__).resolve().parent.parent / ".venv-bench" / "bin" / "python"
@@ -104,7 +104,10 @@ def main() -> None:
     parser.add_argument(
         "--epoch-steps", type=int, help="with --written: steps of an epoch, the first not in the figure"
     )
-    parser.add_argument("--warm-steps", type=int, help="with --written: a peer's steps before it is timed")
+    parser.add_argument("--peer-turns", type=int, help="with --written: peers take part in so many of the turns")
+    parser.add_argument(
+        "--warm-steps", type=int, help="with --written: a peer's steps before it is timed; LMDB's: half"
+    )
     parser.add_argument("--no-peers", action="store_true", help="with --written: ours and in_memory alone")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -114,12 +117,9 @@ def main() -> None:
     if arguments.side == "load":
         Lmdb.load(arguments.folder, np.load(arguments.folder / "loaded.npy"))
         return
-    if arguments.side in PEERS:
-        PeerSide(arguments).serve()
-        return
     if arguments.side:
-        Side(arguments).serve()
-        return
+        (PeerSide if arguments.side in PEERS else Side)(arguments).serve()
+        os._exit(0)  # nothing is left to be saved, and taking down torch and the tables would take a second
     complete(arguments)
     with tempfile.TemporaryDirectory(dir=os.environ.get("FORESEE_BENCH_DIR", ".")) as folder:
         arguments.folder = Path(folder)
@@ -130,11 +130,11 @@ def complete(arguments: argparse.Namespace) -> None:
     """What was not given."""
     chosen = {
         "table_scale": 1.5, "dim": 64, "batch_size": 2048, "limit_mb": 1200, "turns": 5, "steps": 14,
-        "warm_steps": 0, "cache_rows": 30_000, "optimizer": "rowwise_adagrad",
+        "warm_steps": 0, "peer_turns": 0, "cache_rows": 30_000, "optimizer": "rowwise_adagrad",
     }  # fmt: skip
     if arguments.full:
         arguments.written = True
-        chosen |= {"turns": 8, "steps": 40, "epoch_steps": 320, "warm_steps": 160}
+        chosen |= {"turns": 8, "peer_turns": 8, "steps": 40, "epoch_steps": 320, "warm_steps": 160}
     elif arguments.written:
         chosen = WRITTEN
     for name, value in chosen.items():
@@ -168,13 +168,16 @@ def compare(arguments: argparse.Namespace) -> None:
         sides["in_memory"] = stack.enter_context(side(arguments, "in_memory", None))
         limits = {peer: stack.enter_context(memory_limit(limit)) for peer in peers}
         sides |= {peer: stack.enter_context(side(arguments, peer, limits[peer])) for peer in peers}
-        first_epoch = warm(arguments, sides)
+        first_epoch, own_bytes = warm(arguments, sides)
         filled = {f"{peer}_filled_bytes": limits[peer].peak_bytes() for peer in peers}
-        turns = [{name: each.ask("train") for name, each in sides.items()} for _ in range(arguments.turns)]
+        timed = [
+            [name for name in sides if name not in peers or k < arguments.peer_turns] for k in range(arguments.turns)
+        ]
+        turns = [{name: sides[name].ask("train") for name in names} for names in timed]
         ends = {name: each.ask("end") for name, each in sides.items()}
         # A control group counts what is this side's; the warden counts pages that others brought, too.
         peak = limited.peak_bytes() or ends["ours"]["peak_bytes"]
-    seconds = {name: statistics.median(turn[name]["seconds"] for turn in turns) for name in sides}
+    seconds = {name: statistics.median(turn[name]["seconds"] for turn in turns if name in turn) for name in sides}
     for name, each in seconds.items():
         committing = ends[name].get("committing_seconds")
         more = "" if committing is None else f", {committing:.1f} s to commit at the end"
@@ -202,23 +205,25 @@ def compare(arguments: argparse.Namespace) -> None:
     if arguments.written:
         figures["first_epoch_over_in_memory"] = over_in_memory(first_epoch)
     if peers:
-        best = [min(turn[peer]["seconds"] for peer in peers) / turn["ours"]["seconds"] for turn in turns]
+        with_peers = turns[: arguments.peer_turns]
+        best = [min(turn[peer]["seconds"] for peer in peers) / turn["ours"]["seconds"] for turn in with_peers]
         figures["ours_over_best_peer"] = round(statistics.median(best), 2)
         figures |= {f"{name}_samples_per_second": round(arguments.batch_size / seconds[name], 1) for name in seconds}
-        figures |= filled
+        figures |= filled | {f"{peer}_room_for_pages_bytes": limit - own_bytes[peer] for peer in peers}
     print(json.dumps(figures))
 
 
-def warm(arguments: argparse.Namespace, sides: dict[str, Process]) -> list[Turn]:
+def warm(arguments: argparse.Namespace, sides: dict[str, Process]) -> tuple[list[Turn], dict[str, int]]:
     """What comes before the timed turns: one turn that compiles, of all sides at once, and the rest of a first epoch.
 
-    Returns turns of the first epoch without the one that compiles.
+    Returns turns of the first epoch without the one that compiles, and what memory peers have besides pages of rows.
     """
     with ThreadPoolExecutor(len(sides)) as pool:
-        list(pool.map(lambda name: sides[name].ask("warm" if name in PEERS else "train"), sides))
+        answers = pool.map(lambda name: sides[name].ask("warm" if name in PEERS else "train"), sides)
+        own_bytes = {name: it["own_bytes"] for name, it in zip(sides, answers, strict=True) if name in PEERS}
     two = {name: each for name, each in sides.items() if name not in PEERS}
     num_turns = arguments.epoch_steps // arguments.steps - 1 if arguments.written else 0
-    return [{name: each.ask("train") for name, each in two.items()} for _ in range(num_turns)]
+    return [{name: each.ask("train") for name, each in two.items()} for _ in range(num_turns)], own_bytes
 
 
 def over_in_memory(turns: list[Turn]) -> float:

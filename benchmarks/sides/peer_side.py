@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from sides.written_tables import EPSILON, LEARNING_RATE, optimizer, stream_of
 
 THREADS = 2
 """Of torch, on all sides."""
+WARM_PARTS = {"mapped": 1, "lmdb": 2}
 
 
 class PeerSide:
@@ -35,7 +37,8 @@ class PeerSide:
         state_width = optimizer(arguments.optimizer).state_width(arguments.dim)
         self.rows = PEERS[arguments.side](arguments.folder, log.num_rows, arguments.dim + state_width)
         self.dim, self.num_steps = arguments.dim, arguments.steps
-        self.warm_steps = min(arguments.warm_steps, arguments.epoch_steps)
+        # A row of LMDB brings more pages, so fewer steps fill the room for them.
+        self.warm_steps = min(arguments.warm_steps // WARM_PARTS[arguments.side], arguments.epoch_steps)
         stream = stream_of(log, arguments.batch_size, arguments.epochs)
         self.batches = stream.batches(arguments.epoch_steps - self.warm_steps)
         self.model = models.DLRM(log, arguments.dim)
@@ -45,12 +48,12 @@ class PeerSide:
     def serve(self) -> None:
         serve({"warm": self.warm, "train": self.train, "end": self.end})
 
-    def warm(self) -> dict[str, float]:
+    def warm(self) -> dict[str, int]:
         """The last steps of the first epoch: then pages of rows fill what the limit leaves."""
         for _ in range(self.warm_steps):
             self.step()
         self.rows.settle()
-        return {}
+        return {"own_bytes": own_bytes()}
 
     def train(self) -> dict[str, float]:
         begun = time.perf_counter()
@@ -78,3 +81,9 @@ class PeerSide:
     def end(self) -> dict[str, Any]:
         self.rows.close()
         return {}
+
+
+def own_bytes() -> int:
+    """Memory of this process that is no page of a file."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
