@@ -26,7 +26,7 @@ that are needed when it is. So ours and in_memory train a whole first epoch of -
 of their own, and the timed turns begin with the second. Next uses are looked for as `foresee train` does, and goes on
 doing meanwhile. An epoch touches four times the rows that the cache of ours holds, on pages (`touched_pages_bytes`)
 for which peers have no room under the limit (`*_room_for_pages_bytes`). They train the last --warm-steps of the first
-epoch, until pages have taken that room (`*_filled_bytes`, by a control group): what they had read before would
+epoch, until pages have nearly taken that room (`*_filled_bytes`, by a control group): what they had read before would
 be forgotten by then. A peer's turn is the same steps as ours, and ends when what it changed is on the disk: ours writes
 as it goes. Peers take part in --peer-turns of the turns, as theirs are long.
 
@@ -69,7 +69,7 @@ HASHED_ROWS = 1 << 13
 Turn = dict[str, dict[str, float]]
 """What each side took."""
 WRITTEN = {
-    "table_scale": 0.2165, "dim": 128, "optimizer": "adagrad", "batch_size": 1024, "limit_mb": 750, "turns": 7,
+    "table_scale": 0.2165, "dim": 128, "optimizer": "adagrad", "batch_size": 1024, "limit_mb": 750, "turns": 5,
     "peer_turns": 3, "steps": 8, "epoch_steps": 144, "warm_steps": 48, "cache_rows": 50_000,
 }  # fmt: skip
 """Of --written without --full: as little as shows it. Rows are wider, so that fewer fill ten times the limit."""
@@ -289,8 +289,9 @@ class Side:
             else Tables.in_memory(log, dim=arguments.dim, optimizer=how)
         )
         cache_rows = arguments.cache_rows if self.ours else len(self.touched)
-        ahead = USES_AHEAD_STEPS if self.ours else None  # as `foresee train` has it
-        window = WINDOW_BYTES if arguments.epochs > 1 else None
+        written = arguments.epochs > 1
+        window = WINDOW_BYTES if written else None
+        ahead = USES_AHEAD_STEPS if self.ours and written else None  # as `foresee train` has it
         header = make_header(
             stream, planner="lookahead", cache_rows=cache_rows, window_bytes=window, uses_ahead_steps=ahead
         )  # fmt: skip
