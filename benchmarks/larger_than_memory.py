@@ -20,15 +20,15 @@ the disk, and peers train too (`sides/written_tables.py`, `sides/peer_rows.py`, 
 there are 7.3 million rows of 1,028 bytes then (width 128, Adagrad with a state for each value), 7.5 GB; the limit is
 750 MB, a batch has 1,024 samples.
 
-With --written the figure is that of long training, from the second epoch on. In the first one each fetched row comes
-from the base by a small read of its own; later almost each was written back by this run before, and lies with others
-that are needed when it is. So ours and in_memory train a whole first epoch of --epoch-steps, in turns that are a figure
-of their own, and the timed turns begin with the second. Next uses are looked for as `foresee train` does, and goes on
-doing meanwhile. An epoch touches four times the rows that the cache of ours holds, on pages (`touched_pages_bytes`)
-for which peers have no room under the limit (`*_room_for_pages_bytes`). They train the last --warm-steps of the first
-epoch, until pages have nearly taken that room (`*_filled_bytes`, by a control group): what they had read before would
-be forgotten by then. A peer's turn is the same steps as ours, and ends when what it changed is on the disk: ours writes
-as it goes. Peers take part in --peer-turns of the turns, as theirs are long.
+With --written the figure is that of long training, from the second epoch on. In the first one a row comes from the base
+by a small read of its own when it is first fetched; later almost each was written back by this run before, and lies
+with others that are needed when it is. So ours and in_memory train a whole first epoch of --epoch-steps, in turns that
+are a figure of their own, and the timed turns begin with the second. Next uses are looked for as `foresee train` does
+it, also while turns are timed. An epoch touches four times the rows that the cache of ours holds, on pages
+(`touched_pages_bytes`) for which peers have no room under the limit (`*_room_for_pages_bytes`). They train the last
+--warm-steps of the first epoch, until pages have nearly taken that room (`*_filled_bytes`, by a control group): most of
+what they had read before would be forgotten by then. A peer's turn is the same steps as ours, and ends when what it
+changed is on the disk: ours writes as it goes. Peers take part in --peer-turns of the turns, as theirs are long.
 
     tables_over_limit    bytes of all rows / limit          ours_over_in_memory    seconds of a step, median of turns
     first_epoch_over_in_memory  the same of the first epoch's turns but its first, which compiles (--written)
@@ -104,6 +104,7 @@ def main() -> None:
     parser.add_argument(
         "--epoch-steps", type=int, help="with --written: steps of an epoch, the first not in the figure"
     )
+    parser.add_argument("--epochs", type=int, help="with --written: so many are planned [default: 4]")
     parser.add_argument("--peer-turns", type=int, help="with --written: peers take part in so many of the turns")
     parser.add_argument(
         "--warm-steps", type=int, help="with --written: a peer's steps before it is timed; LMDB's: half"
@@ -112,7 +113,6 @@ def main() -> None:
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--enforced-by", help=argparse.SUPPRESS)
-    parser.add_argument("--epochs", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side == "load":
         Lmdb.load(arguments.folder, np.load(arguments.folder / "loaded.npy"))
@@ -145,7 +145,7 @@ def complete(arguments: argparse.Namespace) -> None:
     elif arguments.epoch_steps < arguments.turns * arguments.steps or arguments.epoch_steps % arguments.steps:
         sys.exit(f"--epoch-steps {arguments.epoch_steps}: an epoch is so many turns, and has all timed ones; give "
                  f"a multiple of {arguments.steps}, {arguments.turns * arguments.steps} or more")  # fmt: skip
-    arguments.epochs = EPOCHS_PLANNED if arguments.written else 1
+    arguments.epochs = (arguments.epochs or EPOCHS_PLANNED) if arguments.written else 1
 
 
 def peers_of(arguments: argparse.Namespace) -> list[str]:
