@@ -16,11 +16,22 @@ forget the table files. Which of the two held, and the peak it saw, is printed; 
 
 At the end both sides hash every row the log touches, values, state and versions: the digests must be equal. Rows nobody
 has written take no disk and need no read; --written, and so --full, writes every row beforehand: then every fetch reads
-the disk, and peers train too (`sides/written_tables.py`, `sides/peer_rows.py`). A peer's turn is as many steps as ours,
-and ends when what it changed is on the disk: ours writes as it goes. Without --full there are 6.9 million rows of 1,028
-bytes then (width 128, Adagrad with a state for each value), 7.1 GB; the limit is 700 MB, a batch has 1,024 samples.
+the disk, and peers train too (`sides/written_tables.py`, `sides/peer_rows.py`, `sides/peer_side.py`). Without --full
+there are 7.3 million rows of 1,028 bytes then (width 128, Adagrad with a state for each value), 7.5 GB; the limit is
+750 MB, a batch has 1,024 samples.
+
+With --written the figure is that of long training, from the second epoch on. In the first one a row comes from the base
+by a small read of its own when it is first fetched; later almost each was written back by this run before, and lies
+with others that are needed when it is. So ours and in_memory train a whole first epoch of --epoch-steps, in turns that
+are a figure of their own, and the timed turns begin with the second. Next uses are looked for as `foresee train` does
+it, also while turns are timed. An epoch touches four times the rows that the cache of ours holds, on pages
+(`touched_pages_bytes`) for which peers have no room under the limit (`*_room_for_pages_bytes`). They train the last
+--warm-steps of the first epoch, until pages have nearly taken that room (`*_filled_bytes`, by a control group): most of
+what they had read before would be forgotten by then. A peer's turn is the same steps as ours, and ends when what it
+changed is on the disk: ours writes as it goes. Peers take part in --peer-turns of the turns, as theirs are long.
 
     tables_over_limit    bytes of all rows / limit          ours_over_in_memory    seconds of a step, median of turns
+    first_epoch_over_in_memory  the same of the first epoch's turns but its first, which compiles (--written)
     ours_over_best_peer  samples a second of ours over those of the faster peer (--written)
 
 All sides let threads of torch sleep while they wait (OMP_WAIT_POLICY), as `foresee train` does on few cores; ours and
@@ -37,6 +48,7 @@ import statistics
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -44,19 +56,28 @@ from typing import Any
 import numpy as np
 
 from sides.memory_limit import Limit, Warden, memory_limit
-from sides.peer_rows import PEERS, PEERS_LEARN, Lmdb
+from sides.peer_rows import PEERS, Lmdb
+from sides.peer_side import THREADS, PeerSide
 from sides.process import Process, serve
+from sides.written_tables import OPTIMIZERS, make_log, optimizer, rows_for_lmdb, stream_of, write_all
 
-MEGABYTE = 1_000_000
-THREADS = 2
+SIDE_OPTIONS = (
+    "limit_mb", "cache_rows", "steps", "epoch_steps", "epochs", "warm_steps", "dim", "batch_size", "optimizer",
+)  # fmt: skip
+MEGABYTE, PAGE_BYTES = 1_000_000, 4096
 HASHED_ROWS = 1 << 13
+Turn = dict[str, dict[str, float]]
+"""What each side took."""
 WRITTEN = {
-    "table_scale": 0.205, "dim": 128, "optimizer": "adagrad", "batch_size": 1024, "limit_mb": 700, "turns": 3,
-    "steps": 10, "cache_rows": 50_000,
+    "table_scale": 0.2165, "dim": 128, "optimizer": "adagrad", "batch_size": 1024, "limit_mb": 750, "turns": 5,
+    "peer_turns": 3, "steps": 8, "epoch_steps": 144, "warm_steps": 48, "cache_rows": 50_000,
 }  # fmt: skip
 """Of --written without --full: as little as shows it. Rows are wider, so that fewer fill ten times the limit."""
-LEARNING_RATE, EPSILON = 0.05, 1e-8
-OPTIMIZERS = ("rowwise_adagrad", "adagrad")
+EPOCHS_PLANNED = 4
+"""With --written. So many that next uses are looked for while the timed steps go on, a batch for each of them, as it is
+in the mean of a long run: of two epochs everything would be known before the first step."""
+WINDOW_BYTES = 16 * MEGABYTE
+"""With --written, of both sides: the batches that the planner keeps count against the limit, too."""
 BENCH_PYTHON = Path(__file__).resolve().parent.parent / ".venv-bench" / "bin" / "python"
 FRUGAL = {
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -80,6 +101,14 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=OPTIMIZERS, help="[default: rowwise_adagrad; --written: adagrad]")
     parser.add_argument("--turns", type=int)
     parser.add_argument("--steps", type=int, help="steps of a turn")
+    parser.add_argument(
+        "--epoch-steps", type=int, help="with --written: steps of an epoch, the first not in the figure"
+    )
+    parser.add_argument("--epochs", type=int, help="with --written: so many are planned [default: 4]")
+    parser.add_argument("--peer-turns", type=int, help="with --written: peers take part in so many of the turns")
+    parser.add_argument(
+        "--warm-steps", type=int, help="with --written: a peer's steps before it is timed; LMDB's: half"
+    )
     parser.add_argument("--no-peers", action="store_true", help="with --written: ours and in_memory alone")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -88,12 +117,9 @@ def main() -> None:
     if arguments.side == "load":
         Lmdb.load(arguments.folder, np.load(arguments.folder / "loaded.npy"))
         return
-    if arguments.side in PEERS:
-        PeerSide(arguments).serve()
-        return
     if arguments.side:
-        Side(arguments).serve()
-        return
+        (PeerSide if arguments.side in PEERS else Side)(arguments).serve()
+        os._exit(0)  # nothing is left to be saved, and taking down torch and the tables would take a second
     complete(arguments)
     with tempfile.TemporaryDirectory(dir=os.environ.get("FORESEE_BENCH_DIR", ".")) as folder:
         arguments.folder = Path(folder)
@@ -104,16 +130,22 @@ def complete(arguments: argparse.Namespace) -> None:
     """What was not given."""
     chosen = {
         "table_scale": 1.5, "dim": 64, "batch_size": 2048, "limit_mb": 1200, "turns": 5, "steps": 14,
-        "cache_rows": 30_000, "optimizer": "rowwise_adagrad",
+        "warm_steps": 0, "peer_turns": 0, "cache_rows": 30_000, "optimizer": "rowwise_adagrad",
     }  # fmt: skip
     if arguments.full:
         arguments.written = True
-        chosen |= {"turns": 8, "steps": 40}
+        chosen |= {"turns": 8, "peer_turns": 8, "steps": 40, "epoch_steps": 320, "warm_steps": 160}
     elif arguments.written:
         chosen = WRITTEN
     for name, value in chosen.items():
         if getattr(arguments, name) is None:
             setattr(arguments, name, value)
+    if not arguments.written:
+        arguments.epoch_steps = (arguments.turns + 1) * arguments.steps
+    elif arguments.epoch_steps < arguments.turns * arguments.steps or arguments.epoch_steps % arguments.steps:
+        sys.exit(f"--epoch-steps {arguments.epoch_steps}: an epoch is so many turns, and has all timed ones; give "
+                 f"a multiple of {arguments.steps}, {arguments.turns * arguments.steps} or more")  # fmt: skip
+    arguments.epochs = (arguments.epochs or EPOCHS_PLANNED) if arguments.written else 1
 
 
 def peers_of(arguments: argparse.Namespace) -> list[str]:
@@ -128,19 +160,24 @@ def peers_of(arguments: argparse.Namespace) -> list[str]:
 
 def compare(arguments: argparse.Namespace) -> None:
     """Makes the log, lets the sides train in turns, and prints what came of it."""
-    row_bytes, num_rows = make(arguments)
+    row_bytes, num_rows, page_bytes = make(arguments)
     limit, peers = arguments.limit_mb * MEGABYTE, peers_of(arguments)
     with ExitStack() as stack:
         limited = stack.enter_context(memory_limit(limit))
         sides = {"ours": stack.enter_context(side(arguments, "ours", limited))}
         sides["in_memory"] = stack.enter_context(side(arguments, "in_memory", None))
-        for peer in peers:
-            sides[peer] = stack.enter_context(side(arguments, peer, stack.enter_context(memory_limit(limit))))
-        turns = [{name: each.ask("train") for name, each in sides.items()} for _ in range(arguments.turns + 1)]
+        limits = {peer: stack.enter_context(memory_limit(limit)) for peer in peers}
+        sides |= {peer: stack.enter_context(side(arguments, peer, limits[peer])) for peer in peers}
+        first_epoch, own_bytes = warm(arguments, sides)
+        filled = {f"{peer}_filled_bytes": limits[peer].peak_bytes() for peer in peers}
+        timed = [
+            [name for name in sides if name not in peers or k < arguments.peer_turns] for k in range(arguments.turns)
+        ]
+        turns = [{name: sides[name].ask("train") for name in names} for names in timed]
         ends = {name: each.ask("end") for name, each in sides.items()}
         # A control group counts what is this side's; the warden counts pages that others brought, too.
         peak = limited.peak_bytes() or ends["ours"]["peak_bytes"]
-    seconds = {name: statistics.median(turn[name]["seconds"] for turn in turns[1:]) for name in turns[0]}
+    seconds = {name: statistics.median(turn[name]["seconds"] for turn in turns if name in turn) for name in sides}
     for name, each in seconds.items():
         committing = ends[name].get("committing_seconds")
         more = "" if committing is None else f", {committing:.1f} s to commit at the end"
@@ -155,41 +192,58 @@ def compare(arguments: argparse.Namespace) -> None:
         sys.exit("the two sides ended with different rows")
     figures = {
         "tables_over_limit": round(num_rows * row_bytes / limit, 2),
-        # The first turn compiles, and is not counted.
-        "ours_over_in_memory": round(
-            statistics.median(turn["ours"]["seconds"] / turn["in_memory"]["seconds"] for turn in turns[1:]), 3
-        ),
+        "ours_over_in_memory": over_in_memory(turns),
         "limit_bytes": limit,
         "peak_bytes": peak,
         "in_memory_peak_bytes": ends["in_memory"]["peak_bytes"],
         "tables_bytes": num_rows * row_bytes,
         "touched_bytes": ends["ours"]["num_touched"] * row_bytes,
+        "touched_pages_bytes": page_bytes,
         "limit_by": limited.name,
         "same_bytes": True,
     }
+    if arguments.written:
+        figures["first_epoch_over_in_memory"] = over_in_memory(first_epoch)
     if peers:
-        best = [min(turn[peer]["seconds"] for peer in peers) / turn["ours"]["seconds"] for turn in turns[1:]]
+        with_peers = turns[: arguments.peer_turns]
+        best = [min(turn[peer]["seconds"] for peer in peers) / turn["ours"]["seconds"] for turn in with_peers]
         figures["ours_over_best_peer"] = round(statistics.median(best), 2)
         figures |= {f"{name}_samples_per_second": round(arguments.batch_size / seconds[name], 1) for name in seconds}
+        figures |= filled | {f"{peer}_room_for_pages_bytes": limit - own_bytes[peer] for peer in peers}
     print(json.dumps(figures))
+
+
+def warm(arguments: argparse.Namespace, sides: dict[str, Process]) -> tuple[list[Turn], dict[str, int]]:
+    """What comes before the timed turns: one turn that compiles, of all sides at once, and the rest of a first epoch.
+
+    Returns turns of the first epoch without the one that compiles, and what memory peers have besides pages of rows.
+    """
+    with ThreadPoolExecutor(len(sides)) as pool:
+        answers = pool.map(lambda name: sides[name].ask("warm" if name in PEERS else "train"), sides)
+        own_bytes = {name: it["own_bytes"] for name, it in zip(sides, answers, strict=True) if name in PEERS}
+    two = {name: each for name, each in sides.items() if name not in PEERS}
+    num_turns = arguments.epoch_steps // arguments.steps - 1 if arguments.written else 0
+    return [{name: each.ask("train") for name, each in two.items()} for _ in range(num_turns)], own_bytes
+
+
+def over_in_memory(turns: list[Turn]) -> float:
+    return round(statistics.median(turn["ours"]["seconds"] / turn["in_memory"]["seconds"] for turn in turns), 3)
 
 
 def side(arguments: argparse.Namespace, name: str, limit: Limit | None) -> Process:
     """The process of one side."""
     python = str(BENCH_PYTHON) if name == "lmdb" else sys.executable
     command = [python, __file__, "--folder", str(arguments.folder)]
-    for option in ("limit_mb", "cache_rows", "steps", "dim", "batch_size", "optimizer"):
+    for option in SIDE_OPTIONS:
         command += [f"--{option.replace('_', '-')}", str(getattr(arguments, option))]
     command += ["--enforced-by", limit.name if limit else "nobody", "--side", name]
     return Process(command, environment=FRUGAL, before=limit.enter if limit else None)
 
 
-def make(arguments: argparse.Namespace) -> tuple[int, int]:
-    """The log and, if asked for, all rows; returns bytes of a row and rows."""
-    from sides.written_tables import make_log, rows_for_lmdb, write_all
-
+def make(arguments: argparse.Namespace) -> tuple[int, int, int]:
+    """The log and, if asked for, all rows; returns bytes of a row, rows, and bytes of the pages of touched ones."""
     layout, touched = make_log(
-        arguments.folder, num_steps=(arguments.turns + 1) * arguments.steps, batch_size=arguments.batch_size,
+        arguments.folder, num_steps=arguments.epoch_steps, batch_size=arguments.batch_size,
         table_scale=arguments.table_scale, dim=arguments.dim, optimizer=optimizer(arguments.optimizer),
     )  # fmt: skip
     if arguments.written:
@@ -199,13 +253,9 @@ def make(arguments: argparse.Namespace) -> tuple[int, int]:
             arguments.folder, layout, load if "lmdb" in peers else None, mapped="mapped" in peers,
             rows_of_lmdb=rows_for_lmdb(layout, touched, every_row=arguments.full),
         )  # fmt: skip
-    return layout.row_bytes, layout.num_rows
-
-
-def optimizer(name: str) -> Any:
-    from foresee import Adagrad, RowwiseAdagrad
-
-    return {"adagrad": Adagrad, "rowwise_adagrad": RowwiseAdagrad}[name](lr=LEARNING_RATE, eps=EPSILON)
+    begins = touched * layout.row_bytes
+    pages = np.union1d(begins // PAGE_BYTES, (begins + layout.row_bytes - 1) // PAGE_BYTES)
+    return layout.row_bytes, layout.num_rows, len(pages) * PAGE_BYTES
 
 
 class Side:
@@ -219,8 +269,9 @@ class Side:
         from foresee.engine.header import make_header
         from foresee.engine.loop import Run
         from foresee.engine.planned_step import Pooling
+        from foresee.engine.uses_ahead import USES_AHEAD_STEPS
         from foresee.run.worker import SWITCH_SECONDS
-        from sides.written_tables import SHUFFLE_SAMPLES
+        from foresee.store.disk import DiskStore
 
         torch.set_num_threads(THREADS)
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -228,7 +279,7 @@ class Side:
         self.num_steps, self.ours = arguments.steps, arguments.side == "ours"
         self.touched = np.load(arguments.folder / "touched.npy", mmap_mode="r")
         log = ClickLog.open(arguments.folder / "log")
-        stream = log.batches(batch_size=arguments.batch_size, shuffle_samples=SHUFFLE_SAMPLES)
+        stream = stream_of(log, arguments.batch_size, arguments.epochs)
         if self.ours and arguments.enforced_by == "rlimit":
             check_refused(log, arguments)
         tables_folder, how = arguments.folder / "tables", optimizer(arguments.optimizer)
@@ -238,14 +289,22 @@ class Side:
             else Tables.in_memory(log, dim=arguments.dim, optimizer=how)
         )
         cache_rows = arguments.cache_rows if self.ours else len(self.touched)
-        header = make_header(stream, planner="lookahead", cache_rows=cache_rows)
-        self.run = Run(stream, self.tables, header, Pooling.of(log.mean_features), num_threads=THREADS)
+        written = arguments.epochs > 1
+        window = WINDOW_BYTES if written else None
+        ahead = USES_AHEAD_STEPS if self.ours and written else None  # as `foresee train` has it
+        header = make_header(
+            stream, planner="lookahead", cache_rows=cache_rows, window_bytes=window, uses_ahead_steps=ahead
+        )  # fmt: skip
+        pooling = Pooling.of(log.mean_features)
+        self.run = Run(stream, self.tables, header, pooling, num_threads=THREADS, scratch=arguments.folder)
         self.steps = iter(self.run)
         self.model = models.DLRM(log, arguments.dim)
         self.adam = torch.optim.Adam(self.model.parameters(), fused=True)
         self.loss = nn.BCEWithLogitsLoss()
         limit = arguments.limit_mb * MEGABYTE if self.ours and arguments.enforced_by == "rlimit" else None
         files = sorted(tables_folder.iterdir()) if self.ours else []
+        if isinstance(self.tables.store, DiskStore):
+            self.tables.store.fold_at_end = False  # nobody reads the folder afterwards
         self.warden = Warden(files, self.tables.store, limit)
 
     def serve(self) -> None:
@@ -288,61 +347,6 @@ class Side:
             for part in (found.values, found.state, found.versions):
                 digest.update(part.tobytes())
         return digest.hexdigest()
-
-
-class PeerSide:
-    """A peer's process: the same training loop as people write it."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        import torch
-        from torch import nn
-
-        from foresee import ClickLog, models
-        from sides.written_tables import SHUFFLE_SAMPLES
-
-        torch.set_num_threads(THREADS)
-        torch.manual_seed(0)
-        log = ClickLog.open(arguments.folder / "log")
-        self.learn = PEERS_LEARN[arguments.optimizer]
-        state_width = optimizer(arguments.optimizer).state_width(arguments.dim)
-        self.rows = PEERS[arguments.side](arguments.folder, log.num_rows, arguments.dim + state_width)
-        self.dim, self.num_steps = arguments.dim, arguments.steps
-        self.batches = log.batches(batch_size=arguments.batch_size, shuffle_samples=SHUFFLE_SAMPLES).batches()
-        self.model = models.DLRM(log, arguments.dim)
-        self.adam = torch.optim.Adam(self.model.parameters(), fused=True)
-        self.loss = nn.BCEWithLogitsLoss()
-
-    def serve(self) -> None:
-        serve({"train": self.train, "end": self.end})
-
-    def train(self) -> dict[str, float]:
-        begun = time.perf_counter()
-        for _ in range(self.num_steps):
-            self.step()
-        stepped = time.perf_counter() - begun
-        self.rows.settle()
-        whole = time.perf_counter() - begun
-        return {"seconds": whole / self.num_steps, "unsettled_seconds": stepped / self.num_steps}
-
-    def step(self) -> None:
-        import torch
-
-        batch = next(self.batches)
-        ids, inverse = np.unique(batch.rows, return_inverse=True)
-        rows = self.rows.read(ids)
-        values = rows[:, : self.dim].detach().clone().requires_grad_()
-        embeddings = values[torch.from_numpy(inverse)].view(batch.num_samples, -1, self.dim)
-        logits = self.model(torch.from_numpy(batch.dense), embeddings)
-        self.loss(logits, torch.from_numpy(batch.labels)).backward()
-        self.adam.step()
-        self.adam.zero_grad()
-        assert values.grad is not None
-        self.learn(rows, values.grad, LEARNING_RATE, EPSILON)
-        self.rows.write(ids, rows)
-
-    def end(self) -> dict[str, Any]:
-        self.rows.close()
-        return {}
 
 
 def check_refused(log: Any, arguments: argparse.Namespace) -> None:

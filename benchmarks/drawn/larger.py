@@ -26,7 +26,10 @@ def words(outputs: Outputs) -> str:
     """With rows that nobody wrote before, and, where it was measured, with rows that all lie on the disk."""
     tables = [flat_figures(outputs["larger"])]
     if "written" in outputs:
-        tables.append("With every row written before (`--written`), so that every fetch reads the disk; and peers:")
+        tables.append(
+            "With every row written before (`--written`), so that every fetch reads the disk, and from the second "
+            "epoch on, as in long training; and peers:"
+        )
         tables.append(flat_figures(outputs["written"]))
     return "\n\n".join(tables)
 

@@ -5,7 +5,7 @@ them back; the same model, batches, widths and row-wise Adagrad, all of it in th
 Neither syncs while it trains, and LMDB checks nothing (`sync=False`): faster than anybody would run them. `settle` lets
 the system write what they changed, outside of their time and of everybody else's.
 
-    MappedFile   a `rows.npy` of its own as one torch tensor over a memory map, with MADV_RANDOM; rows by indexing
+    MappedFile   a file of its own as one torch tensor over a memory map, with MADV_RANDOM; rows by indexing
     Lmdb         big-endian ids as keys, a row's values and state as one value; `getmulti` and `putmulti` in id order
 """
 
@@ -23,12 +23,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresee.store.disk.base import ROWS_FILE
+from foresee.base.direct import aligned
+from foresee.store.contract import Layout
 from foresee.store.disk.manifest import read_manifest
 from foresee.store.kernels import initial_values
 
 LMDB_BYTES_MAX = 1 << 40
 LOADED_AT_ONCE = 1 << 14
+MAPPED_AT_ONCE = 1 << 13
+MAPPED_FILE = "mapped.bin"
 Ids = NDArray[np.int64]
 
 
@@ -45,16 +48,30 @@ class PeerRows(Protocol):
 
 
 class MappedFile:
-    """All rows of a table folder, in a file of its own."""
+    """As many rows as a table folder has, in a file of its own."""
 
     def __init__(self, folder: Path, num_rows: int, width: int) -> None:
-        path = folder / "mapped" / ROWS_FILE
-        offset = path.stat().st_size - 4 * num_rows * (width + 1)  # behind each row is its version
-        self._file = open(path, "r+b")  # noqa: SIM115 - closed with the rows
+        self._file = open(folder / MAPPED_FILE, "r+b")  # noqa: SIM115 - closed with the rows
         self._map = mmap.mmap(self._file.fileno(), 0)
         self._map.madvise(mmap.MADV_RANDOM)
-        words = np.frombuffer(self._map, np.float32, offset=offset).reshape(num_rows, width + 1)
+        words = np.frombuffer(self._map, np.float32).reshape(num_rows, width + 1)  # as long as with a version
         self._rows = torch.from_numpy(words)[:, :width]
+
+    @staticmethod
+    def write_all(folder: Path, layout: Layout) -> None:
+        """Past the page cache: the values that the first rows of a table folder begin with, over and over."""
+        words = np.zeros((MAPPED_AT_ONCE, layout.row_bytes // 4), np.float32)
+        words[:, : layout.width] = initial_values(layout, np.arange(MAPPED_AT_ONCE))
+        content = aligned(words.nbytes)
+        content[:] = words.reshape(-1).view(np.uint8)
+        descriptor = os.open(folder / MAPPED_FILE, os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
+        try:
+            for begin in range(0, layout.num_rows, MAPPED_AT_ONCE):
+                os.pwrite(descriptor, content.data, begin * layout.row_bytes)
+            os.ftruncate(descriptor, layout.num_rows * layout.row_bytes)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def read(self, ids: Ids) -> Tensor:
         return self._rows[torch.from_numpy(ids)]

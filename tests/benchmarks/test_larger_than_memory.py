@@ -113,7 +113,7 @@ def test_a_cgroup_of_the_older_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("written", [(), ("--written",)], ids=["never-written", "all-written"])
 def test_a_small_run_of_the_benchmark(written: tuple[str, ...], tmp_path: Path) -> None:
     options = ["--turns", "1", "--steps", "2", "--table-scale", "0.05", "--cache-rows", "20000", "--limit-mb", "1200"]
-    options += [*written, "--no-peers"] if written else []
+    options += [*written, "--no-peers", "--epoch-steps", "4"] if written else []
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "larger_than_memory.py"), *options],
         capture_output=True, text=True, timeout=380, check=False,
@@ -125,6 +125,7 @@ def test_a_small_run_of_the_benchmark(written: tuple[str, ...], tmp_path: Path) 
     assert 0 < found["peak_bytes"] <= found["limit_bytes"] == 1200 * MEGABYTE
     assert found["tables_over_limit"] == pytest.approx(found["tables_bytes"] / found["limit_bytes"], abs=0.01)
     assert found["ours_over_in_memory"] > 0
+    assert ("first_epoch_over_in_memory" in found) == bool(written)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -143,5 +144,6 @@ def test_a_limit_too_small_ends_the_run_with_an_error(tmp_path: Path) -> None:
 
 def test_the_docstring_says_what_is_printed() -> None:
     text = textwrap.dedent(larger_than_memory.__doc__ or "")
-    for word in ("tables_over_limit", "ours_over_in_memory", "RLIMIT_DATA", "cgroup v2"):
+    figures = ("tables_over_limit", "ours_over_in_memory", "first_epoch_over_in_memory", "touched_pages_bytes")
+    for word in (*figures, "RLIMIT_DATA", "cgroup v2"):
         assert word in text
