@@ -1,14 +1,16 @@
 """What an engine and a storage cost a step: the same run by the launcher and on Ray; its files on S3 and on this disk.
 
-A DLRM (bottom 128, top 256-128), batch 2048, 26 features, dim 16, tables on disk, one thread: a step takes tens of
+A DLRM (bottom 512-256, top 512-256), batch 2048, 26 features, dim 16, tables on disk, one thread: a step takes tens of
 milliseconds, as steps of real models do or longer. All runs are started together and then take turns, so many steps
 each (`sides/turns.py`); the first turns do not count. Seconds are those of steps, never of starting.
 
     ray_over_launcher    a server, a planner and a trainer: steps on Ray over steps by the launcher, median of turns
     s3_over_local        one process, log, commits and checkpoints on S3 over all of them on this disk, sum of all turns
 
-There is one commit in every turn, far more often than a run commits by itself. Between turns the one-process runs are
-stopped, so what is copied in the background is copied in the run's own time. The S3 server is rclone in a process
+A run commits every fourth turn, once in a few seconds; what is counted has two commits of each side. Between turns
+the one-process runs are stopped, so what is copied in the background is copied in the run's own time. Runs are as long
+as their turns: in the first thousands of steps of a longer one the planner reads several batches a step, and each of
+them costs what it costs to have it from S3. The S3 server is rclone in a process
 and a network namespace of its own, behind a link of 1 Gbit/s in both directions (tc tbf); on few cores what it computes
 (checksums above all) is taken from training, which a server elsewhere would not do: that counts against us here.
 Needs ray for the first figure, and root, ip, tc and rclone for the second; what is missing is said, and null.
@@ -41,7 +43,9 @@ from sides.turns import Gate
 RATE = ["rate", "1000mbit", "burst", "256kb", "latency", "50ms"]
 ADDRESSES = ("10.78.0.1", "10.78.0.2")
 KEYS = ("benchmark", "a-secret-of-the-benchmark")
+BATCH_SIZE, NUM_SAMPLES = 2048, 120_000
 WARM_UP_TURNS = 1
+TURNS_A_COMMIT = 4
 
 
 def missing_for_s3() -> str | None:
@@ -94,10 +98,11 @@ def shaped_s3(folder: Path) -> Iterator[str]:
         call("ip", "netns", "del", space)
 
 
-def run_file(folder: Path, name: str, log: str, run: str, turn_steps: int, servers: int) -> Path:
+def run_file(folder: Path, name: str, log: str, run: str, turn_steps: int, num_turns: int, servers: int) -> Path:
     """A run that waits at `folder/name-gate`."""
     gate = folder / f"{name}-gate"
     gate.mkdir()
+    epochs = 1 + (num_turns + WARM_UP_TURNS + 1) * turn_steps * BATCH_SIZE // int(0.9 * NUM_SAMPLES)
     content: dict[str, Any] = {
         "log": log,
         "run": run,
@@ -105,12 +110,12 @@ def run_file(folder: Path, name: str, log: str, run: str, turn_steps: int, serve
             "name": "sides.turns:GatedDLRM",
             "folder": str(Path(__file__).parent),
             "dim": 16,
-            "options": {"bottom": [128], "top": [256, 128], "gate": str(gate), "turn_steps": turn_steps},
+            "options": {"bottom": [512, 256], "top": [512, 256], "gate": str(gate), "turn_steps": turn_steps},
         },
         "cache": {"share": 0.2},
         "train": {
-            "batch_size": 2048, "epochs": 100, "num_threads": 1, "shuffle_samples": 16384,
-            "commit_every_steps": turn_steps,
+            "batch_size": BATCH_SIZE, "epochs": epochs, "num_threads": 1, "shuffle_samples": 16384,
+            "commit_every_steps": TURNS_A_COMMIT * turn_steps,
         },
         "distributed": {"servers": servers},
     }  # fmt: skip
@@ -142,8 +147,8 @@ def taken_turns(one: Gate, other: Gate, num_turns: int) -> list[tuple[float, flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=6, help="Of each run, that count.")
-    parser.add_argument("--turn-steps", type=int, default=30)
+    parser.add_argument("--turns", type=int, default=8, help="Of each run, that count.")
+    parser.add_argument("--turn-steps", type=int, default=12)
     parser.add_argument("--full", action="store_true", help="Many turns.")
     arguments = parser.parse_args()
     num_turns, turn_steps = 40 if arguments.full else arguments.turns, arguments.turn_steps
@@ -154,10 +159,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="foresee-engines-") as name, ExitStack() as stack:
         folder = Path(name)
         os.environ["FORESEE_CACHE"] = str(folder / "cache")
-        log = synthetic(folder / "log", num_samples=120_000, table_scale=0.01).path
+        log = synthetic(folder / "log", num_samples=NUM_SAMPLES, table_scale=0.01).path
 
         def start(side: str, *options: str, log: str = str(log), run: str = "", servers: int = 0) -> Gate:
-            file = run_file(folder, side, log, run or str(folder / f"run-{side}"), turn_steps, servers)
+            file = run_file(folder, side, log, run or str(folder / f"run-{side}"), turn_steps, num_turns, servers)
             gate = started(file, *options, stopped=not servers)
             stack.callback(gate.end)
             return gate
