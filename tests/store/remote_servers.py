@@ -44,6 +44,13 @@ class Server:
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.process_id, number)
+        if number == signal.SIGSTOP:
+            wait_until(self._is_stopped, "the stop of all its threads")
+
+    def _is_stopped(self) -> bool:
+        """A thread on another core may go on for a moment."""
+        threads = Path(f"/proc/{self.process_id}/task").glob("*/stat")
+        return all(path.read_text().rpartition(")")[2].split()[0] in "TZX" for path in threads)
 
     def output(self) -> str:
         return self.log.read_text()
