@@ -9,8 +9,8 @@ each (`sides/turns.py`); the first turns do not count. Seconds are those of step
 
 A run commits every fourth turn, once in a few seconds; what is counted has two commits of each side. Between turns
 the one-process runs are stopped, so what is copied in the background is copied in the run's own time. Runs are as long
-as their turns: in the first thousands of steps of a longer one the planner reads several batches a step, and each of
-them costs what it costs to have it from S3. The S3 server is rclone in a process
+as their turns: in the first steps of a longer one the planner reads several batches a step, and S3 cost more (1.27
+with 100 epochs of a smaller model). The S3 server is rclone in a process
 and a network namespace of its own, behind a link of 1 Gbit/s in both directions (tc tbf); on few cores what it computes
 (checksums above all) is taken from training, which a server elsewhere would not do: that counts against us here.
 Needs ray for the first figure, and root, ip, tc and rclone for the second; what is missing is said, and null.
