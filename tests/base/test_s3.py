@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -80,3 +81,14 @@ def test_a_read_that_was_cut_never_gives_other_bytes(network: Network) -> None:
         network.cuts_at_bytes = [cut_at]
         assert file.read(1000, 200) == CONTENT[1000:1200]
     assert network.cut > 5
+
+
+def test_several_threads_read_one_file_at_once(network: Network) -> None:
+    storage = Storage.open(url_of(network.port, "together"))
+    storage.put("file", lambda: [CONTENT])
+    file = storage.opened("file")
+    network.delay_seconds = 0.05
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda begin: file.read(begin, 500), range(0, 2000, 500)))
+    assert b"".join(found) == CONTENT[:2000]
+    assert len(file.streams) > 1  # none waited until another one was done with its stream

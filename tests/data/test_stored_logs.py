@@ -5,19 +5,25 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from training_runs import everything, small_run, train_quietly
 
 from command_line import foresee
+from foresee.base.arrays import Int64
 from foresee.base.places import sent
 from foresee.base.storage import Storage
 from foresee.data import ClickLog, tiny
 from foresee.data import log_folder as log_folders
 from foresee.data.batch import Batch
-from foresee.data.log_folder import Pieces, ReadAhead
+from foresee.data.log_folder import ReadAhead, Wanted, folder_of
+from foresee.data.samples import Samples
+from foresee.data.stream import RowGroups
 from foresee.data.writer import DESCRIPTION_FILE, LogWriter
 from foresee.errors import ConfigError, DataError, StoreError
 from s3_server import Network, url_of
@@ -155,12 +161,30 @@ def test_what_is_read_ahead_is_bounded() -> None:
         ReadAhead(fail, lambda key: 1, 1).take(0)
 
 
-def test_bytes_that_were_not_fetched_are_an_error() -> None:
-    file = Pieces(100, [(10, b"x" * 20), (50, b"y" * 50)])
-    file.seek(12)
-    assert (file.read(3), file.tell()) == (b"xxx", 15)
-    file.seek(-4, 2)
-    assert file.read() == b"yyyy"
-    file.seek(28)
-    with pytest.raises(OSError, match="bytes 28 to 33 were not fetched"):
-        file.read(5)
+def test_row_groups_that_were_not_fetched_are_an_error(log: ClickLog, s3_port: int) -> None:
+    there = copied(log, url_of(s3_port, "logs/fetched"))
+    part = there.description.splits["train"].parts[0]
+    file = folder_of(url_of(s3_port, "logs/fetched")).parquet(Wanted(part, (1,), part.num_bytes))
+    whole = pq.ParquetFile(log.path / part.file)
+    assert file.read_row_groups([1]).equals(whole.read_row_groups([1]))
+    with pytest.raises((pa.ArrowException, OSError)):
+        file.read_row_groups([0])
+
+
+def test_a_group_that_is_decoded_is_had_while_another_is_read(log: ClickLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = log.batches(batch_size=16, shuffle=False, shuffle_samples=16)
+    expected = arrays(iter([stream.batch(0)]))
+    go, begun, read = threading.Event(), threading.Event(), RowGroups.read
+
+    def slow(self: RowGroups, numbers: Int64) -> Samples:
+        begun.set()
+        assert go.wait(10)
+        return read(self, numbers)
+
+    monkeypatch.setattr(RowGroups, "read", slow)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(stream.batch, 5)
+        assert begun.wait(10)
+        assert arrays(iter([stream.batch(0)])) == expected  # it would wait for ever
+        go.set()
+        assert len(other.result(10).labels) == 16

@@ -18,9 +18,8 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -88,31 +87,40 @@ class Stored:
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file of a storage that is there. It holds no connection."""
+    """A file of a storage that is there. Several threads may read it at once."""
 
     storage: Storage
     name: str
-    stream: Any
-    """Of pyarrow."""
     num_bytes: int
-    lock: Lock = field(default_factory=Lock)
+    streams: list[Any]
+    """Of pyarrow, that nobody uses now: a stream has one position, so each reader has its own."""
 
     def read(self, begin: int, num_bytes: int) -> bytes:
-        """So many bytes from `begin` on. Several threads may read."""
-        return self.storage.patiently(lambda: self.read_once(begin, num_bytes), self.name, "read")
+        """So many bytes from `begin` on."""
+        content = bytearray(num_bytes)
+        self.read_into(begin, memoryview(content))
+        return bytes(content)
 
-    def read_once(self, begin: int, num_bytes: int) -> bytes:
+    def read_into(self, begin: int, content: memoryview) -> None:
+        """As many bytes from `begin` on as there is room for."""
+        self.storage.patiently(lambda: self.read_once(begin, content), self.name, "read")
+
+    def read_once(self, begin: int, content: memoryview) -> None:
         """The same, without a second try."""
+        if not content:
+            return
         # Of an S3 connection that was cut pyarrow may say that all bytes came. They come in order: if the last ones
         # still are the random ones that were there before, they did not.
-        content, mark = bytearray(num_bytes), os.urandom(min(num_bytes, MARK_BYTES))
-        content[num_bytes - len(mark) :] = mark
-        with self.lock:
-            self.stream.seek(begin)
-            came = self.stream.readinto(content) if num_bytes else 0
-        if came != num_bytes or (mark and content.endswith(mark)):
-            raise ConnectionError(f"fewer than {num_bytes} bytes came")
-        return bytes(content)
+        mark = os.urandom(min(len(content), MARK_BYTES))
+        content[-len(mark) :] = mark
+        try:
+            stream = self.streams.pop()
+        except IndexError:
+            stream = self.storage.stream(self.name)
+        stream.seek(begin)
+        if stream.readinto(content) != len(content) or content[-len(mark) :] == mark:
+            raise ConnectionError(f"fewer than {len(content)} bytes came")
+        self.streams.append(stream)
 
 
 @dataclass(frozen=True)
@@ -163,11 +171,12 @@ class Storage:
         """A small file; None if it is not there."""
 
         def read() -> bytes:
-            stream = self.system.open_input_file(self._at(name))
-            content = StoredFile(self, name, stream, stream.size()).read_once(0, stream.size())
+            stream = self.stream(name)
+            content = bytearray(stream.size())
+            StoredFile(self, name, len(content), [stream]).read_once(0, memoryview(content))
             if self.system.get_file_info(self._at(name)).size != len(content):
                 raise ConnectionError("it was replaced meanwhile")
-            return content
+            return bytes(content)
 
         try:
             return self.patiently(read, name, "read")
@@ -191,10 +200,14 @@ class Storage:
     def opened(self, name: str) -> StoredFile:
         """A file of which several parts will be read, by several threads if they like."""
         try:
-            stream = self.patiently(lambda: self.system.open_input_file(self._at(name)), name, "read")
+            stream = self.patiently(lambda: self.stream(name), name, "read")
         except FileNotFoundError:
             raise StoreError(f"{self.url}/{name} is missing; restore it from a copy") from None
-        return StoredFile(self, name, stream, stream.size())
+        return StoredFile(self, name, stream.size(), [stream])
+
+    def stream(self, name: str) -> Any:
+        """A file as pyarrow opens it, without a second try."""
+        return self.system.open_input_file(self._at(name))
 
     def fetch(self, name: str, target: Path) -> None:
         """Copies a file to this machine; it appears whole."""

@@ -8,16 +8,15 @@ another size than the log says is refused in a sentence. Never writes.
 
 from __future__ import annotations
 
-import io
+import mmap
 import shutil
 import weakref
-from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Condition, Lock, Thread
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -37,6 +36,8 @@ THREADS_MAX = 4
 FOOTERS_KEPT = 64
 FOOTER_BYTES = 1 << 16
 """What is read of the end of a part, before it says how long its footer is."""
+IDLE_SECONDS = 1.0
+"""A thread that had nothing to fetch for so long ends."""
 AHEAD_BYTES_MAX = 1 << 26
 """Of row groups that are on their way or wait to be decoded."""
 
@@ -147,9 +148,9 @@ class StoredFolder:
         self._ahead.expect(wanted)
 
     def parquet(self, wanted: Wanted) -> pq.ParquetFile:
-        metadata, pieces = self._ahead.take(wanted)
-        file = pa.PythonFile(Pieces(wanted.part.num_bytes, pieces), mode="r")
-        return pq.ParquetFile(file, metadata=metadata, pre_buffer=False)  # else it reads what lies between row groups
+        metadata, content = self._ahead.take(wanted)
+        # Without `pre_buffer`, which would read what lies between row groups, too.
+        return pq.ParquetFile(pa.BufferReader(content), metadata=metadata, pre_buffer=False)
 
     def table(self, name: str) -> pa.Table:
         file = self._storage.opened(name)
@@ -167,11 +168,17 @@ class _StoredParts:
         self._footers: OrderedDict[str, tuple[StoredFile, pq.FileMetaData]] = OrderedDict()
         self._footer_bytes = FOOTER_BYTES
 
-    def fetch(self, wanted: Wanted) -> tuple[pq.FileMetaData, list[tuple[int, bytes]]]:
-        """The bytes of some row groups, and where each piece begins."""
+    def fetch(self, wanted: Wanted) -> tuple[pq.FileMetaData, pa.Buffer]:
+        """The part as a file of which only the bytes of some row groups are there.
+
+        The rest is address space that nobody touches and the system gives no memory for. So Arrow decodes bytes where
+        they lie, without a call into Python for every column, which whoever trains would wait for.
+        """
         file, metadata = self._footer(wanted.part)
-        pieces = [(begin, file.read(begin, end - begin)) for begin, end in byte_ranges(metadata, wanted.row_groups)]
-        return metadata, pieces
+        content = mmap.mmap(-1, file.num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for begin, end in byte_ranges(metadata, wanted.row_groups):
+            file.read_into(begin, memoryview(content)[begin:end])
+        return metadata, pa.py_buffer(content)
 
     def _footer(self, part: Part) -> tuple[StoredFile, pq.FileMetaData]:
         with self._lock:
@@ -234,53 +241,19 @@ def byte_ranges(metadata: pq.FileMetaData, row_groups: Sequence[int]) -> list[tu
     return ranges
 
 
-class Pieces(io.RawIOBase):
-    """A file of which some pieces are there. Asking for any other byte is an error."""
-
-    def __init__(self, num_bytes: int, pieces: list[tuple[int, bytes]]) -> None:
-        self._num_bytes, self._pieces, self._at = num_bytes, pieces, 0
-        self._begins = [begin for begin, _ in pieces]
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        """From here on."""
-        end = self._num_bytes if size < 0 else min(self._at + size, self._num_bytes)
-        if end <= self._at:
-            return b""
-        place = bisect_right(self._begins, self._at) - 1
-        begin, content = self._pieces[place] if place >= 0 else (0, b"")
-        if not begin <= self._at <= end <= begin + len(content):
-            raise OSError(f"bytes {self._at} to {end} were not fetched")
-        found = content[self._at - begin : end - begin]
-        self._at = end
-        return found
-
-
 class ReadAhead(Generic[Key, Made]):
     """Things that will be wanted in a known order, made ahead by a few threads within a bound on bytes.
 
     Each is handed out once. What was expected and never taken makes room for what is expected later. Threads end when
-    nothing is left to do; what one raised is raised by `take`.
+    there was nothing to do for a while; what one raised is raised by `take`.
     """
 
     def __init__(self, make: Callable[[Key], Made], size_of: Callable[[Key], int], bytes_max: int) -> None:
         self._make, self._size_of, self._bytes_max = make, size_of, bytes_max
-        self._lock = Lock()
+        self._lock = Condition()
         self._things: OrderedDict[Key, Future[Made]] = OrderedDict()
         self._queue: deque[Key] = deque()
-        self._num_threads = 0
+        self._num_threads = self._num_idle = 0
 
     @property
     def held_bytes(self) -> int:
@@ -319,13 +292,18 @@ class ReadAhead(Generic[Key, Made]):
     def _add(self, key: Key, *, first: bool = False) -> None:
         self._things[key] = Future()
         (self._queue.appendleft if first else self._queue.append)(key)
-        if self._num_threads < THREADS_MAX:
+        if self._num_idle >= len(self._queue):
+            self._lock.notify()
+        elif self._num_threads < THREADS_MAX:
             self._num_threads += 1
             Thread(target=self._work, name="read ahead", daemon=True).start()
 
     def _work(self) -> None:
         while True:
             with self._lock:
+                self._num_idle += 1
+                self._lock.wait_for(lambda: self._queue, IDLE_SECONDS)
+                self._num_idle -= 1
                 if not self._queue:
                     self._num_threads -= 1
                     return

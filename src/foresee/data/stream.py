@@ -188,7 +188,8 @@ class LogStream:
         self._log_digest = log_digest
         self._table_offsets = table_offsets
         self._samples_per_epoch = int(row_groups.sizes.sum())
-        self._lock = Lock()
+        self._lock, self._reading = Lock(), Lock()
+        """Of what is kept here; of the row groups, which one thread reads at a time."""
         self._orders: OrderedDict[int, EpochOrder] = OrderedDict()
         self._groups: OrderedDict[tuple[int, int], Assembled] = OrderedDict()
         if self.num_steps == 0:
@@ -239,36 +240,48 @@ class LogStream:
         epoch, within = divmod(step, self.steps_per_epoch)
         start = within * self.options.batch_size
         stop = min(start + self.options.batch_size, self._samples_per_epoch)
-        with self._lock:
-            order = self._order(epoch)
-            pieces = [(self._group(order, piece.group), piece.start, piece.stop) for piece in order.pieces(start, stop)]
+        order = self._order(epoch)
+        pieces = [(self._group(order, piece.group), piece.start, piece.stop) for piece in order.pieces(start, stop)]
         return cut(pieces, step)
 
     def _order(self, epoch: int) -> EpochOrder:
-        if epoch not in self._orders:
-            options = self.options
-            self._orders[epoch] = epoch_order(
-                self._row_groups.sizes,
-                shuffle_samples=options.shuffle_samples,
-                seed=options.seed,
-                epoch=epoch,
-                shuffle=options.shuffle,
-            )
-            if len(self._orders) > 2:
-                self._orders.popitem(last=False)
-        return self._orders[epoch]
+        with self._lock:
+            if epoch not in self._orders:
+                options = self.options
+                self._orders[epoch] = epoch_order(
+                    self._row_groups.sizes,
+                    shuffle_samples=options.shuffle_samples,
+                    seed=options.seed,
+                    epoch=epoch,
+                    shuffle=options.shuffle,
+                )
+                if len(self._orders) > 2:
+                    self._orders.popitem(last=False)
+            return self._orders[epoch]
 
     def _group(self, order: EpochOrder, group: int) -> Assembled:
+        """Whoever finds a group decoded does not wait for another thread that reads one, maybe over a network."""
         key = (order.epoch, group)
-        if key in self._groups:
-            self._groups.move_to_end(key)
-            return self._groups[key]
-        if len(self._groups) == GROUPS_KEPT:
-            self._groups.popitem(last=False)  # before decoding: never more than GROUPS_KEPT at once
-        samples = self._row_groups.read(order.row_groups[group])
-        self._row_groups.expect(self._next_groups(order, group))
-        self._groups[key] = assemble(samples, self._table_offsets, order.within(group))
-        return self._groups[key]
+        if (found := self._decoded(key)) is not None:
+            return found
+        with self._reading:
+            if (found := self._decoded(key)) is not None:  # by the other thread, meanwhile
+                return found
+            with self._lock:
+                if len(self._groups) == GROUPS_KEPT:
+                    self._groups.popitem(last=False)  # before decoding: never more than GROUPS_KEPT at once
+            samples = self._row_groups.read(order.row_groups[group])
+            self._row_groups.expect(self._next_groups(order, group))
+            made = assemble(samples, self._table_offsets, order.within(group))
+            with self._lock:
+                self._groups[key] = made
+            return made
+
+    def _decoded(self, key: tuple[int, int]) -> Assembled | None:
+        with self._lock:
+            if key in self._groups:
+                self._groups.move_to_end(key)
+            return self._groups.get(key)
 
     def _next_groups(self, order: EpochOrder, group: int) -> Sequence[Int64]:
         """Row groups of the shuffle groups after this one; after the last of an epoch comes the next epoch."""
