@@ -12,14 +12,15 @@ import time
 from pathlib import Path
 
 import pytest
-from ray_cluster import RayCluster, missing, ray_cluster
+from ray_cluster import HEAD, RayCluster, missing, ray_cluster
 from test_engines import LONG
 
 from foresee.data.synthetic import tiny
+from foresee.report.run_records import read_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
-from machines import SETTINGS, Disturbed, result_in_storage, result_of
+from machines import NUM_STEPS, SETTINGS, Disturbed, result_in_storage, result_of
 
 WAIT_SECONDS = 240.0
 QUICK = ("distributed.elastic.after_seconds=5", "distributed.elastic.every_seconds=5", "cache.rows=400")
@@ -74,7 +75,16 @@ def lose_and_bring_back_a_server(cluster: RayCluster) -> None:
     cluster.start_node(node)
     wait_for(run, "room for 2 workers and 2 servers,")
     assert run.process.wait(WAIT_SECONDS) == 0, run.output.read_text()[-4000:]
+    assert_recorded_here(run)
     assert result_in_storage(cluster, run) == undisturbed(cluster, "plain")
+
+
+def assert_recorded_here(run: Disturbed) -> None:
+    """Where the command was typed, `watch` and `report` find what worker 0 and each worker wrote on their disks."""
+    records = read_run(run.cluster.disk(HEAD) / "run")
+    assert records.finished
+    assert [line["step"] for line in records.metrics if line["kind"] == "train"] == list(range(1, NUM_STEPS + 1))
+    assert [worker.points[-1].step for worker in records.workers] == [NUM_STEPS, NUM_STEPS]
 
 
 def lose_a_worker(cluster: RayCluster) -> None:

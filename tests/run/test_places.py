@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ from command_line import foresee
 from foresee.base import places
 from foresee.base.places import brought, sent
 from foresee.base.storage import Storage, local_folder
+from foresee.cli import watch as watch_command
 from foresee.data import ClickLog, tiny
 from foresee.errors import ConfigError, StoreError
+from foresee.report.run_records import read_run
 from foresee.run.run_file import dump_run, load_run
 from s3_server import Network, url_of
 
@@ -90,6 +94,7 @@ def test_a_run_its_plan_and_its_export_live_at_urls(
     config = load_run(file, [it for it in given if it != "--set"])
     train_quietly(config.model_copy(update={"cache": config.cache.model_copy(update={"plan_file": plan_url})}))
     assert everything(config) == everything(plain)
+    recorded = read_run(config.run)
     expected = json.loads(call("evaluate", plain.run, "--split", "valid", "--json"))
     shutil.rmtree(cache)
     found = json.loads(call("evaluate", run_url, "--split", "valid", "--json"))
@@ -104,7 +109,31 @@ def test_a_run_its_plan_and_its_export_live_at_urls(
     assert call("score", export_url, raw) == call("score", tmp_path / "export", raw)
     assert "whole" in call("check", run_url, plan_url, export_url, log_url)
     assert local_folder(run_url, "runs").is_dir()
+    shutil.rmtree(cache)
     assert "20" in call("watch", run_url, "--once")
+    here = read_run(config.run)
+    assert (here.metrics, here.workers) == (recorded.metrics, recorded.workers)
+    assert here.workers[0].points
     capsys.readouterr()
     assert foresee("evaluate", url_of(network.port, "whole/none"), monkeypatch=monkeypatch) == 2
     assert "s3://bucket/whole/none holds no run (config.yaml is missing)" in capsys.readouterr().err
+
+
+def test_a_run_at_a_url_is_followed_from_another_machine(
+    log: ClickLog, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, file = f"file://{tmp_path}/storage", tmp_path / "run.yaml"
+    file.write_text(dump_run(small_run(log, tmp_path / "plain")))
+    config = load_run(file, [f"run={url}"])
+    train_quietly(config, stop_after=8)
+    monkeypatch.setenv("FORESEE_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr(watch_command, "LINE_SECONDS", 0.02)
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(foresee, "watch", url, monkeypatch=monkeypatch)
+        while not any((tmp_path / "other").rglob("metrics.jsonl")):
+            time.sleep(0.01)
+        train_quietly(config, resume=True)
+        assert watching.result(30) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "8" in lines[0]
+    assert "20" in lines[-1]

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from foresee.base.places import place
+from foresee.base.places import Place, place
 from foresee.cli.options import RunPlace
 from foresee.errors import InputError
 
 if TYPE_CHECKING:
+    from foresee.report.run_records import RunRecords
     from foresee.run.progress import Reading
 
 REFRESH_SECONDS = 1.0
@@ -38,46 +39,46 @@ def watch(
       foresee watch demo/run
       foresee watch demo/run --once
     """
-    from foresee.run.stored_shards import brought_run
+    from foresee.report.run_live import live_view
 
-    console, folder = Console(), brought_run(place(run), tables=False)
+    console, where = Console(), place(run)
     try:
         if once:
-            _show_once(folder, console)
+            console.print(live_view(_records(where)))
         elif console.is_terminal:
-            _follow(folder, console)
+            _follow(where, console)
         else:
-            _print_lines(folder, console)
+            _print_lines(where, console)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 
 
-def _show_once(run: Path, console: Console) -> None:
-    from foresee.report.run_live import live_view
+def _records(run: Place) -> RunRecords:
+    """As they are now: those of a run at a URL are as of its last commit there."""
     from foresee.report.run_records import read_run
+    from foresee.run.stored_shards import brought_run
 
-    console.print(live_view(read_run(run, spans=False)))
+    return read_run(brought_run(run, tables=False), spans=False)
 
 
-def _follow(run: Path, console: Console) -> None:
+def _follow(run: Place, console: Console) -> None:
     from foresee.report.run_live import live_view
-    from foresee.report.run_records import read_run
 
-    records = read_run(run, spans=False)
+    pause = REFRESH_SECONDS if isinstance(run, Path) else LINE_SECONDS
+    records = _records(run)
     with Live(live_view(records), console=console, auto_refresh=False) as live:
         while not records.finished:
-            time.sleep(REFRESH_SECONDS)
-            records = read_run(run, spans=False)
+            time.sleep(pause)
+            records = _records(run)
             live.update(live_view(records), refresh=True)
 
 
-def _print_lines(run: Path, console: Console) -> None:
+def _print_lines(run: Place, console: Console) -> None:
     from foresee.report.run_live import live_line
-    from foresee.report.run_records import read_run
 
     last = ""
     while True:
-        records = read_run(run, spans=False)
+        records = _records(run)
         if (line := live_line(records)) != last:
             console.print(line, soft_wrap=True, highlight=False)
             last = line

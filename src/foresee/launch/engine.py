@@ -36,6 +36,8 @@ class Command:
     """Of `foresee`, without those that say where to listen and how connections are kept safe: the engine adds them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Beside what the engine's own processes have."""
+    records: tuple[Path, ...] = ()
+    """Files that it adds lines to, wherever it is: the engine keeps them the same here, for a person to look at."""
 
     @property
     def name(self) -> str:

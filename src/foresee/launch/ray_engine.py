@@ -47,6 +47,8 @@ PLACES_SECONDS = 0.5
 ROOM_SECONDS = 2.0
 """How often Ray is asked what its nodes have left, where the size of a run may change."""
 LOOPBACK = "127.0.0.1"
+MARK_FILE = "controller"
+"""Beside what parts print."""
 OWN_CLUSTER = "local"
 """Without it Ray would take any cluster that somebody has started on this machine."""
 AUTHORITY, CERTIFICATE, KEY, TOKEN = "authority.pem", "certificate.pem", "key.pem", "token"
@@ -232,11 +234,17 @@ class RayEngine:
                 self._nodes[where] = _Node(address, self._new_host(where, address))
             if part.code is None:
                 part.node, command = where, part.command
-                name = command.name.replace(" ", "-")
                 self._nodes[where].host.start.remote(
-                    command.name, name, list(command.arguments), self._environment(command)
-                )
+                    command.name, list(command.arguments), self._environment(command),
+                    [os.path.abspath(path) for path in command.records], self._mark(part.output),
+                )  # fmt: skip
                 _logger.info("%s is started at %s", command.name, address)
+
+    def _mark(self, output: Path) -> tuple[str, str]:
+        """Whoever finds this file sees the disk of the controller."""
+        path = output.absolute().with_name(MARK_FILE)
+        path.write_text(self._scratch.name)
+        return str(path), self._scratch.name
 
     def _environment(self, command: Command) -> dict[str, str]:
         cores = max(1, int(self._config.distributed.resources.worker.get("CPU", 1)))
@@ -311,9 +319,14 @@ class RayEngine:
 
 
 def _take_over(part: RayProcess, state: PartState, address: str, *, tls: bool) -> None:
-    if state.output:
-        with open(part.output, "ab") as file:
-            file.write(state.output)
+    try:
+        if state.output:
+            with open(part.output, "ab") as file:
+                file.write(state.output)
+        for added in state.records:
+            added.carry_out()
+    except OSError as error:  # a full disk here is no reason to lose sight of the part
+        _logger.warning("what %s has written cannot be kept here: %s", part.command.name, error)
     part.pid = state.pid
     if state.port is not None:
         part.address = f"{'grpc+tls' if tls else 'grpc'}://{address}:{state.port}"

@@ -34,6 +34,48 @@ SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True, slots=True)
+class Added:
+    """What a part has added to a file."""
+
+    path: str
+    content: bytes
+    anew: bool
+    """The file begins with it: the part, or one before it, has replaced the file."""
+
+    def carry_out(self) -> None:
+        """The same to the file of this machine."""
+        path = Path(self.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if self.anew:
+            draft = path.with_name(f"{path.name}.draft")
+            draft.write_bytes(self.content)
+            os.replace(draft, path)
+        else:
+            with open(path, "ab") as file:
+                file.write(self.content)
+
+
+class Followed:
+    """A file that a part adds to, and that is replaced when the part starts over."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._inode, self._told_bytes = path, -1, 0
+
+    def added(self, *, all_of_it: bool) -> Added | None:
+        """Since the last time; None: nothing. Much of it comes in several pieces, unless all is wanted."""
+        try:
+            with open(self._path, "rb") as file:
+                found = os.fstat(file.fileno())
+                anew = found.st_ino != self._inode or found.st_size < self._told_bytes
+                file.seek(0 if anew else self._told_bytes)
+                content = file.read(-1 if all_of_it else OUTPUT_BYTES_MAX)
+        except FileNotFoundError:
+            return None
+        self._inode, self._told_bytes = found.st_ino, len(content) + (0 if anew else self._told_bytes)
+        return Added(self._path, content, anew) if content or anew else None
+
+
+@dataclass(frozen=True, slots=True)
 class PartState:
     """What is new of one part."""
 
@@ -41,6 +83,7 @@ class PartState:
     code: int | None
     port: int | None
     output: bytes
+    records: tuple[Added, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +110,7 @@ class _Running:
     output: Path
     port_file: Path
     told_bytes: int = 0
+    records: tuple[Followed, ...] = ()
 
 
 class Host:
@@ -86,24 +130,36 @@ class Host:
         self._heard, self._busy = time.monotonic(), False
         threading.Thread(target=self._watch_lease, name="foresee-lease", daemon=True).start()
 
-    def start(self, name: str, file_name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Starts a part; what goes wrong with that is told by `poll`, as the part's own end."""
+    def start(
+        self, name: str, arguments: Sequence[str], environment: Mapping[str, str], records: Sequence[str],
+        mark: tuple[str, str],
+    ) -> None:  # fmt: skip
+        """Starts a part; what goes wrong with that is told by `poll`, as the part's own end.
+
+        `mark`: a file of the controller's machine, with its content; who finds it has the same files, so that `records`
+        need not be told.
+        """
         self._busy = True
         try:
-            self._start(name, file_name, arguments, environment)
+            followed = [] if _has(*mark) else [Followed(path) for path in records]
+            self._start(name, arguments, environment, followed)
         except Exception as error:
             self._failed[name] = f"it could not be started: {error!r}\n"
         finally:
             self._heard, self._busy = time.monotonic(), False
 
-    def _start(self, name: str, file_name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def _start(
+        self, name: str, arguments: Sequence[str], environment: Mapping[str, str], followed: Sequence[Followed]
+    ) -> None:
+        file_name = name.replace(" ", "-")
         output, port_file = self._scratch / f"{file_name}.log", self._scratch / f"{file_name}.port"
         for file in (output, port_file):
             file.unlink(missing_ok=True)
         listen = ["--host", self._settings.address, "--port-file", str(port_file), *self._settings.listen]
         everything = {**self._environment, **environment, PART_VARIABLE: name}
         more = listen if not name.startswith("worker") else self._settings.connect
-        self._parts[name] = _Running(self._warm.start([*arguments, *more], everything, output), output, port_file)
+        process = self._warm.start([*arguments, *more], everything, output)
+        self._parts[name] = _Running(process, output, port_file, records=tuple(followed))
 
     def poll(self) -> dict[str, PartState]:
         """What is new of all parts that this host has started."""
@@ -113,13 +169,13 @@ class Host:
         return told | {name: self._state(part) for name, part in self._parts.items()}
 
     def _state(self, part: _Running) -> PartState:
-        code = part.process.poll()  # before the output is read: nothing is printed after it
+        code, new = part.process.poll(), b""  # before anything is read: nothing is written after it
         with suppress(FileNotFoundError), open(part.output, "rb") as file:
             file.seek(part.told_bytes)
             new = file.read(OUTPUT_BYTES_MAX)
             part.told_bytes += len(new)
-            return PartState(part.process.pid, code, _port(part.port_file), new)
-        return PartState(part.process.pid, code, _port(part.port_file), b"")
+        added = [it.added(all_of_it=code is not None) for it in part.records]
+        return PartState(part.process.pid, code, _port(part.port_file), new, tuple(filter(None, added)))
 
     def send_signal(self, name: str, number: int) -> None:
         if (part := self._parts.get(name)) is not None and part.process.poll() is None:
@@ -152,6 +208,12 @@ class Host:
             time.sleep(0.5)
             if not self._busy and time.monotonic() - self._heard > LEASE_SECONDS:
                 self._kill()
+
+
+def _has(path: str, content: str) -> bool:
+    with suppress(OSError):
+        return Path(path).read_text() == content
+    return False
 
 
 def _port(file: Path) -> int | None:

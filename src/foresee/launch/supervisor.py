@@ -31,7 +31,7 @@ from foresee.run.config import RunConfig
 from foresee.run.ending import Stop
 from foresee.run.progress import TERMINAL_SECONDS, Display, Reading
 from foresee.run.run_file import dump_run
-from foresee.run.run_folder import run_id
+from foresee.run.run_folder import RunFolder, run_id
 from foresee.run.shard_folders import shard_folder
 from foresee.store.contract import Layout, layout_text
 from foresee.store.registry import store_kind
@@ -262,7 +262,10 @@ class Supervisor:
             command += ["--stop-after", str(self._stop_after)]
         for rank in range(num_workers):
             place = {"RANK": str(rank), "WORLD_SIZE": str(num_workers)}
-            self._processes.start(Command(role="worker", index=rank, arguments=tuple(command), environment=place))
+            records = RunFolder(self._config.run).records(rank)
+            self._processes.start(
+                Command(role="worker", index=rank, arguments=tuple(command), environment=place, records=records)
+            )
 
     def _watch(self, done: Callable[[], bool], seconds: float | None) -> Part | None:
         """Looks after everything until `done`; returns a part that has ended before it should."""

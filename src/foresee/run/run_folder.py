@@ -29,7 +29,7 @@ from typing import Any, cast
 
 from foresee.base import json_fields
 from foresee.base.files import Files, file_sentence
-from foresee.engine.recording.series import TIMELINE_FOLDER
+from foresee.engine.recording.series import TIMELINE_FOLDER, TimelineFile
 from foresee.errors import ConfigError, InputError, StoreError
 from foresee.plan.record import Header
 from foresee.run.config import AnyRun, RunConfig
@@ -89,6 +89,11 @@ class RunFolder:
     @property
     def metrics_file(self) -> Path:
         return self.path / METRICS_FILE
+
+    def records(self, worker: int) -> tuple[Path, ...]:
+        """What a worker writes down of the run and of itself; nobody computes with it."""
+        timeline = TimelineFile(self.path, worker).path
+        return (self.metrics_file, timeline) if worker == 0 else (timeline,)
 
     def mark(self, step: int) -> None:
         """Tells other tools that the commit of a step is complete. Nothing of ours reads it."""

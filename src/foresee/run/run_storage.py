@@ -2,6 +2,7 @@
 
     URL/config.yaml, run.json, plan.json, metrics.jsonl, _SUCCESS     as in the run folder
     URL/checkpoints/checkpoints.json                                  names the files of the last two dense halves
+    URL/timeline/worker-0.jsonl                                       what workers recorded, of a run that has ended
     URL/tables/shard-0-of-2/commits.json                              the rows of each server; see `store.disk.copies`
 
 In: a configuration with a `storage`, and commits that are durable here. Out: the same commits there, copied by a thread
@@ -25,6 +26,7 @@ from foresee.base import json_fields
 from foresee.base.files import Files
 from foresee.base.storage import Storage, Stored
 from foresee.base.uploads import Needless, Uploads
+from foresee.engine.recording.series import TIMELINE_FOLDER
 from foresee.errors import ConfigError, InputError, StoreError
 from foresee.run import checkpoint, run_folder
 from foresee.run.config import AnyRun
@@ -142,6 +144,9 @@ class RunStorage:
         for name in (*RUN_FILES[1:], CONFIG_FILE):
             if (content := found[name]) is not None and not (name == CONFIG_FILE and holds_run(self._folder.path)):
                 Files().publish(self._folder.path / name, content)
+        timelines = self.storage.below(TIMELINE_FOLDER)
+        for name in timelines.names():
+            timelines.fetch(name, self._folder.path / TIMELINE_FOLDER / name)
 
     # Dense halves
 
@@ -269,6 +274,8 @@ class RunStorage:
                 return
             time.sleep(0.05)
         self.push_files()
+        for path in sorted((self._folder.path / TIMELINE_FOLDER).glob("*.jsonl")):
+            self._copying.publish(f"{TIMELINE_FOLDER}/{path.name}", path.read_bytes())
 
     def close(self) -> None:
         self._uploads.close()
