@@ -20,6 +20,7 @@ class Ended:
     code: int | None
     pid: int = 0
     address: str | None = None
+    placed: bool = True
 
     def poll(self) -> int | None:
         return self.code

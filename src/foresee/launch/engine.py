@@ -58,6 +58,11 @@ class Process(Protocol):
         ...
 
     @property
+    def placed(self) -> bool:
+        """A machine was found for it; it may take a while there until it has a process."""
+        ...
+
+    @property
     def address(self) -> str | None:
         """Where it listens, once it does."""
         ...

@@ -204,6 +204,8 @@ def _undisturbed() -> Iterator[None]:
 class LocalProcess:
     """A part of this machine."""
 
+    placed = True
+
     def __init__(self, forked: Started, port_file: Path) -> None:
         self._forked, self._port_file = forked, port_file
 

@@ -40,6 +40,10 @@ _strategies = OptionalModule("ray.util.scheduling_strategies")
 _logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.05
+"""How often hosts are asked while parts start or end."""
+CALM_SECONDS = 0.25
+"""The same while nothing happens: a question takes processor time on every node, which training could use."""
+CALM_AFTER_SECONDS = 5.0
 GIVE_UP_SECONDS = LEASE_SECONDS + 4.0
 """A host that has not answered for so long has ended its parts by itself."""
 PLACES_SECONDS = 0.5
@@ -65,6 +69,10 @@ class RayProcess:
         self.address: str | None = None
         self.code: int | None = None
         self._engine = engine
+
+    @property
+    def placed(self) -> bool:
+        return self.node is not None
 
     def poll(self) -> int | None:
         return self.code
@@ -97,7 +105,7 @@ class RayEngine:
         self._nodes: dict[str, _Node] = {}
         self._parts: dict[str, RayProcess] = {}
         self._lock, self._closed = threading.RLock(), threading.Event()
-        self._places_asked = self._room_asked = 0.0
+        self._places_asked = self._room_asked = self._happened = 0.0
         self._room = Room(nodes=[], waiting=False)
 
     def __enter__(self) -> RayEngine:
@@ -123,7 +131,7 @@ class RayEngine:
     def start(self, command: Command, output: Path) -> Process:
         part = RayProcess(self, command, self._place(command), output)
         with self._lock:
-            self._parts[command.name] = part
+            self._parts[command.name], self._happened = part, time.monotonic()
         return part
 
     def share(self, name: str, content: str) -> Path:
@@ -150,12 +158,14 @@ class RayEngine:
         with self._lock:
             if part.code is not None:
                 return
+            self._happened = time.monotonic()
             if part.node is None:
                 part.code = -number
             elif (node := self._nodes.get(part.node)) is not None:
                 node.host.send_signal.remote(part.command.name, int(number))
 
     def _connect(self) -> None:
+        logging.getLogger("ray").setLevel(logging.ERROR)  # warnings are for whoever keeps the cluster
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
         try:
             if self._given is None:
@@ -278,14 +288,21 @@ class RayEngine:
         for node in nodes.values():
             if node.question is None:
                 node.question = node.host.poll.remote()
-        begun = time.monotonic()
-        done, _ = ray.wait([it.question for it in nodes.values()], num_returns=len(nodes), timeout=TICK_SECONDS)
+        begun, tick = time.monotonic(), self._tick()
+        done, _ = ray.wait([it.question for it in nodes.values()], num_returns=len(nodes), timeout=tick)
         for where, node in nodes.items():
             if node.question in done:
                 self._hear(where, node)
             elif time.monotonic() - node.heard > GIVE_UP_SECONDS and not self._starting(where):
                 self._lose(where, f"did not answer for {GIVE_UP_SECONDS:.0f} s")
-        time.sleep(max(0.0, TICK_SECONDS - (time.monotonic() - begun)))
+        self._closed.wait(max(0.0, tick - (time.monotonic() - begun)))
+
+    def _tick(self) -> float:
+        with self._lock:
+            parts = [part for part in self._parts.values() if part.code is None]
+        if not all(part.pid and (part.address or not part.command.endless) for part in parts):
+            self._happened = time.monotonic()
+        return CALM_SECONDS if time.monotonic() - self._happened > CALM_AFTER_SECONDS else TICK_SECONDS
 
     def _starting(self, where: str) -> bool:
         """Importing everything takes its time, and Ray tells if the node is lost meanwhile."""
@@ -304,6 +321,7 @@ class RayEngine:
                 if part is not None and part.node == where and part.code is None:
                     _take_over(part, state, node.address, tls=not self.one_machine)
                 if part is None or part.node != where or part.code is not None:
+                    self._happened = time.monotonic()
                     node.host.forget.remote(name)
 
     def _lose(self, where: str, how: str) -> None:

@@ -102,7 +102,7 @@ START_SECONDS = 300.0
 FAREWELL_SECONDS = 700.0
 """Until workers that were asked to stop have committed: a little longer than a commit may take."""
 TELL_SECONDS = 15.0
-"""Until a person is told that parts wait for a place: a node needs some to warm up."""
+"""Until a person is told that parts wait for a place: those of a lost node get another within that time."""
 CAUSE_SECONDS = 2.0
 """Until it shows which part failed first."""
 
@@ -290,19 +290,19 @@ class Supervisor:
         return None
 
     def _wait_for_places(self) -> bool:
-        """Whether parts have no process yet; a person is told when that takes long."""
-        waiting = [part.name for part in self._processes.parts if not part.process.pid and part.code is None]
+        """Whether parts have no process yet; a person is told when it takes long to find a place for them."""
+        parts = [part for part in self._processes.parts if part.code is None]
+        waiting = [part.name for part in parts if not part.process.placed]
         if not waiting:
             self._waiting_since = None
-            return False
-        if self._waiting_since is None:
+        elif self._waiting_since is None:
             self._waiting_since = time.monotonic()
-        if time.monotonic() - self._waiting_since > TELL_SECONDS:
+        elif time.monotonic() - self._waiting_since > TELL_SECONDS:
             self._waiting_since = float("inf")  # once
             self._display.say(
                 f"no machine of the cluster has what distributed.resources asks for {', '.join(waiting)}; waiting"
             )
-        return True
+        return not all(part.process.pid for part in parts)
 
     def _cause(self, part: Part) -> Part:
         """A part that only lost another notices at once, while the other may still be printing why it ends."""
