@@ -9,7 +9,7 @@ import pytest
 
 from foresee.errors import ConfigError
 from foresee.run.config import RunConfig
-from foresee.run.run_file import changed_result_keys, dump_run, load_run
+from foresee.run.run_file import changed_result_keys, dump_run, load_run, run_name
 from foresee.run.task_config import Section
 
 SMALLEST = "log: data/log\nrun: runs/a\ncache: {rows: 100}\n"
@@ -129,6 +129,22 @@ def test_a_written_configuration_reads_as_the_same_from_its_folder(run_file: Pat
     assert Path(again.log).resolve() == Path(config.log).resolve()
     assert again.run.resolve() == config.run.resolve()
     assert again.model_copy(update={"log": config.log, "run": config.run}) == config
+
+
+def test_a_run_that_has_a_storage_is_understood_in_any_folder(run_file: Path, tmp_path: Path) -> None:
+    """What is inside moves with it, what is outside stays where it is."""
+    config = load_run(run_file, ["storage=s3://bucket/a"])
+    elsewhere = tmp_path / "another" / "place" / "of" / "it"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "config.yaml").write_text(dump_run(config, config.run))
+    again = load_run(elsewhere / "config.yaml")
+    assert (again.run, again.log) == (elsewhere, Path(config.log).absolute())
+
+
+def test_a_run_is_called_as_its_url_is(run_file: Path) -> None:
+    assert run_name(load_run(run_file)) == "a"
+    assert run_name(load_run(run_file, ["run=s3://bucket/runs/first?region=x"])) == "first"
+    assert run_name(load_run(run_file, ["storage=s3://bucket/runs/first"])) == "a"
 
 
 def test_only_keys_that_change_the_result_count_as_changed(run_file: Path) -> None:

@@ -1,4 +1,5 @@
-"""A whole Slurm on this machine: a controller and three nodes, each a network namespace with its own name and address.
+"""A whole Slurm on this machine: a controller and four nodes, each a network namespace with its own name and address,
+and a disk of its own beside all that they share.
 
 Needs root, `ip`, `unshare`, and munged, slurmctld, slurmd and Slurm's commands, on PATH or below the folder in
 FORESEE_SLURM, where Debian's packages (munge, libmunge2, libhwloc15, liblua5.1-0, slurmctld, slurmd, slurm-client,
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from warm_commands import wait_until
 
-NODES = ("node1", "node2", "node3")
+NODES = ("node1", "node2", "node3", "node4")
 CONTROLLER = "controller"
 ADDRESSES = {**{name: f"10.78.0.{number}" for number, name in enumerate(NODES, 1)}, CONTROLLER: "10.78.0.100"}
 UNPACKED = os.environ.get("FORESEE_SLURM", "")
@@ -63,8 +64,8 @@ rm -rf "$folder"
 """
 """Reads until whoever holds the other end is gone; then ends all that lives in its namespaces, and removes them."""
 
-INSIDE = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
-"""A machine's own name, and the names of the others, seen by nobody else."""
+INSIDE = 'hostname "$1"; mount --bind "$2" /etc/hosts; mount --bind "$3" "$4"; shift 4; exec "$@"'
+"""A machine's own name, the names of the others, and its own disk, seen by nobody else."""
 
 
 def find(program: str) -> str | None:
@@ -95,7 +96,9 @@ class SlurmCluster:
     """The controller's commands, and ways to break a node."""
 
     def __init__(self, prefix: str, folder: Path) -> None:
-        self.prefix, self.folder = prefix, folder
+        self.prefix, self.folder, self.daemons = prefix, folder, list[subprocess.Popen[bytes]]()
+        self.disk = folder / "disk"
+        """The path of every node's own disk, there."""
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "OMP_NUM_THREADS": "1"}
         if UNPACKED:
             libraries = [str(it) for it in Path(UNPACKED).glob("usr/lib/*-linux-gnu*")]
@@ -110,17 +113,23 @@ class SlurmCluster:
         """Unlike `ip netns exec` this leaves /sys as it is, where slurmd looks for control groups."""
         return ["nsenter", f"--net=/run/netns/{self.space(host)}"]
 
-    def start(self, host: str, *words: str) -> subprocess.Popen[bytes]:
+    def disk_of(self, host: str) -> Path:
+        """The same disk, seen from here."""
+        return self.folder / f"disk-{host}"
+
+    def start(self, host: str, *words: str) -> None:
         """A daemon that stays on a host; what it says is in a file of its name."""
-        inside = ["unshare", "--mount", "--uts", "sh", "-c", INSIDE, "sh", host, str(self.folder / "hosts")]
+        places = [str(self.folder / "hosts"), str(self.disk_of(host)), str(self.disk)]
+        inside = ["unshare", "--mount", "--uts", "sh", "-c", INSIDE, "sh", host, *places]
         with open(self.folder / f"{Path(words[0]).name}-{host}.txt", "ab") as output:
-            return subprocess.Popen(
+            daemon = subprocess.Popen(
                 [*self._on(host), *inside, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 env=self.environment, start_new_session=True,
             )  # fmt: skip
+        self.daemons.append(daemon)
 
-    def start_node(self, host: str) -> subprocess.Popen[bytes]:
-        return self.start(host, _path("slurmd"), "-D", "-N", host, "-d", _path("slurmstepd"))
+    def start_node(self, host: str) -> None:
+        self.start(host, _path("slurmd"), "-D", "-N", host, "-d", _path("slurmstepd"))
 
     def ask(self, *words: str, folder: Path | None = None) -> str:
         """What one of Slurm's commands says, asked on the controller."""
@@ -141,11 +150,18 @@ class SlurmCluster:
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def lose(self, host: str) -> None:
-        """All its processes at once, as when its power is cut."""
+        """All its processes at once, as when its power is cut; its disk is gone, too."""
         for _ in range(2):
             for process_id in self.processes(host):
                 with suppress(ProcessLookupError):
                     os.kill(process_id, signal.SIGKILL)
+        self.empty_disks(host)
+
+    def empty_disks(self, *hosts: str) -> None:
+        """Of all nodes, if none is named."""
+        for host in hosts or NODES:
+            for path in self.disk_of(host).iterdir():
+                shutil.rmtree(path)
 
     def processes(self, host: str) -> list[int]:
         listed = subprocess.run(["ip", "netns", "pids", self.space(host)], capture_output=True, text=True, check=True)
@@ -171,7 +187,6 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
         stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     assert guard.stdin is not None
-    daemons: list[subprocess.Popen[bytes]] = []
     try:
         _connect(cluster)
         _write_files(cluster.folder)
@@ -180,10 +195,11 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
             for it in ("socket", "pid-file", "log-file", "seed-file")
         ]
         key = f"--key-file={cluster.folder}/munge.key"
-        daemons.append(cluster.start(CONTROLLER, _path("munged"), "--foreground", "--force", key, *munge))
+        cluster.start(CONTROLLER, _path("munged"), "--foreground", "--force", key, *munge)
         wait_until((cluster.folder / "munge.socket").exists, "munged")
-        daemons.append(cluster.start(CONTROLLER, _path("slurmctld"), "-D"))
-        daemons += [cluster.start_node(host) for host in NODES]
+        cluster.start(CONTROLLER, _path("slurmctld"), "-D")
+        for host in NODES:
+            cluster.start_node(host)
         try:
             wait_until(lambda: _idle(cluster) == len(NODES), "nodes of Slurm")
         except AssertionError as error:
@@ -192,7 +208,7 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
     finally:
         guard.stdin.close()
         guard.wait()
-        for daemon in daemons:
+        for daemon in cluster.daemons:
             daemon.wait()
 
 
@@ -226,7 +242,8 @@ def _write_files(folder: Path) -> None:
     (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))
     (folder / "munge.key").chmod(0o400)
-    (folder / "state").mkdir()
+    for name in ("state", "disk", *(f"disk-{host}" for host in ADDRESSES)):
+        (folder / name).mkdir()
     folder.chmod(0o755)
     plugins = [str(it) for it in Path(UNPACKED).glob("usr/lib/*/slurm-wlm")] if UNPACKED else []
     nodes = "\n".join(f"NodeName={it} NodeAddr={ADDRESSES[it]} CPUs=8 RealMemory=64000" for it in NODES)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shlex
 import subprocess
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from cryptography import x509
+from manifests import Manifests, check, cluster_of, container_of, jobs_of, of_kind, options_of, pods_of
 
 from command_line import foresee
 from foresee.data import ClickLog
 from foresee.launch.deploy.sizes import Sizes, sizes_of
 from foresee.run.run_file import load_run
 
-VERSION = "1.30"
 POD_OPTIONS = ("--image", "foresee:1", "--data-claim", "logs", "--log-folder", "criteo")
 OVERRIDES = ("--set", "train.epochs=3")
-Manifests = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -67,64 +63,9 @@ def sizes(run_file: Path) -> Sizes:
     return sizes_of(load_run(run_file, OVERRIDES[1:]))
 
 
-def of_kind(manifests: Manifests, kind: str) -> dict[str, Any]:
-    return next(it for it in manifests if it["kind"] == kind)
-
-
-def jobs_of(manifests: Manifests) -> dict[str, dict[str, Any]]:
-    return {job["name"]: job for job in of_kind(manifests, "JobSet")["spec"]["replicatedJobs"]}
-
-
-def pods_of(manifests: Manifests) -> dict[str, dict[str, Any]]:
-    return {name: job["template"]["spec"]["template"]["spec"] for name, job in jobs_of(manifests).items()}
-
-
-def options_of(command: list[str], option: str) -> list[str]:
-    return [value for word, value in pairwise(command) if word == option]
-
-
-def check(manifests: Manifests) -> None:
-    """Raises for anything that Kubernetes, JobSet or KubeRay would not take, unknown fields included."""
-    validate = pytest.importorskip("kubernetes_validate", reason="it is for tests: pip install '.[dev]'")
-    models = pytest.importorskip("kubeflow_trainer_api.models", reason="it is for tests: pip install '.[dev]'")
-    jsonschema = pytest.importorskip("jsonschema", reason="it is for tests: pip install '.[dev]'")
-    for manifest in manifests:
-        if manifest["kind"] == "JobSet":
-            taken = models.JobsetV1alpha2JobSet.from_dict(copy.deepcopy(manifest)).to_dict()
-            assert without_templates(taken) == without_templates(manifest)
-            for job in manifest["spec"]["replicatedJobs"]:
-                batch = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, **job["template"]}
-                validate.validate(batch, VERSION, strict=True)
-        elif manifest["kind"] == "RayJob":
-            schema = json.loads(Path(__file__).with_name("rayjob.schema.json").read_text())
-            jsonschema.Draft202012Validator(schema).validate(manifest)
-            cluster = manifest["spec"]["rayClusterSpec"]
-            for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-                pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **group["template"]}
-                validate.validate(pod, VERSION, strict=True)
-        else:
-            validate.validate(manifest, VERSION, strict=True)
-
-
-def without_templates(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Those of jobs are checked as jobs."""
-    copied = json.loads(json.dumps(manifest, default=str))
-    for job in copied["spec"]["replicatedJobs"]:
-        job.pop("template")
-    return dict(copied)
-
-
 def test_manifests_pass_strict_schemas(jobset: Manifests, kuberay: Manifests) -> None:
     check(jobset)
     check(kuberay)
-
-
-def _container(manifests: Manifests, name: str) -> dict[str, Any]:
-    return dict(pods_of(manifests)[name]["containers"][0])
-
-
-def _cluster(manifests: Manifests) -> dict[str, Any]:
-    return dict(of_kind(manifests, "RayJob")["spec"]["rayClusterSpec"])
 
 
 PLANTED: dict[str, Callable[[Manifests], object]] = {
@@ -143,12 +84,14 @@ PLANTED: dict[str, Callable[[Manifests], object]] = {
 PLANTED_FOR_RAY: dict[str, Callable[[Manifests], object]] = {
     "a key misspelt": lambda them: of_kind(them, "RayJob")["spec"].update(entryPoint="foresee"),
     "a number as a word": lambda them: of_kind(them, "RayJob")["spec"].update(backoffLimit="seven"),
-    "a key of the cluster misspelt": lambda them: _cluster(them)["headGroupSpec"].update(rayStartParam={}),
-    "a start parameter that is a number": lambda them: _cluster(them)["headGroupSpec"].update(
+    "a key of the cluster misspelt": lambda them: cluster_of(them)["headGroupSpec"].update(rayStartParam={}),
+    "a start parameter that is a number": lambda them: cluster_of(them)["headGroupSpec"].update(
         rayStartParams={"num-cpus": 0}
     ),
-    "a group without a template": lambda them: _cluster(them)["workerGroupSpecs"][0].pop("template"),
-    "a key of a pod misspelt": lambda them: _cluster(them)["workerGroupSpecs"][0]["template"]["spec"].update(volume=[]),
+    "a group without a template": lambda them: cluster_of(them)["workerGroupSpecs"][0].pop("template"),
+    "a key of a pod misspelt": lambda them: cluster_of(them)["workerGroupSpecs"][0]["template"]["spec"].update(
+        volume=[]
+    ),
 }
 
 
@@ -168,15 +111,15 @@ def test_planted_errors_of_ray_are_caught(kuberay: Manifests, planted: str) -> N
 
 def test_a_jobset_has_as_many_parts_as_the_run_file_says(jobset: Manifests) -> None:
     assert {name: job["replicas"] for name, job in jobs_of(jobset).items()} == {"server": 2, "planner": 1, "worker": 3}
-    command = _container(jobset, "worker")["command"]
+    command = container_of(jobset, "worker")["command"]
     assert options_of(command, "--resume") == ["auto"]
-    environment = {it["name"]: it.get("value") for it in _container(jobset, "worker")["env"]}
+    environment = {it["name"]: it.get("value") for it in container_of(jobset, "worker")["env"]}
     assert (environment["WORLD_SIZE"], environment["OMP_NUM_THREADS"]) == ("3", "4")
 
 
 def test_what_was_set_is_set_for_every_part(jobset: Manifests, kuberay: Manifests, texts: dict[str, str]) -> None:
     for part in ("planner", "worker"):
-        given = options_of(_container(jobset, part)["command"], "--set")
+        given = options_of(container_of(jobset, part)["command"], "--set")
         assert given[0] == "train.epochs=3"
         assert "log=/data/criteo" in given
     assert "--set train.epochs=3 " in of_kind(kuberay, "RayJob")["spec"]["entrypoint"]
@@ -185,7 +128,7 @@ def test_what_was_set_is_set_for_every_part(jobset: Manifests, kuberay: Manifest
 
 def test_parts_ask_for_what_they_need(jobset: Manifests, sizes: Sizes) -> None:
     for name, size in (("server", sizes.server), ("planner", sizes.planner), ("worker", sizes.worker)):
-        resources, memory = _container(jobset, name)["resources"], f"{size.memory_mebibytes}Mi"
+        resources, memory = container_of(jobset, name)["resources"], f"{size.memory_mebibytes}Mi"
         assert resources["requests"] == {"cpu": str(size.cores), "memory": memory}
         assert resources["limits"] == {"memory": memory} | ({"nvidia.com/gpu": "1"} if name == "worker" else {})
     assert (sizes.server.cores, sizes.worker.cores) == (2, 4)
@@ -196,9 +139,9 @@ def test_parts_ask_for_what_they_need(jobset: Manifests, sizes: Sizes) -> None:
 def test_parts_listen_where_workers_look_for_them(jobset: Manifests) -> None:
     ports = {name: pod["containers"][0]["ports"][0]["containerPort"] for name, pod in pods_of(jobset).items()}
     for part in ("server", "planner"):
-        assert options_of(_container(jobset, part)["command"], "--port") == [str(ports[part])]
-        assert options_of(_container(jobset, part)["command"], "--host") == ["0.0.0.0"]
-    worker = _container(jobset, "worker")
+        assert options_of(container_of(jobset, part)["command"], "--port") == [str(ports[part])]
+        assert options_of(container_of(jobset, part)["command"], "--host") == ["0.0.0.0"]
+    worker = container_of(jobset, "worker")
     servers = [f"grpc+tls://first-run-server-{i}-0.first-run:{ports['server']}" for i in range(2)]
     assert options_of(worker["command"], "--server") == servers
     assert options_of(worker["command"], "--planner") == [
@@ -219,7 +162,7 @@ def test_certificates_are_for_the_names_that_workers_call(jobset: Manifests) -> 
     names = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(
         x509.DNSName
     )
-    command = _container(jobset, "worker")["command"]
+    command = container_of(jobset, "worker")["command"]
     called = [
         it.split("//")[1].split(":")[0] for option in ("--server", "--planner") for it in options_of(command, option)
     ]
@@ -227,10 +170,10 @@ def test_certificates_are_for_the_names_that_workers_call(jobset: Manifests) -> 
     assert len(secret["token"]) == 64
     for part in ("server", "planner", "worker"):
         tokens = [
-            it["valueFrom"]["secretKeyRef"] for it in _container(jobset, part)["env"] if it["name"] == "FORESEE_TOKEN"
+            it["valueFrom"]["secretKeyRef"] for it in container_of(jobset, part)["env"] if it["name"] == "FORESEE_TOKEN"
         ]
         assert tokens == [{"name": "first-run", "key": "token"}]
-        assert secret["token"] not in json.dumps(_container(jobset, part))
+        assert secret["token"] not in json.dumps(container_of(jobset, part))
     assert of_kind(jobset, "Secret")["metadata"]["name"] == "first-run"
 
 
@@ -247,7 +190,7 @@ def test_every_path_of_a_command_is_mounted(jobset: Manifests) -> None:
             assert any(path == it or path.startswith(f"{it}/") for it in mounts), path
         assert mounts["/run/foresee/secrets"]["secret"] == {"secretName": "first-run", "defaultMode": 0o400}
         assert mounts["/data"]["persistentVolumeClaim"] == {"claimName": "logs"}
-    rows = next(it for it in _container(jobset, "server")["volumeMounts"] if it["mountPath"] == "/rows")
+    rows = next(it for it in container_of(jobset, "server")["volumeMounts"] if it["mountPath"] == "/rows")
     assert rows["subPathExpr"] == "shard-$(JOB_INDEX)", "a folder for each server"
     assert pods_of(jobset)["server"]["volumes"][-1]["persistentVolumeClaim"] == {"claimName": "first-run-rows"}
     assert of_kind(jobset, "PersistentVolumeClaim")["metadata"]["name"] == "first-run-rows"
@@ -276,7 +219,7 @@ def test_a_job_on_ray_has_room_for_every_part(kuberay: Manifests, sizes: Sizes) 
     shell, option, line = shlex.split(spec["entrypoint"])
     assert (shell, option) == ("sh", "-c")
     assert "--workers 3 --servers 2" in line
-    assert line.endswith("$(test -f /data/first-run/config.yaml && echo --resume)")
+    assert line.endswith(" --resume-or-begin")
     subprocess.run(["sh", "-n", "-c", line], check=True)
     (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
     (container,) = group["template"]["spec"]["containers"]

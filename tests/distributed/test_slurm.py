@@ -1,11 +1,12 @@
 """The script of `foresee deploy slurm` on a real Slurm: the launcher's bytes, whatever part of the job is lost.
 
-One Slurm with three nodes serves all tests; where it is not installed they say so and are skipped.
+One Slurm with four nodes serves all tests; where it is not installed they say so and are skipped.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ from slurm_cluster import SlurmCluster
 from warm_commands import Commands
 
 from foresee.data.synthetic import tiny
+from foresee.run.stored_shards import brought_run
 from foresee.testing.engine_suite import NUM_SAMPLES, SETTINGS, result_of
 
 LONG = os.environ.get("FORESEE_ENGINES") == "long"
@@ -76,16 +78,23 @@ class Job:
         assert not self.over, self.text
 
     def _steps(self) -> int:
-        file = self.run / "metrics.jsonl"
-        lines = file.read_text().splitlines() if file.exists() else []
-        return sum('"train"' in line for line in lines)
+        """Of a run with a storage: as the nodes have it on their own disks."""
+        files = [self.run / "metrics.jsonl", *self.on_disks("run/metrics.jsonl")]
+        lines = [it.read_text().splitlines() for it in files if it.exists()]
+        return max((sum('"train"' in line for line in some) for some in lines), default=0)
 
-    def wait_for_another_turn(self) -> None:
-        """Slurm lets a job that was queued again wait for two minutes; here it need not."""
+    def on_disks(self, path: str) -> list[Path]:
+        """What nodes have of this job on disks of their own."""
+        return sorted(self.cluster.folder.glob(f"disk-node*/foresee-*-{self.number}/{path}"))
+
+    def wait_for_another_turn(self, between: Callable[[], object] = lambda: None) -> None:
+        """Slurm lets a job that was queued again wait for two minutes. Here some seconds are enough: in the one of its
+        first end nodes would take it for that."""
         self.until(lambda: self.cluster.details(self.number)["Restarts"] == "1" or self.over, "another turn")
         assert not self.over, self.text
         self.until(lambda: self.cluster.state(self.number) == "PENDING", "the end of its first turn")
-        self.cluster.ask("scontrol", "update", f"job={self.number}", "StartTime=now")
+        between()
+        self.cluster.ask("scontrol", "update", f"job={self.number}", "StartTime=now+3")
 
     @property
     def over(self) -> bool:
@@ -126,9 +135,9 @@ def submit(cluster: SlurmCluster, log: Path, commands: Commands, tmp_path: Path)
     """Writes the script for a run on two nodes and submits it; nothing may be left on any node afterwards."""
     jobs: list[Job] = []
 
-    def start(*options: str, settings: tuple[str, ...] = ()) -> Job:
+    def start(*options: str, settings: tuple[str, ...] = (), more: tuple[str, ...] = ()) -> Job:
         (tmp_path / "run.yaml").write_text(f"log: {log}{SETTINGS}")
-        words = [word for it in settings for word in ("--set", it)]
+        words = [*more, *(word for it in settings for word in ("--set", it))]
         words += ["--nodes", "2", "--command", f"{sys.executable} -m foresee", "--out", str(tmp_path / "job.sh")]
         code, text = commands.run("deploy", "slurm", tmp_path / "run.yaml", *words)
         assert code == 0, text
@@ -147,6 +156,47 @@ def test_a_job_ends_with_the_bytes_of_the_launcher(submit: Submit, expected: dic
     job = submit()
     assert job.end() == "COMPLETED 0:0", job.text
     assert result_of(job.run) == expected
+
+
+@pytest.fixture
+def submit_stored(submit: Submit, cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submit:
+    """The same for a run whose folder is a URL: nodes have disks of their own, and nothing of it stays on them."""
+    monkeypatch.setenv("FORESEE_CACHE", str(tmp_path / "cache"))
+
+    def start(*options: str) -> Job:
+        return submit(*options, settings=(f"run={storage_of(tmp_path)}",), more=("--scratch", str(cluster.disk)))
+
+    return start
+
+
+def storage_of(folder: Path) -> str:
+    return f"file://{folder}/storage/run"
+
+
+def check_stored(job: Job, expected: dict[str, bytes]) -> None:
+    """The bytes of the storage, and nothing anywhere else."""
+    assert job.end() == "COMPLETED 0:0", job.text
+    assert not job.run.exists()
+    assert not (job.folder / "cache").exists(), "the folder of who has submitted it"
+    assert job.on_disks("") == []
+    assert result_of(brought_run(storage_of(job.folder))) == expected
+
+
+@ONLY_LONG
+def test_a_run_in_a_storage_needs_no_folder_that_nodes_share(submit_stored: Submit, expected: dict[str, bytes]) -> None:
+    """A server loses its folder with itself; then the job has another turn, and no node has anything of it."""
+    job = submit_stored()
+    job.wait_for_step(25)
+    assert {it.parts[-4] for it in job.on_disks("tables/shard-*")} == {"disk-node1", "disk-node2"}
+    job.kill("serve", "4441")
+    (folder,) = job.on_disks("tables/shard-1")
+    shutil.rmtree(folder)
+    job.until(lambda: "server 1 was lost" in job.text or job.over, "word of the server")
+    job.wait_for_step(60)
+    job.cluster.ask("scancel", "--batch", "--signal=TERM", job.number)
+    job.wait_for_another_turn(between=job.cluster.empty_disks)
+    check_stored(job, expected)
+    assert "over 2 workers, from step " in job.text
 
 
 @ONLY_LONG
@@ -230,11 +280,27 @@ def test_a_person_who_stops_it_may_submit_it_again(
 
 @ONLY_LONG
 def test_a_lost_node_gives_its_place_to_another(submit: Submit, expected: dict[str, bytes]) -> None:
-    """The last test: the node stays lost."""
+    """The last test but one: the node stays lost."""
     job = submit()
     job.wait_for_step(15)
     job.cluster.lose("node2")
     job.wait_for_another_turn()
     assert job.end() == "COMPLETED 0:0", job.text
-    assert job.cluster.details(job.number)["NodeList"] == "node[1,3]"
+    nodes = job.cluster.details(job.number)["NodeList"]
+    assert "node2" not in job.cluster.ask("scontrol", "show", "hostnames", nodes).split()
     assert result_of(job.run) == expected
+
+
+@ONLY_LONG
+def test_a_lost_node_takes_nothing_of_a_run_in_a_storage_with_it(
+    submit_stored: Submit, cluster: SlurmCluster, expected: dict[str, bytes]
+) -> None:
+    """Worker 0, the planner and a server, and all that was on its disk. The last test: the node stays lost."""
+    job = submit_stored()
+    job.wait_for_step(25)
+    lost = cluster.details(job.number)["BatchHost"]
+    cluster.lose(lost)
+    job.wait_for_another_turn()
+    check_stored(job, expected)
+    assert cluster.details(job.number)["BatchHost"] != lost
+    assert "over 2 workers, from step " in job.text

@@ -30,6 +30,14 @@ def train(
             "keys that would change the result are refused.",
         ),
     ] = False,
+    resume_or_begin: Annotated[
+        bool,
+        typer.Option(
+            "--resume-or-begin",
+            help="Go on if the run folder or its storage holds a run, else begin; the one command that an engine can "
+            "repeat.",
+        ),
+    ] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Start anew, over the run that is in the folder. Its tables are deleted.")
     ] = False,
@@ -106,13 +114,17 @@ def train(
         run_file = run_file.absolute()  # parts run wherever the engine puts them
     given += [] if plan is None else [f"cache.plan_file={absolute(place(plan))}"]
     config = load_run(run_file, [*(overrides or ()), *given])
-    if resume and replace:
+    if replace and (resume or resume_or_begin):
         raise typer.BadParameter("--resume goes on and --replace starts anew; give one of them")
     logs.configure(log_level, "launcher" if config.num_servers else "trainer")
     console = Console()
     display = WatchDisplay(console, config.run) if watch and console.is_terminal else None
     if on != "local" and not config.num_servers:
         config = load_run(run_file, [*(overrides or ()), *given, "distributed.servers=1"])
+    if resume_or_begin:
+        from foresee.run.run_storage import is_begun
+
+        resume = resume or is_begun(config)
     if config.num_servers:
         from foresee.launch.engines import opened
 
@@ -148,8 +160,8 @@ def worker(
         Resume,
         typer.Option(
             "--resume",
-            help="always: go on from the servers' last commit. auto: go on if the run folder holds a run, else begin; "
-            "the one command that an engine can repeat.",
+            help="always: go on from the servers' last commit. auto: go on if the run folder or its storage holds a "
+            "run, else begin; the one command that an engine can repeat.",
         ),
     ] = Resume.NEVER,
     replace: Annotated[bool, typer.Option("--replace", help="Start anew, over the run in the folder.")] = False,
@@ -167,9 +179,9 @@ def worker(
     """Train a share of every batch, together with the other workers.
 
     Rank, number of workers and where they meet come from torchrun. Every
-    worker reads the log itself, so it must be on a path that all of them see;
-    the run folder, too, if a run is to be resumed. docs/cluster.md has whole
-    scripts.
+    worker reads the log itself, so it must be on a path that all of them see,
+    or a URL; the run folder, too, if a run without a storage is to be resumed.
+    docs/cluster.md has whole scripts.
 
     [bold]Example[/]
 
@@ -188,7 +200,7 @@ def worker(
     from foresee.run.ending import ending_at_once
     from foresee.run.progress import Display, make_display
     from foresee.run.run_file import load_run
-    from foresee.run.run_folder import holds_run
+    from foresee.run.run_storage import is_begun
     from foresee.run.worker import FolderUse, WorkerContext, run_worker
 
     with ending_at_once():
@@ -208,7 +220,8 @@ def worker(
             tls_root_certificate=None if tls_root_certificate is None else tls_root_certificate.read_bytes(),
         )
         logs.configure(log_level, "worker", place.rank)
-        goes_on = resume is Resume.ALWAYS or (resume is Resume.AUTO and holds_run(config.run))
+        # The others do not touch the folder.
+        goes_on = resume is Resume.ALWAYS or (resume is Resume.AUTO and place.rank == 0 and is_begun(config))
         use: FolderUse = "ready" if launched else "resume" if goes_on else "replace" if replace else "begin"
         display: Display = SilentDisplay()
         if place.rank == 0:

@@ -18,7 +18,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from foresee.base.storage import is_url, local_folder
+from foresee.base.storage import is_url, local_folder, parent_and_name
 from foresee.errors import ConfigError
 from foresee.run.config import AnyRun, RunConfig
 from foresee.run.task_config import Section
@@ -65,6 +65,14 @@ def _place_run(content: dict[str, Any]) -> None:
         content |= {"storage": run, "run": str(local_folder(run, "runs"))}
 
 
+def run_name(config: AnyRun) -> str:
+    """What people call a run: the name of its folder, or the last one of its URL."""
+    storage = config.storage
+    if storage is not None and config.run == local_folder(storage, "runs"):
+        return parent_and_name(storage)[1]
+    return config.run.name
+
+
 def _look_beside(file: Path, content: dict[str, Any]) -> None:
     """Models and metrics of one's own usually lie beside the run file."""
     model, train = content.get("model", {}), content.get("train", {})
@@ -91,7 +99,8 @@ def make(kind: type[Config], content: dict[str, Any], *, where: str) -> Config:
 
 def dump_run(config: AnyRun, folder: Path | None = None) -> str:
     """The run as YAML for a file in `folder`: every key, paths as seen from there, so that a tree can be moved. Without
-    a folder paths are absolute, for machines that have the same."""
+    a folder paths are absolute, for machines that have the same. A run that has a storage is looked at from folders
+    anywhere, so that of its paths only those inside are as seen from there."""
     content = config.model_dump(mode="json")
     for key in config.path_keys:
         *parents, last = key.split(".")
@@ -99,9 +108,14 @@ def dump_run(config: AnyRun, folder: Path | None = None) -> str:
         for parent in parents:
             section = section[parent]
         if section[last] is not None and not is_url(section[last]):
-            path = section[last]
-            section[last] = os.path.abspath(path) if folder is None else os.path.relpath(path, folder)
+            section[last] = _as_seen_from(folder, Path(section[last]).absolute(), anywhere=config.storage is not None)
     return yaml.safe_dump(content, sort_keys=False)
+
+
+def _as_seen_from(folder: Path | None, path: Path, *, anywhere: bool) -> str:
+    if folder is None or (anywhere and not path.is_relative_to(folder.absolute())):
+        return os.path.abspath(path)
+    return os.path.relpath(path, folder)
 
 
 STORE_KEY = "tables.store"

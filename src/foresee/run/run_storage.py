@@ -109,7 +109,7 @@ class RunStorage:
 
     def push_files(self) -> None:
         """The files of the run as they are now. A storage that cannot be written shows here."""
-        for name in RUN_FILES:
+        for name in (*RUN_FILES[1:], CONFIG_FILE):  # which says that there is a run: last
             with suppress(FileNotFoundError):
                 self._copying.publish(name, (self._folder.path / name).read_bytes())
 
@@ -279,6 +279,13 @@ class RunStorage:
 
     def close(self) -> None:
         self._uploads.close()
+
+
+def is_begun(config: AnyRun) -> bool:
+    """Whether the run folder or the storage of a run holds it, so that it can go on."""
+    if config.storage is None or holds_run(config.run):
+        return holds_run(config.run)
+    return Storage.open(config.storage).published(CONFIG_FILE) is not None
 
 
 @contextmanager

@@ -12,6 +12,7 @@ never is; nothing of the storage is written.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,12 @@ def parts_of(stored: RunStorage, tables: Path, layout: Layout, num_servers: int)
         return _shard(stored, tables, layout, Share(0, 1), inner=False)
     shares = [Share(shard, num_servers) for shard in range(num_servers)]
     return [part for it in shares for part in _shard(stored, shard_folder(tables, it.shard), layout, it)]
+
+
+def stored_steps(stored: RunStorage, layout: Layout, num_servers: int) -> frozenset[int]:
+    """Commits whose rows are all in the storage, in whatever number of shards; `num_servers` if it knows of none."""
+    parts = parts_of(stored, Path(os.devnull), layout, stored.num_shards or num_servers)
+    return frozenset.intersection(*(copies.steps for copies, _ in parts))
 
 
 def _shard(

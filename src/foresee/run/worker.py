@@ -49,6 +49,7 @@ from foresee.run.memory import rows_in_words
 from foresee.run.progress import Display
 from foresee.run.run_folder import RunFolder, plan_origin
 from foresee.run.run_storage import RunStorage, copying, opened_folder
+from foresee.run.stored_shards import stored_steps
 from foresee.run.training import checked_tasks, early_words, recording, sinks_of
 from foresee.store.remote.opening import await_servers, open_run
 from foresee.store.remote.store import remote_tables
@@ -196,8 +197,11 @@ def _open(
         stored.forget_other_run()
         stored.fetch_files()
     manifests = {*checkpoint.whole_steps(folder.checkpoints), *(stored.steps if stored is not None else ())}
+    layout = table_layout(config, log)
+    if stored is not None and len(manifests) == 1 and not manifests <= stored_steps(stored, layout, len(place.servers)):
+        manifests.add(0)  # the first commit, of which a machine may have had the only rows
     step = open_run(
-        endpoints, table_layout(config, log), run=name, num_workers=place.num_workers,
+        endpoints, layout, run=name, num_workers=place.num_workers,
         manifests=manifests, started=place.started, fresh=fresh,
     )  # fmt: skip
     if stored is not None:

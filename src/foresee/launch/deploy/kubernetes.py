@@ -4,13 +4,17 @@ In: a configuration, its sizes, and names of image and volumes. Out: manifests a
 restart policy: 2 is a person's mistake and fails the whole; whatever else ends a part makes the JobSet start all parts
 again, and workers go on from the last commit (`--resume auto`). Servers keep their rows on a volume, each in a folder
 of its own. Certificates for the parts' names and a token are in a Secret that is made with the manifests.
+
+Where the run has a storage, its folder and rows are on disks of the nodes' own (`emptyDir`), which end with their pods:
+whatever is started again has the last commit from the storage. Then a volume that all pods see is needed for a log that
+has no URL, and for nothing else. Credentials are in a Secret of the person's own, and only its name is here.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from foresee.errors import INPUT_CODE
@@ -22,7 +26,8 @@ from foresee.store.registry import store_kind
 Manifest = dict[str, Any]
 
 SERVER_PORT, PLANNER_PORT, MEETING_PORT = 4440, 4450, 29500
-CONFIG, SECRETS, DATA, ROWS = "/run/foresee/config", "/run/foresee/secrets", "/data", "/rows"
+CONFIG, SECRETS = "/run/foresee/config", "/run/foresee/secrets"
+DATA, ROWS, SCRATCH = "/data", "/rows", "/scratch"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 GIBIBYTE = 1 << 30
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -37,22 +42,95 @@ class Target:
 
     name: str
     image: str
-    log: str
-    """Folder of the prepared log inside the data volume."""
-    data_claim: str
-    """A volume that all pods can mount and write (ReadWriteMany): log and run folder."""
     run_file: str
     """The text of the run file."""
     layout: str
     """The text that `foresee layout` writes."""
+    log: str
+    """A URL, or a path in a pod."""
+    storage: str | None = None
+    """Of the run: commits are copied there, and pods keep nothing."""
+    data_claim: str | None = None
+    """A volume that all pods can mount and write (ReadWriteMany): what has no URL of log and run folder."""
+    env_secret: str | None = None
+    """A Secret whose keys become variables of all pods, such as credentials of the storage."""
     overrides: tuple[str, ...] = ()
     """`key=value` that come on top of the run file."""
 
     @property
     def settings(self) -> list[str]:
         """For every command that reads the run file."""
-        where = (f"log={DATA}/{self.log}", f"run={DATA}/{self.name}")
+        where = [f"log={self.log}", f"run={DATA}/{self.name}"]
+        if self.storage is not None:
+            # Who looks at the run later has its rows in its folder, wherever that is brought to.
+            where[1:] = [f"run={SCRATCH}/{self.name}", f"storage={self.storage}", "tables.folder=null"]
         return [word for setting in (*self.overrides, *where) for word in ("--set", setting)]
+
+    @property
+    def config(self) -> Volume:
+        return Volume("config", {"configMap": {"name": self.name}}, CONFIG, {"readOnly": True})
+
+    @property
+    def secrets(self) -> Volume:
+        source = {"secret": {"secretName": self.name, "defaultMode": 0o400}}
+        return Volume("secrets", source, SECRETS, {"readOnly": True})
+
+    @property
+    def data(self) -> list[Volume]:
+        return [] if self.data_claim is None else [Volume("data", _claimed(self.data_claim), DATA)]
+
+    @property
+    def environment(self) -> Manifest:
+        """More of a container."""
+        return {} if self.env_secret is None else {"envFrom": [{"secretRef": {"name": self.env_secret}}]}
+
+    def scratch(self, num_bytes: int | None) -> list[Volume]:
+        """Disk of a node's own for the run folder, where that is not on the volume."""
+        return [] if self.storage is None else [Volume("scratch", _own_disk(num_bytes), SCRATCH)]
+
+    def rows(self, num_bytes: int) -> Volume:
+        """A folder for each server."""
+        if self.storage is not None:
+            return Volume("rows", _own_disk(num_bytes), ROWS)
+        return Volume("rows", _claimed(f"{self.name}-rows"), ROWS, {"subPathExpr": "shard-$(JOB_INDEX)"})
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """One of a pod, and where it is."""
+
+    name: str
+    source: Manifest
+    path: str
+    more: Manifest = field(default_factory=dict)
+    """How it is mounted."""
+
+    @property
+    def volume(self) -> Manifest:
+        return {"name": self.name, **self.source}
+
+    @property
+    def size_limit(self) -> str | None:
+        """Of a node's own disk."""
+        limit: str | None = self.source.get("emptyDir", {}).get("sizeLimit")
+        return limit
+
+    @property
+    def mount(self) -> Manifest:
+        return {"name": self.name, "mountPath": self.path, **self.more}
+
+
+def _claimed(claim: str) -> Manifest:
+    return {"persistentVolumeClaim": {"claimName": claim}}
+
+
+def _own_disk(num_bytes: int | None) -> Manifest:
+    """None: nobody knows how much."""
+    return {"emptyDir": {} if num_bytes is None else {"sizeLimit": _gibibytes(num_bytes)}}
+
+
+def _gibibytes(num_bytes: int) -> str:
+    return f"{max(1, -(-num_bytes // GIBIBYTE))}Gi"
 
 
 def jobset(config: RunConfig, sizes: Sizes, target: Target) -> list[Manifest]:
@@ -60,12 +138,13 @@ def jobset(config: RunConfig, sizes: Sizes, target: Target) -> list[Manifest]:
     workers, servers = config.distributed.workers, max(1, config.num_servers)
     hosts = [f"{target.name}-server-{i}-0.{target.name}" for i in range(servers)]
     planner = f"{target.name}-planner-0-0.{target.name}"
-    settings = [*target.settings, "--set", f"tables.folder={ROWS}", "--set", f"distributed.workers={workers}"]
-    settings += ["--set", f"distributed.servers={servers}"]
+    settings = [*target.settings, "--set", f"distributed.workers={workers}", "--set", f"distributed.servers={servers}"]
+    settings += ["--set", f"tables.folder={ROWS}"] if target.storage is None else []
     listen = ["--host", "0.0.0.0", "--tls-certificate", f"{SECRETS}/tls.crt", "--tls-key", f"{SECRETS}/tls.key"]
     serve = ["foresee", "serve", "--layout", f"{CONFIG}/layout.json", "--folder", ROWS, "--shard", "$(JOB_INDEX)"]
     serve += ["--num-shards", str(servers), "--port", str(SERVER_PORT), *listen]
     serve += ["--store", store_kind(config.tables.store).name]
+    serve += [] if target.storage is None else ["--storage", target.storage]
     plan = ["foresee", "plan-server", f"{CONFIG}/run.yaml", *settings, "--port", str(PLANNER_PORT), *listen]
     work = ["foresee", "worker", f"{CONFIG}/run.yaml", *settings, "--resume", "auto"]
     work += ["--planner", f"grpc+tls://{planner}:{PLANNER_PORT}", "--tls-root-certificate", f"{SECRETS}/ca.crt"]
@@ -74,16 +153,16 @@ def jobset(config: RunConfig, sizes: Sizes, target: Target) -> list[Manifest]:
         "WORLD_SIZE": str(workers), "MASTER_ADDR": f"{target.name}-worker-0-0.{target.name}",
         "MASTER_PORT": str(MEETING_PORT), "OMP_NUM_THREADS": str(sizes.worker.cores),
     }  # fmt: skip
-    rows = {"name": "rows", "mountPath": ROWS, "subPathExpr": "shard-$(JOB_INDEX)"}
+    rows, scratch = [target.rows(sizes.shard_bytes)], target.scratch(sizes.run_bytes)
     jobs = [
-        _job("server", servers, _pod(target, serve, sizes.server, SERVER_PORT, {}, [rows])),
-        _job("planner", 1, _pod(target, plan, sizes.planner, PLANNER_PORT, {})),
-        _job("worker", workers, _pod(target, work, sizes.worker, MEETING_PORT, meeting, index="RANK")),
+        _job("server", servers, _pod(target, serve, sizes.server, SERVER_PORT, {}, rows)),
+        _job("planner", 1, _pod(target, plan, sizes.planner, PLANNER_PORT, {}, scratch)),
+        _job("worker", workers, _pod(target, work, sizes.worker, MEETING_PORT, meeting, scratch, index="RANK")),
     ]
     return [
         _secret(target, [*hosts, planner]),
         _config(target),
-        _claim(target, servers, sizes),
+        *([_claim(target, servers, sizes)] if target.storage is None else []),
         _set(config, target, jobs),
     ]
 
@@ -119,11 +198,10 @@ def _pod(
     size: PartSize,
     port: int,
     environment: dict[str, str],
-    mounts: list[Manifest] | None = None,
+    volumes: list[Volume],
     index: str = "JOB_INDEX",
 ) -> Manifest:
-    memory = {"memory": f"{size.memory_mebibytes}Mi"}
-    gpus = {"nvidia.com/gpu": str(size.gpus)} if size.gpus else {}
+    volumes = [target.config, target.secrets, *target.data, *volumes]
     container = {
         "name": "",
         "image": target.image,
@@ -133,37 +211,25 @@ def _pod(
             {"name": "FORESEE_TOKEN", "valueFrom": {"secretKeyRef": {"name": target.name, "key": "token"}}},
             *({"name": name, "value": value} for name, value in environment.items()),
         ],
+        **target.environment,
         "ports": [{"containerPort": port}],
-        "resources": {"requests": {"cpu": str(size.cores), **memory}, "limits": {**memory, **gpus}},
-        "volumeMounts": [*_mounts(), *(mounts or [])],
+        "resources": _resources(size, volumes),
+        "volumeMounts": [it.mount for it in volumes],
     }
-    volumes = [*_volumes(target), *([_volume("rows", f"{target.name}-rows")] if mounts else [])]
     return {
         "spec": {
             "restartPolicy": "Never", "terminationGracePeriodSeconds": GRACE_SECONDS, "containers": [container],
-            "volumes": volumes,
+            "volumes": [it.volume for it in volumes],
         }
     }  # fmt: skip
 
 
-def _mounts() -> list[Manifest]:
-    return [
-        {"name": "config", "mountPath": CONFIG, "readOnly": True},
-        {"name": "secrets", "mountPath": SECRETS, "readOnly": True},
-        {"name": "data", "mountPath": DATA},
-    ]
-
-
-def _volumes(target: Target) -> list[Manifest]:
-    return [
-        {"name": "config", "configMap": {"name": target.name}},
-        {"name": "secrets", "secret": {"secretName": target.name, "defaultMode": 0o400}},
-        _volume("data", target.data_claim),
-    ]
-
-
-def _volume(name: str, claim: str) -> Manifest:
-    return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+def _resources(size: PartSize, volumes: list[Volume]) -> Manifest:
+    """Disk is asked for where it is the node's own: pods go where there is enough."""
+    memory = {"memory": f"{size.memory_mebibytes}Mi"}
+    gpus = {"nvidia.com/gpu": str(size.gpus)} if size.gpus else {}
+    disk = next(({"ephemeral-storage": it.size_limit} for it in volumes if it.size_limit), {})
+    return {"requests": {"cpu": str(size.cores), **memory, **disk}, "limits": {**memory, **gpus}}
 
 
 def _secret(target: Target, hosts: list[str]) -> Manifest:
@@ -181,8 +247,8 @@ def _config(target: Target) -> Manifest:
 
 
 def _claim(target: Target, servers: int, sizes: Sizes) -> Manifest:
-    gibibytes = max(1, -(-servers * sizes.shard_bytes // GIBIBYTE))
-    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": f"{gibibytes}Gi"}}}
+    room = {"storage": _gibibytes(servers * sizes.shard_bytes)}
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": room}}
     return {
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": f"{target.name}-rows"}, "spec": spec,
     }  # fmt: skip
@@ -192,21 +258,15 @@ def kuberay(config: RunConfig, sizes: Sizes, target: Target, *, nodes: int) -> l
     """One RayJob: `foresee train --on ray` on a cluster of so many nodes, whose certificates the run makes itself."""
     workers, servers = config.distributed.workers, max(1, config.num_servers)
     settings = f"{shlex.join(target.settings)} --workers {workers} --servers {servers}"
-    again = f"$(test -f {DATA}/{target.name}/config.yaml && echo --resume)"
-    entry = shlex.join(["sh", "-c", f"foresee train {CONFIG}/run.yaml --on ray --address auto {settings} {again}"])
+    train = f"foresee train {CONFIG}/run.yaml --on ray --address auto {settings} --resume-or-begin"
+    # One word with blanks stays what it is on its way through KubeRay and `ray job submit`, whose quotes differ.
+    entry = shlex.join(["sh", "-c", train])
     each = _node_size(sizes, workers, servers, nodes)
-    volumes: list[Manifest] = [
-        {"name": "config", "configMap": {"name": target.name}},
-        _volume("data", target.data_claim),
-    ]
-    mounts: list[Manifest] = [
-        {"name": "config", "mountPath": CONFIG, "readOnly": True},
-        {"name": "data", "mountPath": DATA},
-    ]
-    head = _ray_pod(target, "head", PartSize(cores=1, memory_bytes=4 * GIBIBYTE), mounts, volumes)
+    disk_bytes = -(-servers // nodes) * sizes.shard_bytes + sizes.run_bytes
+    head = _ray_pod(target, "head", PartSize(cores=1, memory_bytes=4 * GIBIBYTE), target.scratch(None))
     group = {
         "groupName": "parts", "replicas": nodes, "minReplicas": nodes, "maxReplicas": nodes, "rayStartParams": {},
-        "template": _ray_pod(target, "node", each, mounts, volumes),
+        "template": _ray_pod(target, "node", each, target.scratch(disk_bytes)),
     }  # fmt: skip
     job = {
         "apiVersion": "ray.io/v1",
@@ -235,11 +295,10 @@ def _node_size(sizes: Sizes, workers: int, servers: int, nodes: int) -> PartSize
     )
 
 
-def _ray_pod(target: Target, name: str, size: PartSize, mounts: list[Manifest], volumes: list[Manifest]) -> Manifest:
-    amounts = {"cpu": str(size.cores), "memory": f"{size.memory_mebibytes}Mi"}
-    gpus = {"nvidia.com/gpu": str(size.gpus)} if size.gpus else {}
+def _ray_pod(target: Target, name: str, size: PartSize, scratch: list[Volume]) -> Manifest:
+    volumes = [target.config, *target.data, *scratch]
     container = {
-        "name": name, "image": target.image, "volumeMounts": mounts,
-        "resources": {"requests": amounts, "limits": {"memory": amounts["memory"], **gpus}},
+        "name": name, "image": target.image, **target.environment,
+        "volumeMounts": [it.mount for it in volumes], "resources": _resources(size, volumes),
     }  # fmt: skip
-    return {"spec": {"containers": [container], "volumes": volumes}}
+    return {"spec": {"containers": [container], "volumes": [it.volume for it in volumes]}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from foresee.run.build import open_log, plan_header, table_layout, train_stream
+from foresee.run.build import build_model, open_log, plan_header, table_layout, train_stream
 from foresee.run.config import RunConfig
 from foresee.run.memory import Memory, memory_needed
 from foresee.store.registry import store_kind
@@ -19,6 +19,10 @@ REQUESTS_BYTES = 1 << 30
 """What requests under way may take of a server (`--bytes-in-flight-max`)."""
 DISK_FACTOR = 3.0
 """A table folder beside its rows: a log of about twice what changed, and the undo of one commit."""
+CHECKPOINTS, WEIGHTS_FACTOR = 4, 4
+"""Of the last two commits, the best one, and one in the making; weights with the state of their optimiser."""
+RECORDS_BYTES = 1 << 30
+"""Metrics, timelines, and what parts print."""
 MEBIBYTE = 1 << 20
 
 
@@ -44,6 +48,8 @@ class Sizes:
     worker: PartSize
     shard_bytes: int
     """Disk of one server."""
+    run_bytes: int
+    """Disk of the run folder, without tables."""
 
 
 def sizes_of(config: RunConfig) -> Sizes:
@@ -54,11 +60,14 @@ def sizes_of(config: RunConfig) -> Sizes:
     kind, wanted, servers = store_kind(config.tables.store), config.distributed.resources, max(1, config.num_servers)
     one = memory_needed(layout, header, stream.batch(0), config.train.shuffle_samples, kind=kind)
     kept = _of(one, "rows", "index", "buffers") // servers
+    weights = sum(it.nbytes for it in build_model(config, log).state_dict().values())
+    best_rows = layout.num_rows * layout.row_bytes if config.train.best.metric is not None else 0
     return Sizes(
         server=_part(wanted.server, PROGRAM_BYTES + REQUESTS_BYTES + kept),
         planner=_part(wanted.planner, PROGRAM_BYTES + _of(one, "window", "log", "next_uses")),
         worker=_part(wanted.worker, PROGRAM_BYTES + _of(one, "slots", "staging", "log")),
         shard_bytes=int(DISK_FACTOR * layout.num_rows * layout.row_bytes / servers) if kind.in_folder else 0,
+        run_bytes=CHECKPOINTS * WEIGHTS_FACTOR * weights + best_rows + RECORDS_BYTES,
     )
 
 

@@ -89,6 +89,7 @@ def open_run(
 ) -> int:  # fmt: skip
     """Opens all servers at the newest commit whose dense half is there and that all of them have.
 
+    manifests: the steps whose dense half is there; with a 0 among them the run may begin again where that is no use.
     started: when this process was, in milliseconds: one that was given up is older than the one that replaced it.
     fresh: a new run, which refuses servers that hold the commits of another.
     """
@@ -106,7 +107,7 @@ def open_run(
             "go on with --resume, or start servers with new folders"
         )
     step = step_to_open(manifests, [part.openable for _, part in parts])
-    if step is None or loses_everything(step, [part for _, part in parts]):
+    if step is None or (0 not in manifests and loses_everything(step, [part for _, part in parts])):
         kept = "; ".join(f"{endpoint.address}: {_listed(part.openable)}" for endpoint, part in parts)
         raise StoreError(
             f"no commit is complete: the dense half is kept of step {_listed(manifests) or '0'}, the servers have "
