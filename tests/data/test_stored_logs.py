@@ -13,11 +13,12 @@ from training_runs import everything, small_run, train_quietly
 
 from command_line import foresee
 from foresee.base.places import sent
+from foresee.base.read_ahead import ReadAhead
 from foresee.base.storage import Storage
 from foresee.data import ClickLog, tiny
 from foresee.data import log_folder as log_folders
 from foresee.data.batch import Batch
-from foresee.data.log_folder import Pieces, ReadAhead
+from foresee.data.log_folder import Pieces
 from foresee.data.writer import DESCRIPTION_FILE, LogWriter
 from foresee.errors import ConfigError, DataError, StoreError
 from s3_server import Network, url_of

@@ -41,6 +41,9 @@ _FINAL = re.compile(
     r"|Signature_?Does_?Not_?Match|credentials|INVALID_ACCESS_KEY_ID|permission denied|MissingContentLength",
     re.IGNORECASE,
 )
+_FETCH_IT = "to be read there it needs a size, and a server that gives parts of it (ranges); else copy it here"
+_NETWORK_PACKAGES = ("aiohttp",)
+"""Whose errors are those of a network, though no OSError."""
 _ATOMIC = ("s3", "gcs", "abfs")
 """File systems in which a file appears whole when it is closed, in the place of an older one."""
 
@@ -177,6 +180,8 @@ class Storage:
     def size(self, name: str) -> int | None:
         """In bytes; None if there is no such file."""
         info = self.patiently(lambda: self.system.get_file_info(self._at(name)), name, "looked at")
+        if info.is_file and info.size is None:
+            raise StoreError(f"{self._where(name)}: the server does not say how large it is; {_FETCH_IT}")
         return int(info.size) if info.is_file else None
 
     def pieces(self, name: str, *, num_bytes: int, piece_bytes: int = RANGE_BYTES) -> Iterator[bytes]:
@@ -188,13 +193,17 @@ class Storage:
         """So many bytes of a file from `begin` on."""
         return self.opened(name).read(begin, num_bytes)
 
-    def opened(self, name: str) -> StoredFile:
+    def opened(self, name: str = "") -> StoredFile:
         """A file of which several parts will be read, by several threads if they like."""
+
+        def act() -> StoredFile:
+            stream = self.system.open_input_file(self._at(name))
+            return StoredFile(self, name, stream, stream.size())
+
         try:
-            stream = self.patiently(lambda: self.system.open_input_file(self._at(name)), name, "read")
+            return self.patiently(act, name, "read")
         except FileNotFoundError:
-            raise StoreError(f"{self.url}/{name} is missing; restore it from a copy") from None
-        return StoredFile(self, name, stream, stream.size())
+            raise StoreError(f"{self._where(name)} is missing; restore it from a copy") from None
 
     def fetch(self, name: str, target: Path) -> None:
         """Copies a file to this machine; it appears whole."""
@@ -213,7 +222,8 @@ class Storage:
 
         def write() -> None:
             self._make_room(name)
-            with self.system.open_output_stream(self._at(name)) as stream:
+            # Or else pyarrow packs what is called *.gz once more.
+            with self.system.open_output_stream(self._at(name), compression=None) as stream:
                 for piece in pieces():
                     stream.write(piece)
 
@@ -296,7 +306,11 @@ class Storage:
         return [int(info.size or 0), int(info.mtime_ns or 0)]
 
     def _at(self, name: str) -> str:
-        return f"{self.path}/{name}"
+        """Without a name: the place itself, which may be a file."""
+        return f"{self.path}/{name}" if name else self.path
+
+    def _where(self, name: str) -> str:
+        return f"{self.url}/{name}".rstrip("/")
 
     def _make_room(self, name: str) -> None:
         if self.system.type_name not in _ATOMIC:
@@ -310,9 +324,15 @@ class Storage:
                 return act()
             except FileNotFoundError:
                 raise
-            except OSError as error:
+            except (ValueError, NotImplementedError) as error:
+                if not self.system.type_name.startswith("py::"):
+                    raise
+                raise StoreError(f"{self._where(name)} cannot be {done} ({_reason(error)}); {_FETCH_IT}") from error
+            except Exception as error:
+                if not isinstance(error, OSError) and type(error).__module__.split(".")[0] not in _NETWORK_PACKAGES:
+                    raise
                 tries += 1
-                where = f"{self.url}/{name}".rstrip("/")
+                where = self._where(name)
                 if _FINAL.search(str(error)):
                     raise StoreError(f"{where} cannot be {done} ({_reason(error)}); {_remedy(error)}") from error
                 pause = PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS)) - 1]
@@ -343,8 +363,10 @@ def _system_of(url: str, scheme: str) -> tuple[Any, str]:
         raise ConfigError(
             f"{scheme}:// is read through fsspec, which is not installed; run: pip install fsspec"
         ) from None
+    # Over HTTP fsspec would read ahead by itself, and what several streams of one file have read ahead overlaps.
+    options = {"cache_type": "none"} if scheme in ("http", "https") else {}
     try:
-        system, path = fsspec.url_to_fs(url)
+        system, path = fsspec.url_to_fs(url, **options)
     except ImportError as error:
         raise ConfigError(f"{scheme}:// needs a package that is not installed ({_reason(error)})") from None
     return _fs().PyFileSystem(_fs().FSSpecHandler(system)), path
@@ -365,11 +387,12 @@ def _s3(url: str) -> tuple[Any, str]:
     return system, f"{parts.hostname}{parts.path}"
 
 
-def _remedy(error: OSError) -> str:
+def _remedy(error: BaseException) -> str:
     if "MissingContentLength" in str(error):
         return "this server takes no checksums after the content: set AWS_REQUEST_CHECKSUM_CALCULATION=when_required"
     return "check the URL, its options and your credentials"
 
 
 def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
+    words = " ".join(str(error).split())
+    return re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1", words)[:300]  # options of a URL may be secrets
