@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
+from foresee.base.places import shown
 from foresee.errors import ConfigError, DataError, StoreError
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
@@ -68,20 +69,20 @@ class Trained:
 
     def node(self, name: str) -> int:
         """The number of a node, by its name."""
-        return _position(self.graph.node_names(), name, "node", self.config.graph)
+        return _position(self.graph.node_names(), name, "node", shown(self.config.graph))
 
     def relation(self, name: str) -> int:
         """The number of a relation, by its name."""
         if not self.graph.num_relations:
-            raise DataError(f"{self.config.graph} has no relations; leave --relation out")
-        return _position(self.graph.relation_names(), name, "relation", self.config.graph)
+            raise DataError(f"{shown(self.config.graph)} has no relations; leave --relation out")
+        return _position(self.graph.relation_names(), name, "relation", shown(self.config.graph))
 
     def names_of(self, nodes: Any) -> list[str]:
         """The names of some nodes."""
         return [str(name) for name in self.graph.node_names().take(nodes).to_pylist()]
 
 
-def _position(names: Any, name: str, what: str, where: Path) -> int:
+def _position(names: Any, name: str, what: str, where: str) -> int:
     try:
         wanted = names.type.to_pandas_dtype()(name) if not _is_text(names) else name
         place = int(pc.index(names, wanted).as_py())
