@@ -80,3 +80,20 @@ def test_a_read_that_was_cut_never_gives_other_bytes(network: Network) -> None:
         network.cuts_at_bytes = [cut_at]
         assert file.read(1000, 200) == CONTENT[1000:1200]
     assert network.cut > 5
+
+
+def test_an_answer_that_was_cut_in_its_head_is_no_empty_file(network: Network) -> None:
+    """pyarrow takes the head of an answer for whole, wherever it was cut, and a size that did not come for 0."""
+    storage = Storage.open(url_of(network.port, "heads"))
+    storage.put("file", lambda: [CONTENT[:1000]])
+    storage.put("empty", list)
+    mark = storage.mark("file")
+    before = network.cut
+    for cut_at in range(700, 1500, 100):
+        network.cuts_at_bytes = [cut_at]
+        assert storage.mark("file") == mark
+        network.cuts_at_bytes = [cut_at]
+        assert storage.opened("file").num_bytes == storage.size("file") == 1000
+    network.calm()
+    assert network.cut - before > 8
+    assert (storage.size("empty"), storage.opened("empty").num_bytes, storage.get("empty")) == (0, 0, b"")

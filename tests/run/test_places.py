@@ -11,8 +11,8 @@ from training_runs import everything, small_run, train_quietly
 
 from command_line import foresee
 from foresee.base import places
-from foresee.base.places import brought, sent
-from foresee.base.storage import Storage, local_folder
+from foresee.base.places import brought, local_folder, sent
+from foresee.base.storage import Storage
 from foresee.data import ClickLog, tiny
 from foresee.errors import ConfigError, StoreError
 from foresee.run.run_file import dump_run, load_run

@@ -8,6 +8,7 @@ machine and fetched again only if it has changed there.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import IO, TypeAlias, cast
 
 from foresee.base.read_ahead import StoredStream
-from foresee.base.storage import RANGE_BYTES, Storage, is_url, joined, local_folder, parent_and_name
+from foresee.base.storage import RANGE_BYTES, Storage, is_url, parent_and_name
 from foresee.errors import ConfigError
 
 Place: TypeAlias = Path | str
@@ -46,6 +47,12 @@ def absolute(given: Place) -> Place:
 def shown(given: str | Path) -> str:
     """For people: without the options of a URL."""
     return str(given).partition("?")[0] if is_url(given) else str(given)
+
+
+def joined(url: str, *names: str) -> str:
+    """The URL of something below."""
+    place, mark, options = url.partition("?")
+    return "/".join([place.rstrip("/"), *names]) + mark + options
 
 
 def name_of(given: Place) -> str:
@@ -77,11 +84,19 @@ def size_of(given: Place) -> int | None:
 
 
 def mark_of(given: Place) -> list[int]:
-    """Size and time of a file: others when it has changed."""
+    """Size and time of a file: others when it has changed, or is gone."""
     if isinstance(given, Path):
-        found = given.stat()
-        return [found.st_size, found.st_mtime_ns]
+        found = given.stat() if given.exists() else None
+        return [0, 0] if found is None else [found.st_size, found.st_mtime_ns]
     return Storage.open(given).mark("")
+
+
+def local_folder(url: str, kind: str) -> Path:
+    """Where this machine keeps what belongs to a URL: below the variable FORESEE_CACHE, else in the user's cache."""
+    place = url.partition("?")[0].rstrip("/")
+    home = os.environ.get("FORESEE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "foresee")
+    digest = hashlib.sha256(place.encode()).hexdigest()[:12]
+    return Path(home).expanduser().absolute() / kind / f"{place.rpartition('/')[2]}-{digest}"
 
 
 @contextmanager

@@ -11,7 +11,6 @@ StoreUnavailableError. What trying again would not change (no rights, no such bu
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import re
@@ -58,20 +57,6 @@ def parent_and_name(url: str) -> tuple[str, str]:
     place, mark, options = url.partition("?")
     parent, _, name = place.rstrip("/").rpartition("/")
     return f"{parent}{mark}{options}", name
-
-
-def joined(url: str, *names: str) -> str:
-    """The URL of something below."""
-    place, mark, options = url.partition("?")
-    return "/".join([place.rstrip("/"), *names]) + mark + options
-
-
-def local_folder(url: str, kind: str) -> Path:
-    """Where this machine keeps what belongs to a URL: below the variable FORESEE_CACHE, else in the user's cache."""
-    place = url.partition("?")[0].rstrip("/")
-    home = os.environ.get("FORESEE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "foresee")
-    digest = hashlib.sha256(place.encode()).hexdigest()[:12]
-    return Path(home).expanduser().absolute() / kind / f"{place.rpartition('/')[2]}-{digest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +164,7 @@ class Storage:
 
     def size(self, name: str) -> int | None:
         """In bytes; None if there is no such file."""
-        info = self.patiently(lambda: self.system.get_file_info(self._at(name)), name, "looked at")
+        info = self._look(name)
         if info.is_file and info.size is None:
             raise StoreError(f"{self._where(name)}: the server does not say how large it is; {_FETCH_IT}")
         return int(info.size) if info.is_file else None
@@ -198,6 +183,8 @@ class Storage:
 
         def act() -> StoredFile:
             stream = self.system.open_input_file(self._at(name))
+            if not stream.size() and self.size(name):
+                raise ConnectionError("two answers say two sizes")  # as in `_look`
             return StoredFile(self, name, stream, stream.size())
 
         try:
@@ -302,8 +289,22 @@ class Storage:
 
     def mark(self, name: str) -> list[int]:
         """Another one when the file has changed."""
-        info = self.patiently(lambda: self.system.get_file_info(self._at(name)), name, "looked at")
+        info = self._look(name)
         return [int(info.size or 0), int(info.mtime_ns or 0)]
+
+    def _look(self, name: str) -> Any:
+        """What the storage says of a file. Of an answer that was cut in its head pyarrow makes one without size or
+        time: that has to be said twice."""
+
+        def act() -> Any:
+            found = again = self.system.get_file_info(self._at(name))
+            if found.is_file and not (found.size and found.mtime_ns):
+                again = self.system.get_file_info(self._at(name))
+            if (again.size, again.mtime_ns) != (found.size, found.mtime_ns):
+                raise ConnectionError("two answers say two sizes or times")
+            return found
+
+        return self.patiently(act, name, "looked at")
 
     def _at(self, name: str) -> str:
         """Without a name: the place itself, which may be a file."""
