@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import tarfile
 from pathlib import Path
@@ -17,7 +18,7 @@ from graph_runs import content_of, kept_bytes, small_graph
 
 from command_line import foresee
 from foresee.base.places import sent
-from foresee.base.storage import Storage, joined
+from foresee.base.storage import Storage
 from foresee.errors import ConfigError, StoreError
 from foresee.graph.config import GraphConfig
 from foresee.graph.folder import DESCRIPTION_FILE, GraphFolder
@@ -153,10 +154,13 @@ def test_a_run_has_graph_and_run_at_urls_and_goes_on_elsewhere(
     config = load(GraphConfig, files["there"])
     assert kept_bytes(config) == kept_bytes(load(GraphConfig, files["here"]))
     capsys.readouterr()
-    for run_folder in (config.run, tmp_path / "run"):
-        assert foresee("graph", "evaluate", run_folder, "--split", "test", monkeypatch=monkeypatch) == 0
-    figures = [line for line in capsys.readouterr().out.splitlines() if "MRR" in line or "mrr" in line]
-    assert len(figures) == 2
-    assert figures[0] == figures[1]
-    names = Storage.open(joined(run, "checkpoints")).names()
-    assert any(name.endswith("model.safetensors") for name in names)
+    shutil.rmtree(cache)
+    assert foresee("graph", "export", run, "--out", url_of(network.port, "exports/graph"), monkeypatch=monkeypatch) == 0
+    shutil.rmtree(cache)
+    assert foresee("graph", "export", tmp_path / "run", "--out", tmp_path / "export", monkeypatch=monkeypatch) == 0
+    assert there(url_of(network.port, "exports/graph")) == contents(tmp_path / "export")
+    for of in (run, tmp_path / "run"):
+        assert foresee("graph", "evaluate", of, "--split", "test", "--json", monkeypatch=monkeypatch) == 0
+    figures = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert figures[0].pop("run") == "s3://bucket/runs/graph"
+    assert figures[0] == {name: value for name, value in figures[1].items() if name != "run"}
