@@ -96,7 +96,7 @@ def logs(folder: Path, *, full: bool) -> Iterator[Log]:
         ("avazu", Avazu(files=(DATA / "avazu/avazu_union_sorted.csv",)), 256),
         ("criteo", Criteo(files=(DATA / "criteo/criteo_kaggle_union.tsv",)), 256),
     ):
-        if not source.files[0].exists():
+        if not Path(source.files[0]).exists():
             print(f"{name}: {source.files[0]} is not there; set FORESEE_DATA to the folder of the real logs")
             continue
         found = prepare(source, folder / name, PrepareOptions(split="random", valid_share=0.0)).log

@@ -174,7 +174,7 @@ def real_traces(folder: Path) -> Iterator[Trace]:
         ),
     }  # fmt: skip
     for name, (source, batch_size) in sources.items():
-        if not all(file.exists() for file in source.files):
+        if not all(Path(file).exists() for file in source.files):
             print(f"{name}: {source.files[0]} is not there; set FORESEE_DATA to the folder of the real logs")
             continue
         log = prepare(source, folder / name, PrepareOptions(split="random", valid_share=0.0)).log

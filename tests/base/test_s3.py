@@ -92,3 +92,20 @@ def test_several_threads_read_one_file_at_once(network: Network) -> None:
         found = list(pool.map(lambda begin: file.read(begin, 500), range(0, 2000, 500)))
     assert b"".join(found) == CONTENT[:2000]
     assert len(file.streams) > 1  # none waited until another one was done with its stream
+
+
+def test_an_answer_that_was_cut_in_its_head_is_no_empty_file(network: Network) -> None:
+    """pyarrow takes the head of an answer for whole, wherever it was cut, and a size that did not come for 0."""
+    storage = Storage.open(url_of(network.port, "heads"))
+    storage.put("file", lambda: [CONTENT[:1000]])
+    storage.put("empty", list)
+    mark = storage.mark("file")
+    before = network.cut
+    for cut_at in range(700, 1500, 100):
+        network.cuts_at_bytes = [cut_at]
+        assert storage.mark("file") == mark
+        network.cuts_at_bytes = [cut_at]
+        assert storage.opened("file").num_bytes == storage.size("file") == 1000
+    network.calm()
+    assert network.cut - before > 8
+    assert (storage.size("empty"), storage.opened("empty").num_bytes, storage.get("empty")) == (0, 0, b"")

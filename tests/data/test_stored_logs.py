@@ -17,11 +17,12 @@ from training_runs import everything, small_run, train_quietly
 from command_line import foresee
 from foresee.base.arrays import Int64
 from foresee.base.places import sent
+from foresee.base.read_ahead import ReadAhead
 from foresee.base.storage import Storage
 from foresee.data import ClickLog, tiny
 from foresee.data import log_folder as log_folders
 from foresee.data.batch import Batch
-from foresee.data.log_folder import ReadAhead, Wanted, folder_of
+from foresee.data.log_folder import Wanted, folder_of
 from foresee.data.samples import Samples
 from foresee.data.stream import RowGroups
 from foresee.data.writer import DESCRIPTION_FILE, LogWriter

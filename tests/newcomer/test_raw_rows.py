@@ -252,7 +252,7 @@ def test_the_auc_of_raw_rows_is_that_of_evaluate(
 
 def labels_of(case: Case, num: int) -> np.ndarray[Any, Any]:
     """The labels of the last rows, from the raw file."""
-    file = case.source.files[0]
+    file = Path(case.source.files[0])
     if file.suffix == ".parquet":
         return np.asarray(pq.read_table(file).column(case.label).to_numpy()[-num:], np.float32)
     with (gzip.open if file.suffix == ".gz" else open)(file, "rt", newline="", encoding="utf-8") as stream:
@@ -261,7 +261,7 @@ def labels_of(case: Case, num: int) -> np.ndarray[Any, Any]:
 
 def last_rows(case: Case, num: int) -> Path:
     """A raw file of the last rows alone."""
-    file = case.source.files[0]
+    file = Path(case.source.files[0])
     last = file.with_name(f"last-{file.name}")
     if file.suffix == ".parquet":
         table = pq.read_table(file)

@@ -13,8 +13,8 @@ from training_runs import everything, small_run, train_quietly
 
 from command_line import foresee
 from foresee.base import places
-from foresee.base.places import brought, sent
-from foresee.base.storage import Storage, local_folder
+from foresee.base.places import brought, local_folder, sent
+from foresee.base.storage import Storage
 from foresee.cli import watch as watch_command
 from foresee.data import ClickLog, tiny
 from foresee.errors import ConfigError, StoreError

@@ -117,7 +117,7 @@ def _run(path: Path, report: FsckReport) -> None:
 
     def read() -> str:
         config.append(_config(path))
-        return f"trains on {config[0].source}"
+        return f"trains on {shown(config[0].source)}"
 
     readable = report.attempt(CONFIG_FILE, read)
     folder = RunFolder(path)

@@ -1,4 +1,4 @@
-"""Places: a path of this machine, or a URL. What is at a URL is brought here to be read; what is made here is sent.
+"""Places: a path of this machine, or a URL. A file at a URL is read there, or brought here; what is made here is sent.
 
 In: what a person typed. Out: a `Place`, which is a Path, or a str if it is a URL; and for those who work with files, a
 local path. A folder is sent file by file, with the file that makes it one (`marker`) published last and taken away
@@ -8,6 +8,7 @@ machine and fetched again only if it has changed there.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -15,9 +16,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias, cast
 
-from foresee.base.storage import RANGE_BYTES, Storage, is_url, local_folder, parent_and_name
+from foresee.base.read_ahead import StoredStream
+from foresee.base.storage import RANGE_BYTES, Storage, is_url, parent_and_name
 from foresee.errors import ConfigError
 
 Place: TypeAlias = Path | str
@@ -45,6 +47,56 @@ def absolute(given: Place) -> Place:
 def shown(given: str | Path) -> str:
     """For people: without the options of a URL."""
     return str(given).partition("?")[0] if is_url(given) else str(given)
+
+
+def joined(url: str, *names: str) -> str:
+    """The URL of something below."""
+    place, mark, options = url.partition("?")
+    return "/".join([place.rstrip("/"), *names]) + mark + options
+
+
+def name_of(given: Place) -> str:
+    """The last part of it."""
+    return given.name if isinstance(given, Path) else parent_and_name(given)[1]
+
+
+def beside(given: Place, name: str) -> Place:
+    """What has this name in the same folder."""
+    return given.with_name(name) if isinstance(given, Path) else joined(parent_and_name(given)[0], name)
+
+
+def opened(given: Place) -> IO[bytes]:
+    """A file to read, at a URL in ranges that are fetched ahead; nothing of it is copied to the disk."""
+    if isinstance(given, Path):
+        return open(given, "rb")
+    return cast("IO[bytes]", StoredStream(Storage.open(given).opened()))
+
+
+def size_of(given: Place) -> int | None:
+    """In bytes; None: there is no such file."""
+    if isinstance(given, Path):
+        return given.stat().st_size if given.exists() and not given.is_dir() else None
+    storage = Storage.open(given)
+    found = storage.size("")
+    if found is None:
+        storage.check_bucket()
+    return found
+
+
+def mark_of(given: Place) -> list[int]:
+    """Size and time of a file: others when it has changed, or is gone."""
+    if isinstance(given, Path):
+        found = given.stat() if given.exists() else None
+        return [0, 0] if found is None else [found.st_size, found.st_mtime_ns]
+    return Storage.open(given).mark("")
+
+
+def local_folder(url: str, kind: str) -> Path:
+    """Where this machine keeps what belongs to a URL: below the variable FORESEE_CACHE, else in the user's cache."""
+    place = url.partition("?")[0].rstrip("/")
+    home = os.environ.get("FORESEE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "foresee")
+    digest = hashlib.sha256(place.encode()).hexdigest()[:12]
+    return Path(home).expanduser().absolute() / kind / f"{place.rpartition('/')[2]}-{digest}"
 
 
 @contextmanager
@@ -90,15 +142,18 @@ def pieces_of(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def brought(source: Place, kind: str, *, marker: str | None = None) -> Path:
-    """A local path that has what is at `source`. `kind` names the part of the cache folder."""
+def brought(source: Place, kind: str, *, marker: str | None = None, made_here: tuple[str, ...] = ()) -> Path:
+    """A local path that has what is at `source`. `kind` names the part of the cache folder.
+
+    What else lies there is removed, unless its name begins with one of `made_here`.
+    """
     if isinstance(source, Path):
         return source
     target, storage = local_folder(source, kind), Storage.open(source)
     if marker is not None and storage.size(marker) is not None:
         names = storage.names()
         _bring(storage, target, [*(name for name in names if name != marker), marker])
-        _forget_others(target, {*names, SEEN_FILE})
+        _forget_others(target, {*names, SEEN_FILE}, made_here)
         return target
     parent, name = parent_and_name(source)
     beside = Storage.open(parent)
@@ -129,7 +184,8 @@ def _seen(target: Path) -> dict[str, list[int]]:
     return {}
 
 
-def _forget_others(target: Path, names: set[str]) -> None:
+def _forget_others(target: Path, names: set[str], made_here: tuple[str, ...]) -> None:
     for path in sorted(target.rglob("*")):
-        if path.is_file() and path.relative_to(target).as_posix() not in names:
+        name = path.relative_to(target).as_posix()
+        if path.is_file() and name not in names and not name.startswith(made_here):
             os.unlink(path)

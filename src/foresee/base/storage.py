@@ -11,13 +11,13 @@ StoreUnavailableError. What trying again would not change (no rights, no such bu
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,6 +40,9 @@ _FINAL = re.compile(
     r"|Signature_?Does_?Not_?Match|credentials|INVALID_ACCESS_KEY_ID|permission denied|MissingContentLength",
     re.IGNORECASE,
 )
+_FETCH_IT = "to be read there it needs a size, and a server that gives parts of it (ranges); else copy it here"
+_NETWORK_PACKAGES = ("aiohttp",)
+"""Whose errors are those of a network, though no OSError."""
 _ATOMIC = ("s3", "gcs", "abfs")
 """File systems in which a file appears whole when it is closed, in the place of an older one."""
 
@@ -56,20 +59,6 @@ def parent_and_name(url: str) -> tuple[str, str]:
     return f"{parent}{mark}{options}", name
 
 
-def joined(url: str, *names: str) -> str:
-    """The URL of something below."""
-    place, mark, options = url.partition("?")
-    return "/".join([place.rstrip("/"), *names]) + mark + options
-
-
-def local_folder(url: str, kind: str) -> Path:
-    """Where this machine keeps what belongs to a URL: below the variable FORESEE_CACHE, else in the user's cache."""
-    place = url.partition("?")[0].rstrip("/")
-    home = os.environ.get("FORESEE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "foresee")
-    digest = hashlib.sha256(place.encode()).hexdigest()[:12]
-    return Path(home).expanduser().absolute() / kind / f"{place.rpartition('/')[2]}-{digest}"
-
-
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A file of a storage, as it has to be."""
@@ -83,6 +72,11 @@ class Stored:
         """Out of JSON; raises ValueError."""
         sizes = (json_fields.whole(content, name, 0, json_fields.LARGE_MAX) for name in ("num_bytes", "crc32"))
         return cls(json_fields.file_name(content, "name"), *sizes)
+
+
+def changed_words(where: str) -> str:
+    """Of a file that is not what it was."""
+    return f"{where} has changed while it was read; begin again when nobody writes it"
 
 
 @dataclass(frozen=True)
@@ -113,14 +107,21 @@ class StoredFile:
         # still are the random ones that were there before, they did not.
         mark = os.urandom(min(len(content), MARK_BYTES))
         content[-len(mark) :] = mark
-        try:
-            stream = self.streams.pop()
-        except IndexError:
-            stream = self.storage.stream(self.name)
+        stream = self._free_stream()
         stream.seek(begin)
         if stream.readinto(content) != len(content) or content[-len(mark) :] == mark:
             raise ConnectionError(f"fewer than {len(content)} bytes came")
         self.streams.append(stream)
+
+    def _free_stream(self) -> Any:
+        with suppress(IndexError):
+            return self.streams.pop()
+        stream = self.storage.stream(self.name)
+        if not stream.size():
+            raise ConnectionError("two answers say two sizes")  # as in `Storage.opened`
+        if stream.size() != self.num_bytes:
+            raise StoreError(changed_words(self.storage.below(self.name).url.rstrip("/")))
+        return stream
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,9 @@ class Storage:
 
     def size(self, name: str) -> int | None:
         """In bytes; None if there is no such file."""
-        info = self.patiently(lambda: self.system.get_file_info(self._at(name)), name, "looked at")
+        info = self._look(name)
+        if info.is_file and info.size is None:
+            raise StoreError(f"{self._where(name)}: the server does not say how large it is; {_FETCH_IT}")
         return int(info.size) if info.is_file else None
 
     def pieces(self, name: str, *, num_bytes: int, piece_bytes: int = RANGE_BYTES) -> Iterator[bytes]:
@@ -197,13 +200,19 @@ class Storage:
         """So many bytes of a file from `begin` on."""
         return self.opened(name).read(begin, num_bytes)
 
-    def opened(self, name: str) -> StoredFile:
+    def opened(self, name: str = "") -> StoredFile:
         """A file of which several parts will be read, by several threads if they like."""
+
+        def act() -> StoredFile:
+            stream = self.stream(name)
+            if not stream.size() and self.size(name):
+                raise ConnectionError("two answers say two sizes")  # as in `_look`
+            return StoredFile(self, name, stream.size(), [stream])
+
         try:
-            stream = self.patiently(lambda: self.stream(name), name, "read")
+            return self.patiently(act, name, "read")
         except FileNotFoundError:
-            raise StoreError(f"{self.url}/{name} is missing; restore it from a copy") from None
-        return StoredFile(self, name, stream.size(), [stream])
+            raise StoreError(f"{self._where(name)} is missing; restore it from a copy") from None
 
     def stream(self, name: str) -> Any:
         """A file as pyarrow opens it, without a second try."""
@@ -226,7 +235,8 @@ class Storage:
 
         def write() -> None:
             self._make_room(name)
-            with self.system.open_output_stream(self._at(name)) as stream:
+            # Or else pyarrow packs what is called *.gz once more.
+            with self.system.open_output_stream(self._at(name), compression=None) as stream:
                 for piece in pieces():
                     stream.write(piece)
 
@@ -305,11 +315,29 @@ class Storage:
 
     def mark(self, name: str) -> list[int]:
         """Another one when the file has changed."""
-        info = self.patiently(lambda: self.system.get_file_info(self._at(name)), name, "looked at")
+        info = self._look(name)
         return [int(info.size or 0), int(info.mtime_ns or 0)]
 
+    def _look(self, name: str) -> Any:
+        """What the storage says of a file. Of an answer that was cut in its head pyarrow makes one without size or
+        time: that has to be said twice."""
+
+        def act() -> Any:
+            found = again = self.system.get_file_info(self._at(name))
+            if found.is_file and not (found.size and found.mtime_ns):
+                again = self.system.get_file_info(self._at(name))
+            if (again.size, again.mtime_ns) != (found.size, found.mtime_ns):
+                raise ConnectionError("two answers say two sizes or times")
+            return found
+
+        return self.patiently(act, name, "looked at")
+
     def _at(self, name: str) -> str:
-        return f"{self.path}/{name}"
+        """Without a name: the place itself, which may be a file."""
+        return f"{self.path}/{name}" if name else self.path
+
+    def _where(self, name: str) -> str:
+        return f"{self.url}/{name}".rstrip("/")
 
     def _make_room(self, name: str) -> None:
         if self.system.type_name not in _ATOMIC:
@@ -323,9 +351,15 @@ class Storage:
                 return act()
             except FileNotFoundError:
                 raise
-            except OSError as error:
+            except (ValueError, NotImplementedError) as error:
+                if not self.system.type_name.startswith("py::"):
+                    raise
+                raise StoreError(f"{self._where(name)} cannot be {done} ({_reason(error)}); {_FETCH_IT}") from error
+            except Exception as error:
+                if not isinstance(error, OSError) and type(error).__module__.split(".")[0] not in _NETWORK_PACKAGES:
+                    raise
                 tries += 1
-                where = f"{self.url}/{name}".rstrip("/")
+                where = self._where(name)
                 if _FINAL.search(str(error)):
                     raise StoreError(f"{where} cannot be {done} ({_reason(error)}); {_remedy(error)}") from error
                 pause = PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS)) - 1]
@@ -356,8 +390,10 @@ def _system_of(url: str, scheme: str) -> tuple[Any, str]:
         raise ConfigError(
             f"{scheme}:// is read through fsspec, which is not installed; run: pip install fsspec"
         ) from None
+    # Over HTTP fsspec would read ahead by itself, and what several streams of one file have read ahead overlaps.
+    options = {"cache_type": "none"} if scheme in ("http", "https") else {}
     try:
-        system, path = fsspec.url_to_fs(url)
+        system, path = fsspec.url_to_fs(url, **options)
     except ImportError as error:
         raise ConfigError(f"{scheme}:// needs a package that is not installed ({_reason(error)})") from None
     return _fs().PyFileSystem(_fs().FSSpecHandler(system)), path
@@ -378,11 +414,12 @@ def _s3(url: str) -> tuple[Any, str]:
     return system, f"{parts.hostname}{parts.path}"
 
 
-def _remedy(error: OSError) -> str:
+def _remedy(error: BaseException) -> str:
     if "MissingContentLength" in str(error):
         return "this server takes no checksums after the content: set AWS_REQUEST_CHECKSUM_CALCULATION=when_required"
     return "check the URL, its options and your credentials"
 
 
 def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
+    words = " ".join(str(error).split())
+    return re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1", words)[:300]  # options of a URL may be secrets

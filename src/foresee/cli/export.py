@@ -62,7 +62,9 @@ def export(
 
 def score(
     export: Annotated[str, typer.Argument(metavar="EXPORT", help="Folder that `foresee export` made, or its URL.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Raw samples: CSV, plain or gzip, or Parquet.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Raw samples: CSV, plain or gzip, or Parquet; or the URL of a file.")
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write them here instead of printing them.")
     ] = None,
@@ -101,4 +103,4 @@ def score(
         encoding=encoding,
     )
     model = load_exported(export, import_model=import_model)
-    write_scores(score_file(model, file, layout), columns_of(model), out)
+    write_scores(score_file(model, place(file), layout), columns_of(model), out)

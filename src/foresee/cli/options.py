@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from foresee.base.logs import LEVEL_VARIABLE, LogLevel
+from foresee.base.places import Place, place
 from foresee.data.column_syntax import split_names, tabbed
 
 RunFile = Annotated[
@@ -122,9 +123,13 @@ def _option(name: str, hint: Any, text: str, default: Any) -> DerivedOption:
     if hint == tuple[str, ...] | None:
         option = typer.Option(flag, metavar="A,B,C", help=text)
         return DerivedOption(name, Annotated[str | None, option], default, lambda it: split_names(it) if it else None)
-    if hint == tuple[Path, ...]:
+    if hint in (tuple[Path, ...], tuple[Place, ...]):
         option = typer.Option(flag.removesuffix("s"), metavar="FILE", help=text)
-        return DerivedOption(name, Annotated[list[Path] | None, option], None, lambda it: tuple(it or ()))
+        kind: Callable[[str], Place] = Path if hint == tuple[Path, ...] else place
+        return DerivedOption(name, Annotated[list[str] | None, option], None, lambda it: tuple(map(kind, it or ())))
+    if hint == Place | None:
+        option = typer.Option(flag, metavar="PATH", help=text)
+        return DerivedOption(name, Annotated[str | None, option], default, lambda it: it if it is None else place(it))
     if hint is bool:
         option = typer.Option(f"{flag}/--no-{flag[2:]}" if default else flag, help=text)
         return DerivedOption(name, Annotated[bool, option], default, bool)

@@ -8,10 +8,10 @@ options that name them, in the words of `data/column_syntax.py`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
@@ -44,7 +44,11 @@ FILES: Parameters = [
     (
         "files",
         Annotated[
-            list[Path], typer.Argument(metavar="FILE...", help="Raw files. Text may be plain, gzip, bzip2, xz or zstd.")
+            list[str],
+            typer.Argument(
+                metavar="FILE...",
+                help="Raw files, or URLs of some, as s3://bucket/day_0.gz. Text may be plain, gzip, bzip2, xz or zstd.",
+            ),
         ],
         REQUIRED,
     ),
@@ -97,12 +101,20 @@ def command_of(source_type: type[Any]) -> Callable[..., None]:
         if "joins" in names:
             settings["joins"] = tuple(parse_join(text) for text in given["joins"] or [])
         options = PrepareOptions(**{option.name: option.value(given) for option in shared})
-        files = dict.fromkeys([*given["files"], *options.valid_files, *options.test_files])
+        files = dict.fromkeys([*map(place, given["files"]), *options.valid_files, *options.test_files])
+        _check_known(source_type, files)
         _prepare(source_type(files=tuple(files), **settings), place(given["out"]), options)
 
     columns = [*(COLUMNS if "columns" in names else []), *(JOINS if "joins" in names else [])]
     derived = [(option.name, option.annotation, option.default) for option in (*own, *shared)]
     return with_parameters(run, [*FILES, *columns, *derived])
+
+
+def _check_known(source_type: type[Any], files: Iterable[Place]) -> None:
+    """Formats of other packages may know nothing but paths."""
+    for file in files:
+        if isinstance(file, str) and get_type_hints(source_type).get("files") == tuple[Path, ...]:
+            raise DataError(f"{shown(file)}: {source_type.name} reads files of this machine only; copy it here first")
 
 
 def _columns(given: dict[str, Any]) -> Columns:

@@ -12,9 +12,10 @@ to a name is written \: (or \,); \t is a tab. Pure: no file is touched.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any, get_args
 
+from foresee.base.places import place
+from foresee.base.storage import is_url
 from foresee.data.columns import Categorical, Dense, Label, Transform
 from foresee.data.formats.delimited import Join, Layout
 from foresee.errors import DataError
@@ -99,10 +100,13 @@ def parse_categorical(text: str, missing: tuple[str, ...] = ()) -> Categorical:
 def parse_join(text: str) -> Join:
     """Columns of a second file."""
     words = _cut(text, ":")
+    if is_url(text):
+        words[:2] = [":".join(words[:2])]
     known = {"separator": str, "encoding": str, "names": str, "quoted": str}
     settings = {key: it[-1] for key, it in _settings(text, words, known, JOIN_SYNTAX).items() if it}
     if len(words) != 3 or not all(words):
-        raise DataError(f"{text!r} does not say which columns to join by which key; write {JOIN_SYNTAX}.")
+        hint = " (of a URL, colons after the first are written \\:)" if is_url(text) else ""
+        raise DataError(f"{text!r} does not say which columns to join by which key; write {JOIN_SYNTAX}{hint}.")
     file, keys, columns = words
     key, _, there = keys.partition("=")
     names = split_names(settings["names"]) if "names" in settings else None
@@ -113,7 +117,7 @@ def parse_join(text: str) -> Join:
         names=names,
         encoding=settings.get("encoding", "utf-8"),
     )
-    return Join(file=Path(file), key=key, file_key=there or None, columns=split_names(columns), layout=layout)
+    return Join(file=place(file), key=key, file_key=there or None, columns=split_names(columns), layout=layout)
 
 
 def split_names(text: str) -> tuple[str, ...]:

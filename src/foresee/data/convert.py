@@ -7,7 +7,6 @@ others are reported by line, with what was expected and what was found. Nothing 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foresee.base.arrays import Float32, Float64
+from foresee.base.places import Place
 from foresee.data.cells import Mask, as_strings, is_list, is_text, numbers_of, to_mask, to_numpy, values_of
 from foresee.data.columns import Categorical, Columns, Dense, Label, spelled
 from foresee.data.order import Times
@@ -25,7 +25,7 @@ from foresee.data.source import BadLine, RawChunk, ReportBadLine
 class Chunk:
     """Checked samples of one file."""
 
-    file: Path
+    file: Place
     labels: Float32  # [samples], or [samples, labels]
     dense: tuple[Float64, ...]  # one [samples] per dense column, before any transform
     categories: tuple[pa.Array, ...]  # one per categorical column: large_string, or a large_list of them

@@ -11,33 +11,27 @@ from __future__ import annotations
 import mmap
 import shutil
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Condition, Lock, Thread
-from typing import Generic, Protocol, TypeVar
+from threading import Lock
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from foresee.base.places import Place
 from foresee.base.places import place as as_place
+from foresee.base.read_ahead import ReadAhead
 from foresee.base.storage import Storage, StoredFile
 from foresee.data.schema import Part
 from foresee.errors import DataError
 
-Key = TypeVar("Key", bound=Hashable)
-Made = TypeVar("Made")
-
 OPEN_FILES_MAX = 16
-THREADS_MAX = 4
 FOOTERS_KEPT = 64
 FOOTER_BYTES = 1 << 16
 """What is read of the end of a part, before it says how long its footer is."""
-IDLE_SECONDS = 1.0
-"""A thread that had nothing to fetch for so long ends."""
 AHEAD_BYTES_MAX = 1 << 26
 """Of row groups that are on their way or wait to be decoded."""
 
@@ -239,79 +233,3 @@ def byte_ranges(metadata: pq.FileMetaData, row_groups: Sequence[int]) -> list[tu
             begin = ranges.pop()[0]
         ranges.append((begin, end))
     return ranges
-
-
-class ReadAhead(Generic[Key, Made]):
-    """Things that will be wanted in a known order, made ahead by a few threads within a bound on bytes.
-
-    Each is handed out once. What was expected and never taken makes room for what is expected later. Threads end when
-    there was nothing to do for a while; what one raised is raised by `take`.
-    """
-
-    def __init__(self, make: Callable[[Key], Made], size_of: Callable[[Key], int], bytes_max: int) -> None:
-        self._make, self._size_of, self._bytes_max = make, size_of, bytes_max
-        self._lock = Condition()
-        self._things: OrderedDict[Key, Future[Made]] = OrderedDict()
-        self._queue: deque[Key] = deque()
-        self._num_threads = self._num_idle = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """Of all that is on its way or there."""
-        return sum(map(self._size_of, self._things))
-
-    def expect(self, keys: Sequence[Key]) -> None:
-        """As many of these, from the first on, as there is room for."""
-        with self._lock:
-            old = [key for key in self._things if key not in keys]
-            for key in keys:
-                if key in self._things:
-                    continue
-                while old and self.held_bytes + self._size_of(key) > self._bytes_max:
-                    self._forget(old.pop(0))
-                if self._things and self.held_bytes + self._size_of(key) > self._bytes_max:
-                    return
-                self._add(key)
-
-    def take(self, key: Key) -> Made:
-        """The thing of this key, made now if nobody expected it."""
-        with self._lock:
-            if key not in self._things:
-                self._add(key, first=True)
-            future = self._things[key]
-        try:
-            return future.result()
-        finally:
-            with self._lock:
-                if self._things.get(key) is future:
-                    self._forget(key)
-
-    def _forget(self, key: Key) -> None:
-        self._things.pop(key).cancel()
-
-    def _add(self, key: Key, *, first: bool = False) -> None:
-        self._things[key] = Future()
-        (self._queue.appendleft if first else self._queue.append)(key)
-        if self._num_idle >= len(self._queue):
-            self._lock.notify()
-        elif self._num_threads < THREADS_MAX:
-            self._num_threads += 1
-            Thread(target=self._work, name="read ahead", daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                self._num_idle += 1
-                self._lock.wait_for(lambda: self._queue, IDLE_SECONDS)
-                self._num_idle -= 1
-                if not self._queue:
-                    self._num_threads -= 1
-                    return
-                key = self._queue.popleft()
-                future = self._things.get(key)
-                if future is None or not future.set_running_or_notify_cancel():
-                    continue
-            try:
-                future.set_result(self._make(key))
-            except BaseException as error:
-                future.set_exception(error)

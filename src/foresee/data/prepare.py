@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from foresee.base.arrays import Int64
+from foresee.base.places import Place, mark_of, name_of, shown
+from foresee.base.storage import changed_words
 from foresee.data.cells import merged_type, raw_type_of
 from foresee.data.click_log import ClickLog
 from foresee.data.columns import Categorical
@@ -99,7 +101,7 @@ class _Passes:
         self._source, self._options, self._progress = source, options, progress
         self._columns = source.columns
         self._mode = _split_mode(source, options)
-        self._checked = False
+        self._checked, self._seen = False, dict[Place, list[int]]()
         self.num_negative: dict[str, int] = {}
         """Numbers below 0 that log1p took for 0, by column."""
 
@@ -206,7 +208,7 @@ class _Passes:
     def _chunks(self, stage: str, bad: BadLines | None = None) -> Iterator[Chunk]:
         """One pass; the first one also decides whether too many lines are bad."""
         bad = bad or BadLines(self._options.bad_lines)
-        sizes = {file: file.stat().st_size for file in self._source.files}
+        sizes = {file: mark[0] for file, mark in self._marks().items()}
         num_good, negatives = 0, dict[str, NegativeLabel]()
         try:
             for raw in self._source.chunks(bad):
@@ -218,12 +220,22 @@ class _Passes:
                     self._progress(stage, sum(sizes[file] for file in before) + raw.bytes_done, sum(sizes.values()))
         finally:
             bad.close()
+        self._marks()
         if not self._checked:
             bad.check_share(num_good, self._options.bad_share_max)
             self._checked = True
 
+    def _marks(self) -> dict[Place, list[int]]:
+        """Of the files as they are, if that is what they were when the first pass began."""
+        marks = {file: mark_of(file) for file in self._source.files}
+        for file, before in (self._seen or marks).items():
+            if marks[file] != before:
+                raise DataError(f"{changed_words(shown(file))}.")
+        self._seen = marks
+        return marks
+
     def _check_sizes(self, sizes: Int64, num_skipped: int) -> None:
-        names = ", ".join(str(file) for file in self._source.files)
+        names = ", ".join(map(shown, self._source.files))
         if sizes.sum() == 0:
             raise DataError(f"{names}: no sample was found ({num_skipped} were left out on request); check the file.")
         wanted = (True, self._options.valid_share > 0, self._options.test_share > 0)
@@ -239,7 +251,7 @@ class _Passes:
     def _description(self, bad: BadLines, num_skipped: int) -> dict[str, object]:
         return {
             "format": self._source.name,
-            "files": [file.name for file in self._source.files],
+            "files": [name_of(file) for file in self._source.files],
             "split": self._mode,
             "label": self._columns.targets[0].column_name,
             "label_threshold": self._columns.targets[0].threshold,
@@ -281,5 +293,5 @@ def _split_mode(source: Source, options: PrepareOptions) -> SplitMode:
         )
     for file in held_out:
         if file not in source.files:
-            raise DataError(f"{file}: held out, but not one of the log's files; name it among them too.")
+            raise DataError(f"{shown(file)}: held out, but not one of the log's files; name it among them too.")
     return mode

@@ -9,7 +9,7 @@ counts them and writes place, reason and text of each to `bad-lines.txt`, and ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from foresee.base.arrays import Int64
+from foresee.base.places import Place, opened, shown, size_of
 from foresee.data.columns import Columns
 from foresee.data.order import Shares
 from foresee.errors import DataError
@@ -31,12 +32,17 @@ BAD_LINES_FILE = "bad-lines.txt"
 class BadLine:
     """One line that cannot be used."""
 
-    file: Path
+    file: Place
     line: int
     """Counted from 1; in Parquet, the row."""
     reason: str
     """`column NAME: expected ..., found ...; what to do`."""
     text: str
+
+    @property
+    def where(self) -> str:
+        """`file:line`, for people."""
+        return f"{shown(self.file)}:{self.line}"
 
 
 ReportBadLine = Callable[[BadLine], None]
@@ -54,13 +60,13 @@ class BadLines:
 
     def __call__(self, bad: BadLine) -> None:
         if self._mode == "stop":
-            raise DataError(f"{bad.file}:{bad.line}: {bad.reason}, or set bad lines aside with --bad-lines keep.")
+            raise DataError(f"{bad.where}: {bad.reason}, or set bad lines aside with --bad-lines keep.")
         self.count += 1
         self._first = self._first or bad
         if self._path is not None:
             if self._file is None:
                 self._file = open(self._path, "w", encoding="utf-8")  # noqa: SIM115
-            self._file.write(f"{bad.file}:{bad.line}\t{bad.reason}\t{bad.text}\n")
+            self._file.write(f"{bad.where}\t{bad.reason}\t{bad.text}\n")
 
     def check_share(self, num_good: int, share_max: float) -> None:
         """Raise if more than `share_max` of all lines are bad."""
@@ -70,7 +76,7 @@ class BadLines:
         first = self._first
         raise DataError(
             f"{self.count} of {total} lines are bad ({self.count / total:.2%}), more than the share of "
-            f"{share_max:.2%} that is allowed; the first is {first.file}:{first.line}: {first.reason}, or allow more "
+            f"{share_max:.2%} that is allowed; the first is {first.where}: {first.reason}, or allow more "
             "with --bad-share-max."
         )
 
@@ -87,7 +93,7 @@ SplitMode = Literal["order", "time", "random", "files"]
 class RawChunk:
     """Some lines of one file, as columns of cells."""
 
-    file: Path
+    file: Place
     lines: Int64  # [samples]: line (or row) numbers, from 1
     cells: dict[str, pa.Array]
     """Strings, or what a typed format has; "" and null are missing."""
@@ -110,8 +116,8 @@ class Source(Protocol):
         ...
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """Every file with samples, in the order they are read."""
+    def files(self) -> tuple[Place, ...]:
+        """Every file with samples, in the order they are read. URLs only if the field says `Place`."""
         ...
 
     @property
@@ -131,17 +137,27 @@ class Source(Protocol):
         ...
 
 
-def check_files(files: tuple[Path, ...]) -> None:
+def check_files(files: Sequence[Place]) -> None:
     """Missing and empty files are refused before anything is read."""
     if not files:
         raise DataError("no file is named; name at least one.")
     for file in files:
-        if file.is_dir():
+        if isinstance(file, Path) and file.is_dir():
             raise DataError(f"{file}: this is a folder; name the files in it.")
-        if not file.exists():
-            raise DataError(f"{file}: there is no such file; check the path.")
-        if file.stat().st_size == 0:
-            raise DataError(f"{file}: the file is empty; leave it out or fetch it again.")
+        size = size_of(file)
+        if size is None:
+            remedy = "check the path" if isinstance(file, Path) else "check the URL, and that you may read it"
+            raise DataError(f"{shown(file)}: there is no such file; {remedy}.")
+        if size == 0:
+            raise DataError(f"{shown(file)}: the file is empty; leave it out or fetch it again.")
+
+
+def open_raw(file: Place) -> IO[bytes]:
+    """A file to read; what is wrong with it is a sentence."""
+    try:
+        return opened(file)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be opened ({error.strerror}); check the path and its permissions.") from None
 
 
 def check_names(
@@ -181,10 +197,10 @@ class PrepareOptions:
     valid_share: Annotated[float, "Share of the samples that go to the valid split."] = 0.1
     test_share: Annotated[float, "Share of the samples that go to the test split."] = 0.0
     valid_files: Annotated[
-        tuple[Path, ...], "A file whose samples are the valid split, whatever the shares. May be given several times."
+        tuple[Place, ...], "A file whose samples are the valid split, whatever the shares. May be given several times."
     ] = ()
     test_files: Annotated[
-        tuple[Path, ...], "A file whose samples are the test split, whatever the shares. May be given several times."
+        tuple[Place, ...], "A file whose samples are the test split, whatever the shares. May be given several times."
     ] = ()
     seed: Annotated[int, "Seed of the random split."] = 0
     min_count: Annotated[

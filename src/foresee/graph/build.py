@@ -18,6 +18,7 @@ from torch import nn
 
 from foresee.base.arrays import Int32
 from foresee.base.halves import rounding_for
+from foresee.base.places import shown
 from foresee.engine.header import make_header
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError, DataError
@@ -111,8 +112,8 @@ def _pinned(config: GraphConfig, graph: Any) -> int:
     """Partitions that have the training nodes, if these come first."""
     if not graph.train_nodes_first:
         raise ConfigError(
-            f"order.name: sequential needs the training nodes first, and {config.graph} has them anywhere; prepare it "
-            "with --train-nodes-first, or choose dispersed"
+            f"order.name: sequential needs the training nodes first, and {shown(config.graph)} has them anywhere; "
+            "prepare it with --train-nodes-first, or choose dispersed"
         )
     return int(graph.nodes("train").max()) // int(graph.partition_rows) + 1
 
@@ -154,7 +155,7 @@ def train_stream(config: GraphConfig, graph: Any, chosen: Chosen) -> GraphStream
     """The batches of all steps."""
     train, nodes = config.train, config.model.task == "nodes"
     if not graph.num_edges.get("train"):
-        raise DataError(f"{config.graph} has no edges for train; prepare the graph with some")
+        raise DataError(f"{shown(config.graph)} has no edges for train; prepare the graph with some")
     examples = nodes_to_train(graph) if nodes else edges_to_train(graph)
     near = Neighbourhoods(graph, sampling_of(config)) if config.model.encoder is not None else None
     negatives = config.negatives.options(train.seed, one_state=chosen.setting is None)
@@ -273,7 +274,8 @@ def feature_store(config: GraphConfig, graph: Any, committed_step: int = 0) -> F
 def _features(config: GraphConfig, graph: Any) -> Any:
     features = graph.features()
     if features is None:
-        raise ConfigError(f"model.inputs: {config.graph} has no features; use embeddings, or prepare it with features")
+        where = shown(config.graph)
+        raise ConfigError(f"model.inputs: {where} has no features; use embeddings, or prepare it with features")
     return features
 
 
@@ -286,7 +288,7 @@ def build_model(config: GraphConfig, graph: Any) -> LinkModel | NodeModel:
     if model.task == "nodes":
         if not graph.num_classes:
             raise ConfigError(
-                f"model.task: {config.graph} has no classes of nodes; prepare it with labels, or train links"
+                f"model.task: {shown(config.graph)} has no classes of nodes; prepare it with labels, or train links"
             )
         return NodeModel(_encoder(config, graph, int(graph.num_classes)))
     encoder = None if model.encoder is None else _encoder(config, graph, model.dim)

@@ -7,18 +7,18 @@ annotated fields of `Tables` and `GraphOptions`. What needs torch imports it whe
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from foresee.base.places import place, sent, shown
 from foresee.base.terminal import counted, show, terminal
 from foresee.cli.options import REQUIRED, options_of, with_parameters
 from foresee.data.source import terminal_progress
 from foresee.data.writer import hidden_folder
 from foresee.graph import run_commands
-from foresee.graph.folder import GraphFolder
+from foresee.graph.folder import DESCRIPTION_FILE, GraphFolder
 from foresee.graph.formats import Tables, open_source
 from foresee.graph.options import GraphOptions
 from foresee.graph.prepare import GraphReport, prepare_graph
@@ -47,36 +47,44 @@ SYNTHETIC = """Make a graph of any size from a seed: a power law with planted co
         foresee graph synthetic --out data/demo --num-nodes 1000000 --num-edges 10000000 --num-relations 20
     """
 
+OUT = Annotated[
+    str, typer.Option(metavar="FOLDER", help="Folder of the prepared graph; or a URL, as s3://bucket/graph.")
+]
+
 
 def _prepare_command() -> Callable[..., None]:
     """The command, with an option for each field that has a text."""
     own, shared = options_of(Tables), options_of(GraphOptions)
     defaults = {option.name: option.convert(option.default) for option in own}
     files = Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Edges. Text may be plain, gzip, bzip2, xz or zstd.")
+        list[str],
+        typer.Argument(
+            metavar="FILE...", help="Edges, as files or their URLs. Text may be plain, gzip, bzip2, xz or zstd."
+        ),
     ]
-    out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the prepared graph.")]
 
     def prepare(**given: Any) -> None:
         settings = {option.name: option.value(given) for option in own}
         settings = {name: value for name, value in settings.items() if value != defaults[name]}
         options = GraphOptions(**{option.name: option.value(given) for option in shared})
-        target = given["out"]
-        with hidden_folder(target, "unpacked") as temporary, terminal_progress() as progress:
-            source = open_source(tuple(given["files"]), temporary, settings)
-            report = prepare_graph(source, target, options, progress)
-        _show(report)
+        out = place(given["out"])
+        with sent(out, marker=DESCRIPTION_FILE, replace=options.replace) as target:
+            with hidden_folder(target, "unpacked") as temporary, terminal_progress() as progress:
+                source = open_source(tuple(map(place, given["files"])), temporary, settings)
+                report = prepare_graph(source, target, options, progress)
+            _show(report, shown(out))
 
     derived = [(option.name, option.annotation, option.default) for option in (*own, *shared)]
-    return with_parameters(prepare, [("files", files, REQUIRED), ("out", out, REQUIRED), *derived])
+    return with_parameters(prepare, [("files", files, REQUIRED), ("out", OUT, REQUIRED), *derived])
 
 
-def _show(report: GraphReport) -> None:
+def _show(report: GraphReport, out: str) -> None:
     console, graph = terminal(), report.graph
-    show(console, f"{graph.path}: {_sizes(graph)}", _table(graph), *report.notes)
-    if report.num_bad:
+    show(console, f"{out}: {_sizes(graph)}", _table(graph), *report.notes)
+    if report.bad_lines_file is not None:
         were = "was" if report.num_bad == 1 else "were"
-        show(console, f"{counted(report.num_bad, 'bad line')} {were} set aside in {report.bad_lines_file}")
+        name = report.bad_lines_file.name
+        show(console, f"{counted(report.num_bad, 'bad line')} {were} set aside in {out}/{name}")
 
 
 def _sizes(graph: GraphFolder) -> str:
@@ -99,19 +107,20 @@ def _table(graph: GraphFolder) -> Table:
 
 def _synthetic_command() -> Callable[..., None]:
     own, shared = options_of(Synthetic), options_of(GraphOptions)
-    out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the prepared graph.")]
 
     def synthetic(**given: Any) -> None:
         source = Synthetic(**{option.name: option.value(given) for option in own})
         options = GraphOptions(**{option.name: option.value(given) for option in shared})
-        with terminal_progress() as progress:
-            report = synthetic_graph(source, given["out"], options, progress)
-        _show(report)
+        out = place(given["out"])
+        with sent(out, marker=DESCRIPTION_FILE, replace=options.replace) as target:
+            with terminal_progress() as progress:
+                report = synthetic_graph(source, target, options, progress)
+            _show(report, shown(out))
         best = ", ".join(f"{name} {value:.4f}" for name, value in report.graph.best.items())
         show(terminal(), f"nobody can do better on average than {best}" if best else "nothing is held out")
 
     derived = [(option.name, option.annotation, option.default) for option in (*own, *shared)]
-    return with_parameters(synthetic, [("out", out, REQUIRED), *derived])
+    return with_parameters(synthetic, [("out", OUT, REQUIRED), *derived])
 
 
 app.command("prepare", help=PREPARE, no_args_is_help=True)(_prepare_command())

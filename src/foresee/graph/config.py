@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from foresee.base.places import Place, place
 from foresee.graph.evaluation import EvaluationOptions
 from foresee.graph.negatives import NegativeOptions
 from foresee.run.config import (
@@ -206,8 +207,8 @@ class GraphConfig(Section):
     )  # fmt: skip
     """The others say where things are, how often something is shown or kept, how far to train, or what is cached."""
 
-    graph: Path = Field(strict=False)
-    """Folder of a prepared graph, made by `foresee graph prepare`."""
+    graph: Path | str
+    """Folder of a prepared graph, made by `foresee graph prepare`, or a URL of one, which is copied here."""
     run: Path = Field(strict=False)
     """Folder of this run: tables, checkpoints, metrics. Or a URL, which is then its `storage`."""
     storage: str | None = None
@@ -234,7 +235,7 @@ class GraphConfig(Section):
     def some_path(cls, value: object) -> object:
         if value in ("", None):
             raise ValueError("give a path")
-        return value
+        return place(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def fits_together(self) -> GraphConfig:
@@ -246,7 +247,7 @@ class GraphConfig(Section):
         return self
 
     @property
-    def source(self) -> Path:
+    def source(self) -> Place:
         """What is trained on."""
         return self.graph
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from foresee.base import json_fields
 from foresee.base.arrays import Float32, Int64
+from foresee.base.places import brought, place
 from foresee.data.order import SPLIT_NAMES
 from foresee.errors import DataError
 from foresee.graph.arrays import open_array
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION_FILE = "graph.json"
 NAMES_FILE = "node-names.arrow"
+MADE_LATER = ("partitions-", "neighbours-", ".")
+"""Folders that are made beside a graph when they are first wanted, and hidden ones in which that is under way."""
 VERSION = 1
 NODES_MAX = (1 << 32) - (1 << 16)
 """Pairs of nodes are sorted as one 64-bit number."""
@@ -68,8 +71,8 @@ class GraphFolder:
 
     @staticmethod
     def open(path: str | Path) -> GraphFolder:
-        """Opens a folder that `foresee graph prepare` wrote."""
-        folder = Path(path)
+        """Opens a folder that `foresee graph prepare` wrote; one at a URL is brought into this machine's cache."""
+        folder = brought(place(path), "graphs", marker=DESCRIPTION_FILE, made_here=MADE_LATER)
         try:
             text = (folder / DESCRIPTION_FILE).read_bytes()
         except OSError as error:

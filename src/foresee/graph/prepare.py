@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from foresee.base.arrays import Bool
+from foresee.base.places import name_of, shown
 from foresee.base.terminal import counted
 from foresee.data.order import SPLIT_NAMES
 from foresee.data.source import BAD_LINES_FILE, BadLines, ReportProgress
@@ -102,7 +103,7 @@ class _Preparation:
             self.bad.close()
         self.bad.check_share(num_edges, self._options.bad_share_max)
         if not num_edges:
-            raise DataError(f"{self._source.files[0]}: no edge was found; check the file.")
+            raise DataError(f"{shown(self._source.files[0])}: no edge was found; check the file.")
         reading.number(self._folder / NAMES_FILE)
         check_partitions(self._options.partitions, reading.num_nodes)
         sizes = self._write_edges()
@@ -147,7 +148,8 @@ class _Preparation:
         self._note_edges(seen, trained, num_loops, num_duplicates)
         if not sizes["train"]:
             raise DataError(
-                f"{self._source.files[0]}: there is no edge to train on; choose other shares, or keep self loops."
+                f"{shown(self._source.files[0])}: there is no edge to train on; choose other shares, or keep self "
+                "loops."
             )
         return {name: size for name, size in sizes.items() if size}
 
@@ -189,7 +191,7 @@ class _Preparation:
 
     def _twice(self, number: int) -> DataError:
         name = stored_names(self._folder / NAMES_FILE, self._reading.num_nodes)[number].as_py()
-        where = self._source.files[-1]
+        where = shown(self._source.files[-1])
         return DataError(f"{where}: the node {name!r} stands there twice; keep one line for each node.")
 
     def _write_relations(self) -> None:
@@ -214,7 +216,7 @@ class _Preparation:
             best={},
             source={
                 "format": self._source.name,
-                "files": [file.name for file in self._source.files],
+                "files": [name_of(file) for file in self._source.files],
                 "seed": self._options.seed,
                 "num_bad": self.bad.count,
                 "classes": self._classes.names().to_pylist() if len(self._classes) < 1 << 12 else [],

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from foresee.base.arrays import Bool, Int64
 from foresee.base.mixing import key_of
+from foresee.base.places import shown
 from foresee.data.order import split_at_random
 from foresee.data.source import BadLines, ReportProgress
 from foresee.errors import DataError
@@ -116,8 +117,8 @@ class Reading:
             self.has_relations, self.weighted = kinds
         if kinds != (self.has_relations, self.weighted):
             raise DataError(
-                f"{self._source.files[0]}: some edges have a relation or a weight and others have none; give all files "
-                "the same columns."
+                f"{shown(self._source.files[0])}: some edges have a relation or a weight and others have none; give "
+                "all files the same columns."
             )
 
     def _spooled(self, chunk: EdgeChunk, splits: Any) -> pa.RecordBatch:

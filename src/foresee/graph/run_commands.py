@@ -15,8 +15,9 @@ from rich.table import Table
 
 from foresee.base import logs
 from foresee.base.machine import in_megabytes
+from foresee.base.places import place, sent, shown
 from foresee.base.terminal import counted, show, terminal
-from foresee.cli.options import Logged, RunFolder, Set
+from foresee.cli.options import Logged, RunPlace, Set
 
 RunFile = Annotated[
     Path, typer.Argument(metavar="RUN.YAML", help="The run: graph, model, order, tables, training. See docs/graphs.md.")
@@ -160,7 +161,7 @@ def verify(
 
 
 def evaluate(
-    run: RunFolder,
+    run: RunPlace,
     split: Annotated[str, typer.Option(help="Split of the graph: valid, test or train.")] = "valid",
     samples: Annotated[int | None, typer.Option(min=1, metavar="NUM", help="Only so many edges or nodes.")] = None,
     best: Best = False,
@@ -175,19 +176,19 @@ def evaluate(
 
       foresee graph evaluate runs/first --split test
     """
-    from foresee.graph.trained import open_trained
+    from foresee.graph.trained import brought_graph_run, open_trained
 
-    with open_trained(run, best=best) as trained:
+    with open_trained(brought_graph_run(place(run)), best=best) as trained:
         found, step = trained.evaluate(split, samples_max=samples), trained.step
     if as_json:
-        print(json.dumps({"run": str(run), "step": step, "split": split, **found.as_dict()}))
+        print(json.dumps({"run": shown(run), "step": step, "split": split, **found.as_dict()}))
         return
-    show(terminal(), f"{run} after step {step:,}, {split} split", found.in_words())
+    show(terminal(), f"{shown(run)} after step {step:,}, {split} split", found.in_words())
 
 
 def export(
-    run: RunFolder,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to make.")],
+    run: RunPlace,
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="Folder to make; or a URL, as s3://bucket/vectors.")],
     form: Annotated[str, typer.Option("--format", help="safetensors, npy or word2vec.")] = "safetensors",
     best: Best = False,
 ) -> None:
@@ -198,18 +199,21 @@ def export(
       foresee graph export runs/first --out vectors --format npy
     """
     from foresee.graph.answers import export as run_export
-    from foresee.graph.trained import open_trained
+    from foresee.graph.trained import brought_graph_run, open_trained
 
-    with open_trained(run, best=best) as trained:
-        found = run_export(trained, out, form)  # type: ignore[arg-type]
+    with (
+        open_trained(brought_graph_run(place(run)), best=best) as trained,
+        sent(place(out), marker="export.json") as target,
+    ):
+        found = run_export(trained, target, form)  # type: ignore[arg-type]
     show(
         terminal(),
-        f"{out}: vectors of {found['num_nodes']:,} nodes, {found['width']} wide, after step {found['step']:,}",
+        f"{shown(out)}: vectors of {found['num_nodes']:,} nodes, {found['width']} wide, after step {found['step']:,}",
     )
 
 
 def neighbours(
-    run: RunFolder,
+    run: RunPlace,
     node: Annotated[str, typer.Argument(metavar="NODE", help="Name of a node, as in the edges that were prepared.")],
     relation: Annotated[
         str | None, typer.Option(metavar="NAME", help="Likely tails for this relation, instead of similar nodes.")
@@ -234,20 +238,20 @@ def neighbours(
     """
     from foresee.errors import UsageError
     from foresee.graph.answers import likely_ends, most_similar, similar_by_index
-    from foresee.graph.trained import open_trained
+    from foresee.graph.trained import brought_graph_run, open_trained
 
     if by not in ("cosine", "dot"):
         raise UsageError(f"--by: found {by!r}; give cosine or dot")
     if index and (relation is not None or heads or tails or best):
         raise UsageError("--index: it is of similar nodes at the last commit; leave it out for tails, heads and --best")
-    with open_trained(run, best=best) as trained:
-        place = trained.node(node)
+    with open_trained(brought_graph_run(place(run)), best=best) as trained:
+        number = trained.node(node)
         if relation is not None or heads or tails:
             kind = 0 if relation is None else trained.relation(relation)
-            found = likely_ends(trained, place, kind, top=top, heads=heads, known=known)
+            found = likely_ends(trained, number, kind, top=top, heads=heads, known=known)
         else:
             similar = similar_by_index if index else most_similar
-            found = similar(trained, place, top=top, by=by)  # type: ignore[arg-type]
+            found = similar(trained, number, top=top, by=by)  # type: ignore[arg-type]
         answers = list(zip(trained.names_of(found.nodes), found.scores.tolist(), strict=True))
     if as_json:
         print(json.dumps([{"node": name, "score": score} for name, score in answers]))
@@ -259,7 +263,7 @@ def neighbours(
 
 
 def report(
-    run: RunFolder,
+    run: RunPlace,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE.HTML", help="Where the page goes. Left out: RUN/report.html.")
     ] = None,
@@ -274,12 +278,14 @@ def report(
     """
     from foresee.base.extras import need
     from foresee.graph.report import open_run, sections_of
+    from foresee.graph.trained import brought_graph_run
     from foresee.report.page import write_page
 
     need("plotly")
-    found, target = open_run(run), out or run / "report.html"
+    folder = brought_graph_run(place(run), tables=False)
+    found, target = open_run(folder), out or folder / "report.html"
     done = f"{found.records.steps_done:,} of {found.records.num_steps:,} steps, order {found.order}."
-    write_page(target, f"{run} · {found.task}", sections_of(found), done)
+    write_page(target, f"{shown(run)} · {found.task}", sections_of(found), done)
     show(terminal(), f"{target}: {target.stat().st_size / 1e6:.1f} MB, open it in a browser")
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
+from foresee.base.places import Place, shown
 from foresee.errors import ConfigError, DataError, StoreError
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
@@ -30,7 +31,8 @@ from foresee.run.dense_half import open_best
 from foresee.run.evaluation import judging
 from foresee.run.run_file import load
 from foresee.run.run_folder import CONFIG_FILE, RunFolder
-from foresee.store.contract import Store
+from foresee.run.stored_shards import brought_run
+from foresee.store.contract import Layout, Store
 from foresee.store.registry import store_kind
 
 
@@ -39,6 +41,16 @@ def run_config(run: Path) -> GraphConfig:
     if not (run / CONFIG_FILE).is_file():
         raise ConfigError(f"{run} holds no run ({CONFIG_FILE} is missing); start one with `foresee graph train`")
     return load(GraphConfig, run / CONFIG_FILE)
+
+
+def brought_graph_run(run: Place, *, tables: bool = True) -> Path:
+    """The folder of a run; one at a URL is brought here. Without `tables`, rows and weights may be missing."""
+
+    def described(folder: Path) -> tuple[GraphConfig, Layout]:
+        config = run_config(folder)
+        return config, build.table_layout(config, build.open_graph(config))
+
+    return brought_run(run, tables=tables, described=described)
 
 
 @dataclass
@@ -68,20 +80,20 @@ class Trained:
 
     def node(self, name: str) -> int:
         """The number of a node, by its name."""
-        return _position(self.graph.node_names(), name, "node", self.config.graph)
+        return _position(self.graph.node_names(), name, "node", shown(self.config.graph))
 
     def relation(self, name: str) -> int:
         """The number of a relation, by its name."""
         if not self.graph.num_relations:
-            raise DataError(f"{self.config.graph} has no relations; leave --relation out")
-        return _position(self.graph.relation_names(), name, "relation", self.config.graph)
+            raise DataError(f"{shown(self.config.graph)} has no relations; leave --relation out")
+        return _position(self.graph.relation_names(), name, "relation", shown(self.config.graph))
 
     def names_of(self, nodes: Any) -> list[str]:
         """The names of some nodes."""
         return [str(name) for name in self.graph.node_names().take(nodes).to_pylist()]
 
 
-def _position(names: Any, name: str, what: str, where: Path) -> int:
+def _position(names: Any, name: str, what: str, where: str) -> int:
     try:
         wanted = names.type.to_pandas_dtype()(name) if not _is_text(names) else name
         place = int(pc.index(names, wanted).as_py())

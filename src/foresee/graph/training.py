@@ -18,6 +18,7 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from foresee.base.places import shown
 from foresee.engine.cache import BatchesInFlight
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling, too_large
@@ -178,14 +179,14 @@ def _opening(config: GraphConfig, run: Run, first_step: int) -> str:
     header, layout = run.header, run.tables.layout
     where: Any = config.tables_folder if store_kind(config.tables.store).in_folder else config.tables.store
     if config.model.inputs == "features":
-        where = config.graph
+        where = shown(config.graph)
     begin = f"from step {first_step:,} on" if first_step else "from the start"
     size = header.options.partition_rows
     unit = "rows" if size == 1 else f"partitions of {size:,} rows"
     model = config.model
     what = " and ".join(filter(None, [model.encoder, model.decoder if model.task == "links" else None]))
     return (
-        f"{what} on {config.graph}: {run.stream.num_steps:,} steps of up to "
+        f"{what} on {shown(config.graph)}: {run.stream.num_steps:,} steps of up to "
         f"{config.train.batch_size:,} {'edges' if model.task == 'links' else 'nodes'}, {begin}\n"
         f"{layout.num_rows:,} nodes of {layout.row_bytes} bytes in {where}; cache of {header.capacity_rows:,} rows "
         f"({header.capacity_rows / layout.num_rows:.1%}), planner {header.planner}, moving {unit}"

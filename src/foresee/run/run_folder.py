@@ -29,6 +29,7 @@ from typing import Any, cast
 
 from foresee.base import json_fields
 from foresee.base.files import Files, file_sentence
+from foresee.base.places import shown
 from foresee.engine.recording.series import TIMELINE_FOLDER, TimelineFile
 from foresee.errors import ConfigError, InputError, StoreError
 from foresee.plan.record import Header
@@ -165,7 +166,7 @@ def resume(config: AnyRun, *, log_digest: str) -> Iterator[RunFolder]:
         )
     if identity.get("log_digest") != log_digest:
         raise ConfigError(
-            f"{config.source} is not the one that the run in {config.run} was started with; "
+            f"{shown(config.source)} is not the one that the run in {config.run} was started with; "
             "give that one, or start anew with --replace or in another folder"
         )
     if not store_kind(config.tables.store).durable:

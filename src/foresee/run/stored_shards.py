@@ -17,11 +17,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from foresee.base.places import Place, shown
-from foresee.base.storage import local_folder
+from foresee.base.places import Place, local_folder, shown
 from foresee.errors import ConfigError, StoreError
 from foresee.run.build import open_log, table_layout
-from foresee.run.config import RunConfig
+from foresee.run.config import AnyRun, RunConfig
 from foresee.run.run_folder import CONFIG_FILE, RunFolder, open_run
 from foresee.run.run_storage import RunStorage
 from foresee.run.shard_folders import reshard, shard_folder, shard_folders
@@ -116,7 +115,16 @@ def _shard(
     ]
 
 
-def brought_run(run: Place, *, tables: bool = True) -> Path:
+def described_run(folder: Path) -> tuple[AnyRun, Layout]:
+    """A run on a log, and how its rows look."""
+    config = open_run(folder)
+    return config, table_layout(config, open_log(config))
+
+
+Described = Callable[[Path], tuple[AnyRun, Layout]]
+
+
+def brought_run(run: Place, *, tables: bool = True, described: Described = described_run) -> Path:
     """The run folder. Without `tables`, its rows and weights may be missing."""
     if isinstance(run, Path):
         return run
@@ -128,21 +136,21 @@ def brought_run(run: Place, *, tables: bool = True) -> Path:
         stored.forget_other_run()
         stored.fetch_files()
         if tables and stored.num_shards is not None:
-            _bring_commit(open_run(folder), stored)
+            _bring_commit(*described(folder), stored)
     finally:
         stored.close()
     return folder
 
 
-def _bring_commit(config: RunConfig, stored: RunStorage) -> None:
+def _bring_commit(config: AnyRun, layout: Layout, stored: RunStorage) -> None:
     """The newest commit that all parts have, unless this machine has it or a newer one."""
-    parts = parts_of(stored, config.tables_folder, table_layout(config, open_log(config)), config.num_servers)
+    parts = parts_of(stored, config.tables_folder, layout, config.num_servers)
     step = step_to_open(stored.steps, [copies.steps for copies, _ in parts])
     if not step:
         return
-    for copies, layout in parts:
+    for copies, part in parts:
         if _committed_step(copies.folder) < step:
-            copies.load(step, layout)
+            copies.load(step, part)
     stored.bring(step)
 
 

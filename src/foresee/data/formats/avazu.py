@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar
 
 import pyarrow.compute as pc
 
+from foresee.base.places import Place
 from foresee.data.columns import Categorical, Columns
 from foresee.data.formats.delimited import Layout, delimited_chunks
 from foresee.data.source import RawChunk, ReportBadLine, SplitMode
@@ -37,7 +37,7 @@ class Avazu:
     name: ClassVar[str] = "avazu"
     default_split: ClassVar[SplitMode] = "time"
 
-    files: tuple[Path, ...]
+    files: tuple[Place, ...]
 
     @property
     def columns(self) -> Columns:

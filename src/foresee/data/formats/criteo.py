@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
+from foresee.base.places import Place
 from foresee.data.columns import Categorical, Columns, Dense, Transform
 from foresee.data.formats.delimited import Layout, delimited_chunks
 from foresee.data.source import RawChunk, ReportBadLine, SplitMode
@@ -29,7 +29,7 @@ class Criteo:
     name: ClassVar[str] = "criteo"
     default_split: ClassVar[SplitMode] = "order"
 
-    files: tuple[Path, ...]
+    files: tuple[Place, ...]
     dense_transform: Annotated[Transform, "What becomes of the 13 numbers; log1p takes negative ones for 0."] = "log1p"
 
     @property

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
+from foresee.base.places import Place
 from foresee.data.columns import Columns
 from foresee.data.formats.delimited import Join, Layout, delimited_chunks, join_chunks
 from foresee.data.source import RawChunk, ReportBadLine, SplitMode
@@ -22,7 +22,7 @@ class Csv:
 
     name: ClassVar[str] = "csv"
 
-    files: tuple[Path, ...]
+    files: tuple[Place, ...]
     columns: Columns
     separator: Annotated[str, r"What stands between cells; \t is a tab."] = ","
     quoted: Annotated[bool, "Cells may stand in double quotes."] = True

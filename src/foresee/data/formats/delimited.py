@@ -15,7 +15,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from foresee.base.arrays import Int64
+from foresee.base.places import Place, shown
 from foresee.data.cells import as_strings
 from foresee.data.formats.text import LineBlock, line_blocks
 from foresee.data.source import BadLine, RawChunk, ReportBadLine, check_files, check_names
@@ -51,45 +51,50 @@ class Layout:
             raise DataError("without a header the columns' names have to be given, with --column-names A,B,C.")
 
 
-def delimited_chunks(path: Path, layout: Layout, wanted: tuple[str, ...], report: ReportBadLine) -> Iterator[RawChunk]:
+def delimited_chunks(path: Place, layout: Layout, wanted: tuple[str, ...], report: ReportBadLine) -> Iterator[RawChunk]:
     """The wanted columns of all good lines of a file."""
     names: tuple[str, ...] | None = None
     for block in line_blocks(path, encoding=layout.encoding):
         if names is None:
             block, names = _header(path, block, layout)
-            check_names(wanted, names, f"{path}:1")
+            check_names(wanted, names, f"{shown(path)}:1")
         if block.data:
             yield _chunk(path, block, layout, names, wanted, report)
 
 
-def header_names(path: Path, layout: Layout) -> tuple[str, ...]:
+def header_names(path: Place, layout: Layout) -> tuple[str, ...]:
     """The names in a file's first line."""
     for block in line_blocks(path, encoding=layout.encoding, block_bytes=1 << 16):
         return _header(path, block, layout)[1]
-    raise DataError(f"{path}: the file is empty; leave it out or fetch it again.")
+    raise DataError(f"{shown(path)}: the file is empty; leave it out or fetch it again.")
 
 
-def _header(path: Path, block: LineBlock, layout: Layout) -> tuple[LineBlock, tuple[str, ...]]:
+def _header(path: Place, block: LineBlock, layout: Layout) -> tuple[LineBlock, tuple[str, ...]]:
     if not layout.header:
         return block, layout.names or ()
     first, rest = block.data.split(b"\n", 1)
     try:
         found = _cells(first.rstrip(b"\r").decode("utf-8"), layout)
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}:1: {_not_utf8(first, error)}.") from None
+        raise DataError(f"{shown(path)}:1: {_not_utf8(first, error)}.") from None
     except csv.Error as error:
         remedy = f"correct it, or check that {layout.separator!r} stands between cells"
-        raise DataError(f"{path}:1: the header cannot be cut into names ({error}); {remedy}.") from None
+        raise DataError(f"{shown(path)}:1: the header cannot be cut into names ({error}); {remedy}.") from None
     if layout.names is not None and len(layout.names) != len(found):
         raise DataError(
-            f"{path}:1: {len(layout.names)} names are given for a header of {len(found)} columns; "
+            f"{shown(path)}:1: {len(layout.names)} names are given for a header of {len(found)} columns; "
             "give one name for each column with --column-names."
         )
     return LineBlock(2, rest, block.bytes_done), layout.names or tuple(found)
 
 
 def _chunk(
-    path: Path, block: LineBlock, layout: Layout, names: tuple[str, ...], wanted: tuple[str, ...], report: ReportBadLine
+    path: Place,
+    block: LineBlock,
+    layout: Layout,
+    names: tuple[str, ...],
+    wanted: tuple[str, ...],
+    report: ReportBadLine,
 ) -> RawChunk:
     num_lines = block.data.count(b"\n")
     table = _parse(block.data, layout, names, wanted) if _ends_whole(block, layout, len(names)) else None
@@ -101,7 +106,7 @@ def _chunk(
     table = _parse(good, layout, names, wanted)
     if table is None or len(table) != len(kept):
         raise DataError(
-            f"{path}:{block.first_line}: the lines after this one cannot be cut into {len(names)} cells; "
+            f"{shown(path)}:{block.first_line}: the lines after this one cannot be cut into {len(names)} cells; "
             "check the separator and the quotes."
         )
     return _raw_chunk(path, np.array([line for line, _ in kept], np.int64), table, LineBlock(0, good, block.bytes_done))
@@ -115,7 +120,7 @@ def _ends_whole(block: LineBlock, layout: Layout, num_columns: int) -> bool:
     return _reason(last.rstrip(b"\r"), layout, num_columns) is None
 
 
-def _raw_chunk(path: Path, lines: Int64, table: pa.Table, block: LineBlock) -> RawChunk:
+def _raw_chunk(path: Place, lines: Int64, table: pa.Table, block: LineBlock) -> RawChunk:
     def text(index: int) -> str:
         return block.data.split(b"\n", index + 1)[index].decode("utf-8", "replace").rstrip("\r")
 
@@ -153,7 +158,7 @@ def _parse(data: bytes, layout: Layout, names: tuple[str, ...], wanted: tuple[st
 
 
 def _good_lines(
-    path: Path, block: LineBlock, layout: Layout, names: tuple[str, ...], report: ReportBadLine
+    path: Place, block: LineBlock, layout: Layout, names: tuple[str, ...], report: ReportBadLine
 ) -> list[tuple[int, bytes]]:
     kept = []
     for number, raw in enumerate(block.data.split(b"\n")[:-1], block.first_line):
@@ -201,7 +206,7 @@ def _cells(line: str, layout: Layout) -> list[str]:
 class Join:
     """Which columns come from which file."""
 
-    file: Path
+    file: Place
     key: str
     """A column of both: of the log, and of the file (unless `file_key` says otherwise)."""
     columns: tuple[str, ...]
@@ -236,16 +241,16 @@ def _load(join: Join) -> _Side:
     return _Side(join, cells[key], {name: cells[name] for name in join.columns})
 
 
-def _check_unique(file: Path, key: str, keys: pa.Array, lines: Int64) -> None:
+def _check_unique(file: Place, key: str, keys: pa.Array, lines: Int64) -> None:
     codes = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False)
     firsts = np.unique(codes, return_index=True)[1]
     if len(firsts) < len(codes):
         again = int(np.setdiff1d(np.arange(len(codes)), firsts)[0])
         raise DataError(
-            f"{file}:{lines[again]}: column {key}: {keys[again].as_py()!r} stands here a second time; "
+            f"{shown(file)}:{lines[again]}: column {key}: {keys[again].as_py()!r} stands here a second time; "
             "keep one line for each key."
         )
 
 
 def _stop(bad: BadLine) -> None:
-    raise DataError(f"{bad.file}:{bad.line}: {bad.reason}.")
+    raise DataError(f"{bad.where}: {bad.reason}.")

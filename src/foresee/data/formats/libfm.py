@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foresee.base.arrays import Int64
+from foresee.base.places import Place, shown
 from foresee.data.columns import Categorical, Columns
 from foresee.data.formats.text import LineBlock, line_blocks
 from foresee.data.source import BadLine, RawChunk, ReportBadLine, SplitMode, check_files
@@ -36,7 +36,7 @@ class Libfm:
     name: ClassVar[str] = "libfm"
     default_split: ClassVar[SplitMode] = "random"
 
-    files: tuple[Path, ...]
+    files: tuple[Place, ...]
     shape: Annotated[Literal["fields", "bag"], "One feature for each position, or all indices as one bag."] = "fields"
     field_names: Annotated[
         tuple[str, ...] | None,
@@ -64,10 +64,10 @@ class Libfm:
             num_fields = len(block.data.split(b"\n", 1)[0].split()) - 1
             if num_fields > 0:
                 return tuple(f"field{i}" for i in range(1, num_fields + 1))
-        raise DataError(f"{self.files[0]}:1: expected a label and indices, found none; correct the line.")
+        raise DataError(f"{shown(self.files[0])}:1: expected a label and indices, found none; correct the line.")
 
 
-def _chunk(file: Path, block: LineBlock, names: tuple[str, ...] | None, report: ReportBadLine) -> RawChunk:
+def _chunk(file: Place, block: LineBlock, names: tuple[str, ...] | None, report: ReportBadLine) -> RawChunk:
     texts = block.data.decode("utf-8", "replace").split("\n")[:-1]
     lines = pc.utf8_trim_whitespace(pa.array(texts, pa.large_string()))
     tokens = pc.utf8_split_whitespace(lines)

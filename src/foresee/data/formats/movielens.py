@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from foresee.base.places import Place, beside, name_of, shown, size_of
 from foresee.data.columns import Categorical, Columns, Label
 from foresee.data.formats.csv import Csv
 from foresee.data.formats.delimited import Join, Layout, header_names
@@ -36,7 +36,7 @@ class MovieLens:
     name: ClassVar[str] = "movielens"
     default_split: ClassVar[SplitMode] = "random"
 
-    files: tuple[Path, ...]
+    files: tuple[Place, ...]
     """The file of ratings, alone."""
     label_threshold: Annotated[float, "A rating of at least this is positive."] = 4.0
     learn: Annotated[
@@ -57,18 +57,18 @@ class MovieLens:
             raise DataError(f"MovieLens needs one file of ratings, {len(self.files)} are given; name that one.")
         check_files(self.files)
         file = self.files[0]
-        kind = file.name.removesuffix(".gz").rsplit(".", 1)[-1]
+        kind = name_of(file).removesuffix(".gz").rsplit(".", 1)[-1]
         if kind not in _LAYOUTS:
             raise DataError(
-                f"{file}: a MovieLens file of ratings ends in .inter, .dat or .csv; name such a file, "
+                f"{shown(file)}: a MovieLens file of ratings ends in .inter, .dat or .csv; name such a file, "
                 "or use the csv or parquet format."
             )
         return _LAYOUTS[kind](self, file)
 
 
-def _inter(options: MovieLens, file: Path) -> Csv:
+def _inter(options: MovieLens, file: Place) -> Csv:
     layout = Layout(separator="\t", header=True)
-    stem = file.name.removesuffix(".gz").removesuffix(".inter")
+    stem = name_of(file).removesuffix(".gz").removesuffix(".inter")
     own = _untyped(header_names(file, layout))
     joins, categorical = [], [Categorical(name="user_id"), Categorical(name="item_id")]
     for ending, key in (("user", "user_id"), ("item", "item_id")):
@@ -108,7 +108,7 @@ def _untyped(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.partition(":")[0] for name in names)
 
 
-def _dat(options: MovieLens, file: Path) -> Csv:
+def _dat(options: MovieLens, file: Place) -> Csv:
     joins, categorical = [], [Categorical(name="user_id"), Categorical(name="movie_id")]
     users, movies = _neighbour(file, "users.dat"), _neighbour(file, "movies.dat")
     if users is not None:
@@ -131,7 +131,7 @@ def _dat(options: MovieLens, file: Path) -> Csv:
     )
 
 
-def _csv(options: MovieLens, file: Path) -> Csv:
+def _csv(options: MovieLens, file: Place) -> Csv:
     joins, categorical = [], [Categorical(name="userId"), Categorical(name="movieId")]
     movies = _neighbour(file, "movies.csv")
     if movies is not None:
@@ -152,11 +152,9 @@ def _columns(options: MovieLens, label: str, time: str, categorical: list[Catego
     )
 
 
-def _neighbour(file: Path, name: str) -> Path | None:
-    for candidate in (file.parent / name, file.parent / f"{name}.gz"):
-        if candidate.is_file():
-            return candidate
-    return None
+def _neighbour(file: Place, name: str) -> Place | None:
+    candidates = (beside(file, name), beside(file, f"{name}.gz"))
+    return next((it for it in candidates if size_of(it) is not None), None)
 
 
 _LAYOUTS = {"inter": _inter, "dat": _dat, "csv": _csv}

@@ -1,8 +1,8 @@
 """Text files, plain or packed, as blocks of whole lines with their line numbers.
 
-In: a path. Out: blocks of a few megabytes of UTF-8 that end with a newline. Gzip, bzip2, xz and zstd are recognised by
-their first bytes, not by the file's name; lines may end in \\n, \\r\\n or \\r. A stream that ends early is an error and
-never a shorter log, and a file that is no text is refused before a cell is read.
+In: a path or URL. Out: blocks of a few megabytes of UTF-8 that end with a newline. Gzip, bzip2, xz and zstd are
+recognised by their first bytes, not by the file's name; lines may end in \\n, \\r\\n or \\r. A stream that ends early
+is an error and never a shorter log, and a file that is no text is refused before a cell is read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, cast
 
 import pyarrow as pa
 
+from foresee.base.places import Place, shown
+from foresee.data.source import open_raw
 from foresee.errors import DataError
 
 BLOCK_BYTES = 4 << 20
@@ -54,18 +55,18 @@ class LineBlock:
     """How much of the file, as it lies on disk, has been read."""
 
 
-def line_blocks(path: Path, *, encoding: str = "utf-8", block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
+def line_blocks(path: Place, *, encoding: str = "utf-8", block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
     """All lines of a file. A byte order mark is dropped."""
-    line, rest = 1, b""
+    line, rest, where = 1, b"", shown(path)
     with _open(path) as (stream, raw, packing):
-        pieces = _pieces(stream, path, packing, block_bytes)
-        for piece in _with_newlines(_as_utf8(pieces, encoding, path)):
+        pieces = _pieces(stream, where, packing, block_bytes)
+        for piece in _with_newlines(_as_utf8(pieces, encoding, where)):
             end = piece.rfind(b"\n") + 1
             if end == 0:
                 rest += piece
                 if len(rest) > LINE_BYTES_MAX:
                     raise DataError(
-                        f"{path}:{line}: the line is longer than {LINE_BYTES_MAX >> 20} MiB; "
+                        f"{where}:{line}: the line is longer than {LINE_BYTES_MAX >> 20} MiB; "
                         "check that this is a text file."
                     )
                 continue
@@ -78,12 +79,8 @@ def line_blocks(path: Path, *, encoding: str = "utf-8", block_bytes: int = BLOCK
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes], str]]:
-    try:
-        raw = open(path, "rb")  # noqa: SIM115
-    except OSError as error:
-        raise DataError(f"{path}: cannot be opened ({error.strerror}); check the path and its permissions.") from None
-    with raw:
+def _open(path: Place) -> Iterator[tuple[IO[bytes], IO[bytes], str]]:
+    with open_raw(path) as raw:
         start = raw.read(8)
         raw.seek(0)
         for magic, packing, unpack in _PACKED:
@@ -94,57 +91,57 @@ def _open(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes], str]]:
         yield raw, raw, ""
 
 
-def _pieces(stream: IO[bytes], path: Path, packing: str, num_bytes: int) -> Iterator[bytes]:
+def _pieces(stream: IO[bytes], where: str, packing: str, num_bytes: int) -> Iterator[bytes]:
     line = 1
     while True:
         try:
             piece = stream.read(num_bytes)
         except EOFError:
-            raise DataError(f"{path}:{line}: the {packing} file ends early after this line; fetch it again.") from None
+            raise DataError(f"{where}:{line}: the {packing} file ends early after this line; fetch it again.") from None
         except (zlib.error, lzma.LZMAError, pa.ArrowException, OSError) as error:
             if not packing:
-                raise DataError(f"{path}: cannot be read ({error}); check the disk or fetch it again.") from None
+                raise DataError(f"{where}: cannot be read ({error}); check the disk or fetch it again.") from None
             reason = f"is damaged after this line ({str(error).splitlines()[0]})"
-            raise DataError(f"{path}:{line}: the {packing} file {reason}; fetch it again.") from None
+            raise DataError(f"{where}:{line}: the {packing} file {reason}; fetch it again.") from None
         if not piece:
             return
         line += piece.count(b"\n")
         yield piece
 
 
-def _as_utf8(pieces: Iterator[bytes], encoding: str, path: Path) -> Iterator[bytes]:
+def _as_utf8(pieces: Iterator[bytes], encoding: str, where: str) -> Iterator[bytes]:
     """UTF-8 is checked where cells are cut out, line by line; other encodings here, piece by piece."""
     try:
         codec = codecs.lookup(encoding)
         decoder = codec.incrementaldecoder()
     except (LookupError, TypeError):
         raise DataError(
-            f"{path}: the encoding {encoding!r} is not known; give one that Python has, such as --encoding latin-1."
+            f"{where}: the encoding {encoding!r} is not known; give one that Python has, such as --encoding latin-1."
         ) from None
     plain, line = codec.name == "utf-8", 1
     for number, piece in enumerate(pieces):
         if number == 0:
-            _check_text(piece, path, plain=plain)
+            _check_text(piece, where, plain=plain)
         if not plain:
             try:
                 piece = decoder.decode(piece).encode()
             except (UnicodeError, ValueError) as error:
                 raise DataError(
-                    f"{path}:{line}: cannot be decoded as {encoding} at or after this line ({error}); "
+                    f"{where}:{line}: cannot be decoded as {encoding} at or after this line ({error}); "
                     "give another --encoding."
                 ) from None
             line += piece.count(b"\n")
         yield piece.removeprefix(codecs.BOM_UTF8) if number == 0 else piece
 
 
-def _check_text(piece: bytes, path: Path, *, plain: bool) -> None:
+def _check_text(piece: bytes, where: str, *, plain: bool) -> None:
     for magic, what in _NO_TEXT:
         if piece.startswith(magic) and (plain or "UTF-16" not in what):
-            raise DataError(f"{path}: this is {what}.")
+            raise DataError(f"{where}: this is {what}.")
     if plain and b"\x00" in piece:
         line = piece.count(b"\n", 0, piece.index(b"\x00")) + 1
         raise DataError(
-            f"{path}:{line}: expected text, found a zero byte; name a text file, or say with --encoding what it is in."
+            f"{where}:{line}: expected text, found a zero byte; name a text file, or say with --encoding what it is in."
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from foresee.base.places import Place, name_of, shown
 from foresee.errors import DataError
 from foresee.graph.formats.archives import Archive, is_tar, split_files
 from foresee.graph.formats.npz import Npz
@@ -13,7 +14,7 @@ from foresee.graph.formats.source import GraphSource
 from foresee.graph.formats.tables import Tables
 
 
-def open_source(files: tuple[Path, ...], temporary: Path, settings: dict[str, Any] | None = None) -> GraphSource:
+def open_source(files: tuple[Place, ...], temporary: Path, settings: dict[str, Any] | None = None) -> GraphSource:
     """The graph of a folder, an archive, an `.npz` file, or files of edges.
 
     Args:
@@ -26,12 +27,12 @@ def open_source(files: tuple[Path, ...], temporary: Path, settings: dict[str, An
         raise DataError("no file is named; name at least one.")
     path = files[0]
     one = len(files) == 1
-    if one and path.is_dir() and is_ogb(path):
-        _refuse_settings(path, settings)
-        return Ogb.open(path, temporary)
-    if one and path.is_dir():
+    if one and isinstance(path, Path) and path.is_dir():
+        if is_ogb(path):
+            _refuse_settings(path, settings)
+            return Ogb.open(path, temporary)
         return Tables(**settings | split_files(path.iterdir(), path))
-    if one and path.suffix == ".npz":
+    if one and name_of(path).endswith(".npz"):
         _refuse_settings(path, settings)
         return Npz.open(path, temporary)
     if one and is_tar(path):
@@ -39,9 +40,9 @@ def open_source(files: tuple[Path, ...], temporary: Path, settings: dict[str, An
     return Tables(edge_files=files, **settings)
 
 
-def _refuse_settings(path: Path, settings: dict[str, Any]) -> None:
+def _refuse_settings(path: Place, settings: dict[str, Any]) -> None:
     for name in settings:
-        raise DataError(f"{path}: --{name.replace('_', '-')} is for files of lines or rows; leave it out.")
+        raise DataError(f"{shown(path)}: --{name.replace('_', '-')} is for files of lines or rows; leave it out.")
 
 
 __all__ = ["GraphSource", "Tables", "open_source"]

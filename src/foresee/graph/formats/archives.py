@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from foresee.base.places import Place, name_of, opened, shown, size_of
 from foresee.data.source import BadLine, ReportBadLine
 from foresee.errors import DataError
 from foresee.graph.formats.source import EdgeChunk, NodeChunk
@@ -31,7 +32,7 @@ _SPLITS = {
 }
 
 
-def split_files(files: Iterable[Path], where: Path) -> dict[str, tuple[Path, ...]]:
+def split_files(files: Iterable[Path], where: str | Path) -> dict[str, tuple[Path, ...]]:
     """Files by the split that their names say, as `Tables` takes them."""
     found: dict[str, list[Path]] = {"edge_files": [], "valid_files": [], "test_files": []}
     for file in sorted(files):
@@ -46,9 +47,12 @@ def split_files(files: Iterable[Path], where: Path) -> dict[str, tuple[Path, ...
     return {name: tuple(paths) for name, paths in found.items()}
 
 
-def is_tar(path: Path) -> bool:
+def is_tar(path: Place) -> bool:
     """By content: plain or packed."""
-    return path.is_file() and tarfile.is_tarfile(path)
+    if not size_of(path):
+        return False  # whoever reads it says what is wrong
+    with opened(path) as stream:
+        return tarfile.is_tarfile(stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +63,11 @@ class Archive:
     unpacked: Path
 
     @staticmethod
-    def open(path: Path, temporary: Path, settings: dict[str, Any]) -> Archive:
-        folder = temporary / path.name
+    def open(path: Place, temporary: Path, settings: dict[str, Any]) -> Archive:
+        folder = temporary / name_of(path)
         folder.mkdir()
         try:
-            with tarfile.open(path) as archive:
+            with opened(path) as stream, tarfile.open(fileobj=stream) as archive:
                 members = [it for it in archive if it.isfile() and _SPLIT_FILE.match(Path(it.name).name)]
                 for member in members:
                     content = archive.extractfile(member)
@@ -71,8 +75,8 @@ class Archive:
                     with content, open(folder / Path(member.name).name, "wb") as out:
                         shutil.copyfileobj(content, out, 1 << 20)
         except (tarfile.TarError, EOFError, OSError) as error:
-            raise DataError(f"{path}: the archive cannot be unpacked ({error}); fetch it again.") from None
-        files = split_files(folder.iterdir(), path)
+            raise DataError(f"{shown(path)}: the archive cannot be unpacked ({error}); fetch it again.") from None
+        files = split_files(folder.iterdir(), shown(path))
         return Archive(Tables(**settings | files), temporary)
 
     @property
@@ -80,11 +84,13 @@ class Archive:
         return "archive"
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        inside = (file.is_relative_to(self.unpacked) for file in self.tables.files)
-        return tuple(
-            it.relative_to(self.unpacked) if own else it for it, own in zip(self.tables.files, inside, strict=True)
-        )
+    def files(self) -> tuple[Place, ...]:
+        return tuple(map(self._inside, self.tables.files))
+
+    def _inside(self, file: Place) -> Place:
+        """As it is called in the archive, if it comes from there."""
+        unpacked = isinstance(file, Path) and file.is_relative_to(self.unpacked)
+        return file.relative_to(self.unpacked) if isinstance(file, Path) and unpacked else file
 
     @property
     def num_nodes(self) -> int | None:
@@ -109,6 +115,6 @@ class Archive:
 
     def _within(self, report: ReportBadLine) -> ReportBadLine:
         def told(bad: BadLine) -> None:
-            report(replace(bad, file=bad.file.relative_to(self.unpacked)))
+            report(replace(bad, file=self._inside(bad.file)))
 
         return told

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Float32, Int64
+from foresee.base.places import Place, name_of, opened, shown
 from foresee.data.source import ReportBadLine
 from foresee.errors import DataError
 from foresee.graph.formats.source import DRAWN, EdgeChunk, NodeChunk, rows_at_once
@@ -30,37 +31,38 @@ EDGE_ROWS = 1 << 18
 class Members:
     """The arrays of an `.npz` file, unpacked when they are asked for."""
 
-    def __init__(self, path: Path, temporary: Path) -> None:
-        self._path, self._folder = path, temporary / path.name
+    def __init__(self, path: Place, temporary: Path) -> None:
+        self._path, self._folder, self._where = path, temporary / name_of(path), shown(path)
         self._folder.mkdir(exist_ok=True)
         try:
-            with zipfile.ZipFile(path) as archive:
+            with opened(path) as stream, zipfile.ZipFile(stream) as archive:
                 self.names = {name.removesuffix(".npy") for name in archive.namelist()}
         except (zipfile.BadZipFile, OSError) as error:
-            raise DataError(f"{path}: this is no .npz file ({error}); fetch it again.") from None
+            raise DataError(f"{self._where}: this is no .npz file ({error}); fetch it again.") from None
 
     def get(self, name: str, num_axes: int, kinds: str) -> NDArray[Any]:
         """An array of numbers, mapped."""
         if name not in self.names:
             raise DataError(
-                f"{self._path}: there is no array {name!r} in it, only {', '.join(sorted(self.names)[:8])}; give one "
+                f"{self._where}: there is no array {name!r} in it, only {', '.join(sorted(self.names)[:8])}; give one "
                 "with edges, or with adj_indptr and adj_indices (docs/graph-data.md)."
             )
         unpacked = self._folder / f"{name}.npy"
         if not unpacked.exists():
             try:
                 with (
-                    zipfile.ZipFile(self._path) as archive,
+                    opened(self._path) as stream,
+                    zipfile.ZipFile(stream) as archive,
                     archive.open(f"{name}.npy") as member,
                     open(unpacked, "wb") as out,
                 ):
                     shutil.copyfileobj(member, out, 1 << 20)
             except (zipfile.BadZipFile, EOFError, OSError) as error:
-                raise DataError(f"{self._path}: {name} cannot be unpacked ({error}); fetch it again.") from None
+                raise DataError(f"{self._where}: {name} cannot be unpacked ({error}); fetch it again.") from None
         try:
             return load_npy(unpacked, num_axes, kinds)
         except DataError as error:
-            raise DataError(str(error).replace(str(unpacked), f"{self._path}: {name}")) from None
+            raise DataError(str(error).replace(str(unpacked), f"{self._where}: {name}")) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +100,14 @@ class Npz:
     notes: ClassVar[tuple[str, ...]] = ()
     has_nodes: ClassVar[bool] = True
 
-    files: tuple[Path, ...]
+    files: tuple[Place, ...]
     num_nodes: int
     ends: NDArray[Any] | Rows  # [edges, 2], or the adjacency
     labels: NDArray[Any] | None
     features: NDArray[Any] | Rows | None
 
     @staticmethod
-    def open(path: Path, temporary: Path) -> Npz:
+    def open(path: Place, temporary: Path) -> Npz:
         members = Members(path, temporary)
         labels = members.get("labels", 1, "iu") if "labels" in members.names else None
         features = _features(members, path)
@@ -121,13 +123,13 @@ class Npz:
         graph._check(path)
         return graph
 
-    def _check(self, path: Path) -> None:
+    def _check(self, path: Place) -> None:
         parts = {"labels": self.labels, "features": self.features}
         for what, array in parts.items():
             num = len(array.offsets) - 1 if isinstance(array, Rows) else self.num_nodes if array is None else len(array)
             if num != self.num_nodes:
                 raise DataError(
-                    f"{path}: {what} has {num:,} rows for {self.num_nodes:,} nodes; give a row for every node."
+                    f"{shown(path)}: {what} has {num:,} rows for {self.num_nodes:,} nodes; give a row for every node."
                 )
 
     def edges(self, report: ReportBadLine) -> Iterator[EdgeChunk]:
@@ -138,8 +140,8 @@ class Npz:
             if wrong.any():
                 index = int(np.flatnonzero(wrong)[0])
                 raise DataError(
-                    f"{self.files[0]}: edge {start + index + 1:,} joins {heads[index]} and {tails[index]}, but nodes "
-                    f"are 0 to {self.num_nodes - 1:,}; fetch the file again."
+                    f"{shown(self.files[0])}: edge {start + index + 1:,} joins {heads[index]} and {tails[index]}, but "
+                    f"nodes are 0 to {self.num_nodes - 1:,}; fetch the file again."
                 )
             yield EdgeChunk(split=DRAWN, heads=heads, tails=tails, done=(start + len(heads), total))
 
@@ -163,7 +165,7 @@ class Npz:
             )
 
 
-def _features(members: Members, path: Path) -> NDArray[Any] | Rows | None:
+def _features(members: Members, path: Place) -> NDArray[Any] | Rows | None:
     if "attr_matrix" in members.names:
         return members.get("attr_matrix", 2, "fiub")
     for prefix, width in (("feature", "num_features"), ("attr", "attr_shape")):
@@ -172,7 +174,7 @@ def _features(members: Members, path: Path) -> NDArray[Any] | Rows | None:
     return None
 
 
-def _rows(members: Members, prefix: str, width: str | None, path: Path) -> Rows:
+def _rows(members: Members, prefix: str, width: str | None, path: Place) -> Rows:
     offsets, columns = members.get(f"{prefix}_indptr", 1, "iu"), members.get(f"{prefix}_indices", 1, "iu")
     names = [name for name in (f"{prefix}_values", f"{prefix}_data") if name in members.names and width is not None]
     values = members.get(names[0], 1, "fiub") if names else None
@@ -183,5 +185,5 @@ def _rows(members: Members, prefix: str, width: str | None, path: Path) -> Rows:
     else:
         num_columns = int(members.get(width, 0, "iu"))
     rows = Rows(offsets, columns, values, num_columns)
-    rows.check(f"{path}: {prefix}")
+    rows.check(f"{shown(path)}: {prefix}")
     return rows

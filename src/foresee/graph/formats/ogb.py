@@ -208,4 +208,4 @@ def _notes(folder: Path) -> tuple[str, ...]:
 
 
 def _stop(bad: BadLine) -> None:
-    raise DataError(f"{bad.file}:{bad.line}: {bad.reason}.")
+    raise DataError(f"{bad.where}: {bad.reason}.")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from foresee.base.arrays import Bool, Float32, Int64
+from foresee.base.places import Place
 from foresee.data.cells import as_strings, to_mask
 from foresee.data.source import BadLine, RawChunk, ReportBadLine
 
@@ -68,7 +68,7 @@ class GraphSource(Protocol):
         ...
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[Place, ...]:
         """Every file that is read."""
         ...
 

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from foresee.base.arrays import Bool, Int64
+from foresee.base.places import Place, shown, size_of
 from foresee.data.cells import as_strings, numbers_of, to_mask
 from foresee.data.column_syntax import tabbed
 from foresee.data.formats.delimited import Layout, delimited_chunks, header_names
-from foresee.data.formats.parquet import parquet_chunks
+from foresee.data.formats.parquet import is_parquet, open_parquet, parquet_chunks
 from foresee.data.formats.text import line_blocks
 from foresee.data.order import SPLIT_NAMES
 from foresee.data.source import BadLine, RawChunk, ReportBadLine, check_files, check_names
@@ -40,12 +39,14 @@ class Tables:
     name: ClassVar[str] = "tables"
     notes: ClassVar[tuple[str, ...]] = ()
 
-    edge_files: tuple[Path, ...]
+    edge_files: tuple[Place, ...]
     """Those of train, or of all splits."""
     valid_files: Annotated[
-        tuple[Path, ...], "A file with the edges of the valid split. May be given several times."
+        tuple[Place, ...], "A file with the edges of the valid split. May be given several times."
     ] = ()
-    test_files: Annotated[tuple[Path, ...], "A file with the edges of the test split. May be given several times."] = ()
+    test_files: Annotated[
+        tuple[Place, ...], "A file with the edges of the test split. May be given several times."
+    ] = ()
     head: Annotated[str | None, "The column with the node that an edge leaves."] = None
     relation: Annotated[str | None, "The column with the relation of an edge."] = None
     tail: Annotated[str | None, "The column with the node that an edge enters."] = None
@@ -60,26 +61,29 @@ class Tables:
         int | None, "Nodes are the numbers below this, with edges or without; else they are names."
     ] = None
     node_file: Annotated[
-        Path | None,
+        Place | None,
         "A file with one node a line or row: its name, or columns called name, label and split (train, valid, test "
         "or empty). Names the columns in its first line if it has several.",
     ] = None
     features: Annotated[
-        Path | None, "A .npy file with a row of numbers for each line of --node-file, or for each number of a node."
+        Place | None, "A .npy file with a row of numbers for each line of --node-file, or for each number of a node."
     ] = None
-    labels: Annotated[Path | None, "A .npy file with a class for each node, in the same order; below 0: none."] = None
+    labels: Annotated[Place | None, "A .npy file with a class for each node, in the same order; below 0: none."] = None
 
     def __post_init__(self) -> None:
         own = tuple(path for path in (self.node_file, self.features, self.labels) if path is not None)
+        for path in (self.features, self.labels):
+            if isinstance(path, str):
+                raise DataError(f"{shown(path)}: an array is mapped, so it has to be on this machine; copy it here.")
         check_files(self.files)
         if self.num_nodes is None and self.node_file is None and own:
             raise DataError(
-                f"{own[0]}: its rows are those of nodes, but which is whose is not known; name the nodes in the same "
-                "order with --node-file, or give --num-nodes if they are numbers."
+                f"{shown(own[0])}: its rows are those of nodes, but which is whose is not known; name the nodes in the "
+                "same order with --node-file, or give --num-nodes if they are numbers."
             )
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[Place, ...]:
         nodes = tuple(path for path in (self.features, self.labels, self.node_file) if path is not None)
         return (*self.edge_files, *self.valid_files, *self.test_files, *nodes)
 
@@ -91,26 +95,26 @@ class Tables:
         held_out = bool(self.valid_files or self.test_files)
         files = [(file, 0 if held_out else DRAWN) for file in self.edge_files]
         files += [(file, 1) for file in self.valid_files] + [(file, 2) for file in self.test_files]
-        sizes = [file.stat().st_size for file, _ in files]
+        sizes = [size_of(file) or 0 for file, _ in files]
         for number, (file, split) in enumerate(files):
             for raw, roles in self._raw(file, report):
                 done = (sum(sizes[:number]) + raw.bytes_done, sum(sizes))
                 yield self._edge_chunk(raw, roles, split, done, report)
 
-    def _raw(self, file: Path, report: ReportBadLine) -> Iterator[tuple[RawChunk, dict[str, str]]]:
+    def _raw(self, file: Place, report: ReportBadLine) -> Iterator[tuple[RawChunk, dict[str, str]]]:
         """Chunks of a file, and which column has which role."""
-        if _is_parquet(file):
-            with pq.ParquetFile(file) as opened:
+        if is_parquet(file):
+            with open_parquet(file) as opened:
                 found = tuple(opened.schema_arrow.names)
-            roles = self._roles(found, str(file))
+            roles = self._roles(found, shown(file))
             yield from ((chunk, roles) for chunk in parquet_chunks(file, tuple(roles.values())))
             return
         layout, found = self._layout(file)
-        roles = self._roles(found, f"{file}:1")
+        roles = self._roles(found, f"{shown(file)}:1")
         quiet = report if self.comment is None else _without_comments(report, self.comment)
         yield from ((chunk, roles) for chunk in delimited_chunks(file, layout, tuple(roles.values()), quiet))
 
-    def _layout(self, file: Path) -> tuple[Layout, tuple[str, ...]]:
+    def _layout(self, file: Place) -> tuple[Layout, tuple[str, ...]]:
         first = _first_line(file, self.encoding, self.comment)
         separator = tabbed(self.separator or "") or next((mark for mark in "\t, " if mark in first), "\t")
         if self.header or set(self._named.values()) - set(BY_POSITION[4]):
@@ -119,7 +123,7 @@ class Tables:
         names = BY_POSITION.get(first.count(separator) + 1)
         if names is None:
             raise DataError(
-                f"{file}:1: expected 2 to 4 columns (head, tail; or head, relation, tail, weight), found "
+                f"{shown(file)}:1: expected 2 to 4 columns (head, tail; or head, relation, tail, weight), found "
                 f"{first.count(separator) + 1} with {separator!r} between; give another --separator, or a file whose "
                 "first line names its columns with --header and --head, --relation, --tail, --weight."
             )
@@ -192,14 +196,14 @@ class Tables:
             num = len(columns["names"])
             yield arrays.chunk(start, num, columns)
             start += num
-        arrays.check_length(start, f"as {self.node_file} has nodes")
+        arrays.check_length(start, f"as {shown(self.node_file)} has nodes")
         if self.num_nodes is not None and start != self.num_nodes:
             raise DataError(
-                f"{self.node_file}: expected {self.num_nodes:,} nodes, as --num-nodes says, found {start:,}; "
+                f"{shown(self.node_file)}: expected {self.num_nodes:,} nodes, as --num-nodes says, found {start:,}; "
                 "name every node once."
             )
 
-    def _node_columns(self, file: Path, report: ReportBadLine) -> Iterator[dict[str, Any]]:
+    def _node_columns(self, file: Place, report: ReportBadLine) -> Iterator[dict[str, Any]]:
         for raw in _node_chunks(file, self.separator, self.encoding, report):
             names, wrong = _text_cells(raw.cells["name"])
             report_rows(raw, wrong, "column name: expected the name of a node, found nothing; correct the line", report)
@@ -225,7 +229,7 @@ class _Renumbered:
 class _NodeArrays:
     """Features and labels of nodes in some order, out of `.npy` files."""
 
-    def __init__(self, features: Path | None, labels: Path | None) -> None:
+    def __init__(self, features: Place | None, labels: Place | None) -> None:
         self._paths = (features, labels)
         self._features = None if features is None else load_npy(features, 2, "fiub")
         self._labels = None if labels is None else load_npy(labels, 1, "iu")
@@ -250,7 +254,7 @@ class _NodeArrays:
         return NodeChunk(num=num, **more)
 
 
-def load_npy(path: Path, num_axes: int, kinds: str) -> NDArray[Any]:
+def load_npy(path: Place, num_axes: int, kinds: str) -> NDArray[Any]:
     """An array of numbers in a file, mapped."""
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -263,12 +267,12 @@ def load_npy(path: Path, num_axes: int, kinds: str) -> NDArray[Any]:
     return array
 
 
-def _node_chunks(file: Path, separator: str | None, encoding: str, report: ReportBadLine) -> Iterator[RawChunk]:
+def _node_chunks(file: Place, separator: str | None, encoding: str, report: ReportBadLine) -> Iterator[RawChunk]:
     known = ("name", "label", "split")
-    if _is_parquet(file):
-        with pq.ParquetFile(file) as opened:
+    if is_parquet(file):
+        with open_parquet(file) as opened:
             found = tuple(opened.schema_arrow.names)
-        check_names(("name",), found, str(file), otherwise=NAME_COLUMN)
+        check_names(("name",), found, shown(file), otherwise=NAME_COLUMN)
         yield from parquet_chunks(file, tuple(column for column in known if column in found))
         return
     first = _first_line(file, encoding, None)
@@ -279,7 +283,7 @@ def _node_chunks(file: Path, separator: str | None, encoding: str, report: Repor
         return
     layout = Layout(separator=mark, quoted=mark == ",", header=True, encoding=encoding)
     found = header_names(file, layout)
-    check_names(("name",), found, f"{file}:1", otherwise=NAME_COLUMN)
+    check_names(("name",), found, f"{shown(file)}:1", otherwise=NAME_COLUMN)
     yield from delimited_chunks(file, layout, tuple(column for column in known if column in found), report)
 
 
@@ -320,14 +324,9 @@ def _without_comments(report: ReportBadLine, comment: str) -> ReportBadLine:
     return told
 
 
-def _first_line(file: Path, encoding: str, comment: str | None) -> str:
+def _first_line(file: Place, encoding: str, comment: str | None) -> str:
     for block in line_blocks(file, encoding=encoding, block_bytes=1 << 16):
         for line in block.data.decode("utf-8", "replace").split("\n"):
             if line.strip() and (comment is None or not line.startswith(comment)):
                 return line.rstrip("\r")
-    raise DataError(f"{file}: there is no line with an edge; leave the file out or fetch it again.")
-
-
-def _is_parquet(file: Path) -> bool:
-    with open(file, "rb") as opened:
-        return opened.read(4) == b"PAR1"
+    raise DataError(f"{shown(file)}: there is no line with an edge; leave the file out or fetch it again.")

@@ -18,10 +18,11 @@ from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from foresee.base.arrays import Float32
+from foresee.base.places import Place, shown
 from foresee.data.formats.delimited import Layout, delimited_chunks
+from foresee.data.formats.parquet import is_parquet, open_parquet
 from foresee.data.source import BadLine, check_files, check_names
 from foresee.errors import DataError
 from foresee.run.evaluation import EVALUATION_BATCH_SIZE
@@ -42,14 +43,13 @@ def columns_of(model: Exported) -> list[str]:
     return [name for task in tasks for name in ([f"{task.name}:{it}" for it in task.classes] or [task.name])]
 
 
-def score_file(model: Exported, file: Path, layout: Layout) -> Iterator[Float32]:
+def score_file(model: Exported, file: Place, layout: Layout) -> Iterator[Float32]:
     """[rows, columns] of a file's rows; `layout` says how text is cut."""
     check_files((file,))
-    with open(file, "rb") as stream:
-        is_parquet = stream.read(4) == b"PAR1"
-    tables = _parquet(file, model.columns) if is_parquet else _text(file, layout, model.columns)
+    typed = is_parquet(file)
+    tables = _parquet(file, model.columns) if typed else _text(file, layout, model.columns)
     for table in _in_pieces(tables):
-        found = model.predictions(_with_places(table, file, "row " if is_parquet else ""))
+        found = model.predictions(_with_places(table, shown(file), "row " if typed else ""))
         yield np.concatenate([it.reshape(len(it), -1) for it in found.values()], axis=1)
 
 
@@ -80,23 +80,19 @@ def _lines(scores: Iterable[Float32], columns: list[str]) -> Iterator[str]:
     yield header
 
 
-def _text(file: Path, layout: Layout, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+def _text(file: Place, layout: Layout, columns: tuple[str, ...]) -> Iterator[pa.Table]:
     for chunk in delimited_chunks(file, layout, columns, _refuse):
         yield pa.table({**chunk.cells, _LINE: chunk.lines})
 
 
-def _parquet(file: Path, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+def _parquet(file: Place, columns: tuple[str, ...]) -> Iterator[pa.Table]:
     row = 1
-    try:
-        with pq.ParquetFile(file) as opened:
-            check_names(columns, tuple(opened.schema_arrow.names), str(file))
-            for batch in opened.iter_batches(PIECE_ROWS, columns=list(columns), use_threads=False):
-                lines = pa.array(np.arange(row, row + len(batch)))
-                yield pa.Table.from_batches([batch]).append_column(_LINE, lines)
-                row += len(batch)
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{file}: cannot be read as Parquet ({reason}); check the file or fetch it again.") from None
+    with open_parquet(file, columns) as opened:
+        check_names(columns, tuple(opened.schema_arrow.names), shown(file))
+        for batch in opened.iter_batches(PIECE_ROWS, columns=list(columns), use_threads=False):
+            lines = pa.array(np.arange(row, row + len(batch)))
+            yield pa.Table.from_batches([batch]).append_column(_LINE, lines)
+            row += len(batch)
 
 
 def _in_pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -111,7 +107,7 @@ def _in_pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield rest
 
 
-def _with_places(table: pa.Table, file: Path, word: str) -> RawTable:
+def _with_places(table: pa.Table, file: str, word: str) -> RawTable:
     """The table with sentences that name lines of the file."""
     lines = table.column(_LINE).to_numpy()
     plain = raw_table(table)
@@ -119,4 +115,4 @@ def _with_places(table: pa.Table, file: Path, word: str) -> RawTable:
 
 
 def _refuse(bad: BadLine) -> NoReturn:
-    raise DataError(f"{bad.file}:{bad.line}: {bad.reason}")
+    raise DataError(f"{bad.where}: {bad.reason}")
