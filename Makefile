@@ -46,7 +46,7 @@ chaos: $(VENV)/.installed
 # links: needs root; prints one JSON object last.
 chaos-machines: $(VENV)/.installed
 	FORESEE_ENGINES=long $(BIN)/pytest tests/distributed/test_engines.py tests/distributed/test_slurm.py \
-	    tests/distributed/test_ray_train.py tests/distributed/test_elastic.py
+	    tests/distributed/test_ray_train.py tests/distributed/test_ray_train_nodes.py tests/distributed/test_elastic.py
 	$(BIN)/python tests/chaos/machines.py
 
 # What README and docs tell people to type, typed: with the project installed into a new environment.

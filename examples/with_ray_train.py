@@ -7,9 +7,19 @@
     kill -9 PID                                        # of a trainer: Ray Train starts all again, which go on as well
 
 Ray Train starts the trainers, and starts all again when one is lost; the loop then goes on from its last commit. It
-runs in a thread, where no signal arrives: `foresee.Stop` looks for a file. Without --address, Ray runs on this machine
-alone; trainers on several machines need servers and a planner that all can reach (`Trainers(servers=, planner=)`), and
-a folder that all see. What the trainers say is in FOLDER/said.txt, too: Ray may drop the last lines of a process.
+runs in a thread, where no signal arrives: `foresee.Stop` looks for a file. What the trainers say is in FOLDER/said.txt,
+too: Ray may drop the last lines of a process.
+
+Without --address, Ray runs on this machine alone, and trainer 0 keeps the rows and plans. Trainers on several machines
+need servers and a planner that all can reach, started on any of them, and a FOLDER that all see:
+
+    python examples/with_ray_train.py --folder FOLDER --write-layout FOLDER/layout.json
+    foresee serve --layout FOLDER/layout.json --folder ROWS --host 10.0.0.2 --port 4444 \\
+        --tls-certificate server.pem --tls-key server.key --token-file token
+    python examples/with_ray_train.py --folder FOLDER --plan 10.0.0.2:4446 \\
+        --tls-certificate server.pem --tls-key server.key --token-file token
+    python examples/with_ray_train.py --folder FOLDER --address 10.0.0.1:6379 --servers grpc+tls://10.0.0.2:4444 \\
+        --planner grpc+tls://10.0.0.2:4446 --tls-root-certificate ca.pem --token-file FOLDER/token
 """
 
 from __future__ import annotations
@@ -29,8 +39,10 @@ from torch import nn
 import foresee
 from foresee import checkpoint
 from foresee.data import synthetic
+from foresee.rpc.security import read_security
 
 DIM, BATCH_SIZE, KEEP_EVERY_STEPS = 8, 512, 20
+OPTIMIZER = foresee.Adagrad(lr=0.05)
 
 
 def say(folder: Path, text: str) -> None:
@@ -39,25 +51,33 @@ def say(folder: Path, text: str) -> None:
         file.write(f"{text}\n")
 
 
+def planned(log: foresee.ClickLog, epochs: int) -> dict[str, Any]:
+    """What trainers and planner have to know alike."""
+    return {"batch_size": BATCH_SIZE, "epochs": epochs, "cache_rows": log.num_rows // 5}
+
+
 def train(settings: dict[str, Any]) -> None:
     """What each trainer does."""
-    folder = Path(settings["folder"])
+    folder, certificate = Path(settings["folder"]), settings["tls_root_certificate"]
     log, checkpoints = foresee.ClickLog.open(folder / "log"), folder / "checkpoints"
-    batches: dict[str, Any] = {"batch_size": BATCH_SIZE, "epochs": settings["epochs"]}
-    num_steps = log.batches(**batches).num_steps
+    num_steps = log.batches(batch_size=BATCH_SIZE, epochs=settings["epochs"]).num_steps
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(log.num_dense + DIM * log.num_features, 64), nn.ReLU(), nn.Linear(64, 1))
     adam, bce = torch.optim.Adam(model.parameters(), lr=0.002), nn.BCEWithLogitsLoss()
     with (
-        foresee.Trainers(folder / "tables", log, dim=DIM, optimizer=foresee.Adagrad(lr=0.05)) as trainers,
+        foresee.Trainers(
+            folder / "tables", log, dim=DIM, optimizer=OPTIMIZER, servers=settings["servers"],
+            planner=settings["planner"], token_file=settings["token_file"],
+            tls_root_certificate=certificate and Path(certificate).read_bytes(),
+        ) as trainers,
         foresee.Stop(folder / "stop") as stop,
-    ):
+    ):  # fmt: skip
         if trainers.steps_done:
             checkpoint.load(checkpoints, trainers.steps_done, model, adam)
         say(folder, f"trainer {trainers.rank} is process {os.getpid()}, begins after step {trainers.steps_done}")
         together = trainers.share(model)
-        for step in trainers.steps(log, cache_rows=log.num_rows // 5, **batches):
+        for step in trainers.steps(log, **planned(log, settings["epochs"])):
             logits = together(torch.cat([step.dense, step.embeddings.flatten(1)], dim=1)).squeeze(1)
             loss = bce(logits, step.labels) * trainers.weight(step)
             loss.backward()
@@ -84,16 +104,37 @@ def main() -> None:
     folder = arguments.folder.absolute()
     if not (folder / "log").exists():
         synthetic(folder / "log", num_samples=arguments.samples, table_scale=0.002)
+    log = foresee.ClickLog.open(folder / "log")
+    if arguments.write_layout:
+        foresee.Trainers.write_layout(arguments.write_layout, log, dim=DIM, optimizer=OPTIMIZER)
+    elif arguments.plan:
+        host, _, port = arguments.plan.rpartition(":")
+        security = read_security(arguments.tls_certificate, arguments.tls_key, arguments.token_file)
+        foresee.Trainers.plan(
+            log, num_trainers=arguments.trainers, host=host, port=int(port), security=security,
+            **planned(log, arguments.epochs),
+        )  # fmt: skip
+    else:
+        fit(arguments, folder)
+
+
+def fit(arguments: argparse.Namespace, folder: Path) -> None:
     # One CPU more than trainers, for Ray Train's own controller.
     cluster = {"address": arguments.address} if arguments.address else {"num_cpus": arguments.trainers + 1}
-    ray.init(**{"address": "local", **cluster})
+    # Ray Train makes the group of trainers before the loop begins; this is how it learns which network is for them.
+    network = {it: os.environ[it] for it in ("GLOO_SOCKET_IFNAME",) if it in os.environ}
+    ray.init(**{"address": "local", "runtime_env": {"env_vars": network}, **cluster})
     trainer = TorchTrainer(
         train,
-        train_loop_config={"folder": str(folder), "epochs": arguments.epochs},
+        train_loop_config={
+            "folder": str(folder), "epochs": arguments.epochs, "servers": arguments.servers,
+            "planner": arguments.planner, "tls_root_certificate": arguments.tls_root_certificate,
+            "token_file": arguments.token_file,
+        },
         torch_config=TorchConfig(backend="gloo"),  # rows travel over gloo
-        scaling_config=ScalingConfig(num_workers=arguments.trainers),
+        scaling_config=ScalingConfig(num_workers=arguments.trainers, placement_strategy="SPREAD"),
         run_config=RunConfig(storage_path=str(folder / "ray"), failure_config=FailureConfig(max_failures=3)),
-    )
+    )  # fmt: skip
     trainer.fit()
 
 
@@ -104,7 +145,21 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--trainers", type=int, default=2)
     parser.add_argument("--address", help="of a Ray cluster")
+    apart = parser.add_argument_group("several machines")
+    apart.add_argument("--servers", nargs="+", default=[], metavar="ADDRESS", help="of each `foresee serve`")
+    apart.add_argument("--planner", metavar="ADDRESS", help="of --plan")
+    apart.add_argument("--tls-root-certificate", type=absolute, metavar="PEM", help="who signed their certificates")
+    apart.add_argument("--token-file", type=absolute, metavar="FILE", help="of mode 600; seen by all trainers")
+    apart.add_argument("--write-layout", metavar="FILE", help="describe the rows for the servers, and end")
+    apart.add_argument("--plan", metavar="HOST:PORT", help="plan here for trainers elsewhere, and do nothing else")
+    apart.add_argument("--tls-certificate", type=Path, metavar="PEM", help="of --plan")
+    apart.add_argument("--tls-key", type=Path, metavar="PEM", help="of --plan")
     return parser.parse_args()
+
+
+def absolute(path: str) -> Path:
+    """Trainers run in folders of their own."""
+    return Path(path).absolute()
 
 
 if __name__ == "__main__":

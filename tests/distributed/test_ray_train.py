@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,21 +16,37 @@ from warm_commands import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "with_ray_train.py"
 
+WAIT_SECONDS = 200.0
+"""Ray Train takes its time to let go of trainers whose node is gone."""
+END_SECONDS = 380.0
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+Start = Callable[[Sequence[str], Path], "subprocess.Popen[bytes]"]
+"""How a command is started, whose output goes into a file."""
+
+
+def example(folder: Path, epochs: int, *options: str) -> list[str]:
+    settings = ["--folder", str(folder), "--samples", "20000", "--epochs", str(epochs)]
+    return [sys.executable, str(EXAMPLE), *settings, *options]
+
+
+def on_this_machine(words: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
+    with open(output, "wb") as file:
+        return subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"},
+        )  # fmt: skip
 
 
 class Fit:
     """The example under way."""
 
-    def __init__(self, folder: Path, epochs: int) -> None:
+    def __init__(self, folder: Path, epochs: int, *options: str, start: Start = on_this_machine) -> None:
         pytest.importorskip("ray.train", reason="Ray Train is not here: pip install 'ray[train]'")
         self._folder, self._output = folder, folder.with_name(f"{folder.name}.txt")
-        words = [sys.executable, str(EXAMPLE), "--folder", str(folder), "--samples", "20000", "--epochs", str(epochs)]
-        with open(self._output, "wb") as file:
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"},
-            )  # fmt: skip
+        self._process = start(example(folder, epochs, *options), self._output)
 
     @property
     def said(self) -> str:
@@ -38,13 +55,14 @@ class Fit:
         return file.read_text() if file.exists() else ""
 
     def wait_for(self, what: str) -> re.Match[str]:
-        wait_until(lambda: re.search(what, self.said) is not None or self._process.poll() is not None, what)
+        over = self._process.poll
+        wait_until(lambda: re.search(what, self.said) is not None or over() is not None, what, WAIT_SECONDS)
         found = re.search(what, self.said)
         assert found is not None, self._output.read_text("utf-8", "replace")
         return found
 
     def end(self) -> str:
-        assert self._process.wait(200) == 0, self._output.read_text("utf-8", "replace")
+        assert self._process.wait(END_SECONDS) == 0, self._output.read_text("utf-8", "replace")
         return self.said
 
 

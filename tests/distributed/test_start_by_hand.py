@@ -99,9 +99,12 @@ def test_whoever_loses_another_ends_with_the_code_for_that(commands: Commands, r
     commands.end_all()
 
 
-def test_a_server_that_never_comes_is_a_sentence() -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_a_server_that_never_comes_is_a_sentence(tmp_path: Path, known: bool) -> None:
+    """One that has an address, and one that was to write it into a file."""
     said: list[str] = []
-    endpoint = Endpoint.parse(f"grpc://127.0.0.1:{free_ports(1)[0]}", None, None)
+    address = f"grpc://127.0.0.1:{free_ports(1)[0]}" if known else f"file://{tmp_path}/address"
+    endpoint = Endpoint.parse(address, None, None)
     with pytest.raises(StoreError, match=r"did not come up within 1 s \(.*\); start it with `foresee serve`") as caught:
         await_servers([endpoint], said.append, patience_seconds=1.0)
     assert caught.value.exit_code == INPUT_CODE, "no reason to start anything again"

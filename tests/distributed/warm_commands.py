@@ -30,12 +30,12 @@ SPEECHLESS = "FORESEE_TEST_SPEECHLESS"
 """Variable of a command whose errors say nothing but x, in it and in all that it starts."""
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
     """Looks again and again; the time is only a bound for a test that fails."""
-    deadline = time.monotonic() + WAIT_SECONDS
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not happen within {WAIT_SECONDS:.0f} s")
+            raise AssertionError(f"{what} did not happen within {seconds:.0f} s")
         time.sleep(0.01)
 
 

@@ -1,9 +1,9 @@
 """Files by URL: s3://, gs://, hdfs://, abfs:// and file:// through pyarrow.fs, every other scheme through fsspec.
 
-In: a URL such as `s3://bucket/runs/first`; `?endpoint_override=host:port&scheme=http&region=...` after it, as pyarrow
-reads it, names another S3 server. Credentials come from where the cloud's own tools look for them. Out: a `Storage`
-with few verbs. Files are made under names that nobody used before, and what lists them is published last, in one move:
-nobody sees half of anything, and nobody finds anything out by listing folders.
+In: a URL such as `s3://bucket/a`, `gs://bucket/a` or `abfs://container@account.dfs.core.windows.net/a`; options such as
+`?endpoint_override=host:port&scheme=http` after it name another server. Credentials come from where the cloud's own
+tools look for them. Out: a `Storage` with few verbs. Files are made under names that nobody used before, and what lists
+them is published last, in one move: nobody sees half of anything, and nobody finds anything out by listing folders.
 
 What the network breaks is tried again, with growing pauses, until `patience_seconds` are over; then it is a
 StoreUnavailableError. What trying again would not change (no rights, no such bucket) is a StoreError at once.
@@ -11,7 +11,6 @@ StoreUnavailableError. What trying again would not change (no rights, no such bu
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import time
@@ -21,9 +20,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from foresee.base import json_fields
+from foresee.base.file_systems import AZURE, GOOGLE, arrow_fs, open_system, reason
 from foresee.errors import ConfigError, StoreError, StoreUnavailableError
 
 Result = TypeVar("Result")
@@ -32,18 +32,20 @@ PATIENCE_SECONDS = 60.0
 RANGE_BYTES = 1 << 23
 """Read at once."""
 MARK_BYTES = 16
-CONNECT_SECONDS = 5.0
 PAUSES_SECONDS = (0.1, 0.3, 1.0, 3.0)
 """Before the second try, the third and so on; the last one is repeated."""
 _FINAL = re.compile(
     r"access.?denied|forbidden|HTTP status 40[013]|NO_SUCH_BUCKET|bucket .* does not exist|InvalidAccessKey"
-    r"|Signature_?Does_?Not_?Match|credentials|INVALID_ACCESS_KEY_ID|permission denied|MissingContentLength",
+    r"|Signature_?Does_?Not_?Match|credentials|INVALID_ACCESS_KEY_ID|permission.?denied|MissingContentLength"
+    r"|UNAUTHENTICATED|OAuth2 access token.*could not resolve|ContainerNotFound|AuthenticationFailed|Authorization[FP]",
     re.IGNORECASE,
 )
 _FETCH_IT = "to be read there it needs a size, and a server that gives parts of it (ranges); else copy it here"
 _NETWORK_PACKAGES = ("aiohttp",)
 """Whose errors are those of a network, though no OSError."""
-_ATOMIC = ("s3", "gcs", "abfs")
+_FLAT = ("s3", "gcs", "abfs")
+"""File systems whose files are in buckets, and need no folder."""
+_ATOMIC = ("s3", "gcs")
 """File systems in which a file appears whole when it is closed, in the place of an older one."""
 
 
@@ -141,16 +143,17 @@ class Storage:
     def open(cls, url: str) -> Storage:
         """Says in a sentence what is wrong with a URL; whether the place can be reached shows later."""
         parts = urlsplit(url)
-        if parts.username is not None or parts.password is not None:
+        no_person = parts.scheme in AZURE or (parts.scheme in GOOGLE and parts.username == "anonymous")
+        if parts.password is not None or (parts.username is not None and not no_person):
             raise ConfigError(
                 f"the URL of {parts.scheme}://{parts.hostname}{parts.path} has credentials in it, which would be "
                 "written down with the run; give them as the tools of the cloud do, such as AWS_ACCESS_KEY_ID"
             )
-        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+        shown = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
         try:
-            system, path = _system_of(url, parts.scheme)
+            system, path = open_system(url)
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ConfigError(f"{shown} cannot be used ({_reason(error)}); check the URL and its options") from error
+            raise ConfigError(f"{shown} cannot be used ({reason(error)}); check the URL and its options") from error
         return cls(system, path.rstrip("/"), shown)
 
     def below(self, *names: str) -> Storage:
@@ -163,9 +166,9 @@ class Storage:
     def check_bucket(self) -> None:
         """Refuses a bucket that is not there, which one who only reads would take for an empty one."""
         bucket = self.path.partition("/")[0]
-        if self.system.type_name == "s3":
+        if self.system.type_name in _FLAT:
             info = self.patiently(lambda: self.system.get_file_info(bucket), "", "looked at")
-            if info.type == _fs().FileType.NotFound:
+            if info.type == arrow_fs().FileType.NotFound:
                 raise StoreError(f"{self.url}: there is no bucket {bucket!r}; make it, or check the URL")
 
     def get(self, name: str) -> bytes | None:
@@ -240,7 +243,11 @@ class Storage:
                 for piece in pieces():
                     stream.write(piece)
 
-        self.patiently(write, name, "written")
+        try:
+            self.patiently(write, name, "written")
+        except FileNotFoundError:  # what some say of a bucket
+            self.check_bucket()
+            raise
 
     def store(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> Stored:
         """The same, and what has to be known to read it again."""
@@ -274,6 +281,9 @@ class Storage:
         if self.system.type_name in _ATOMIC:
             self.put(name, pieces)
             return
+        if self.system.type_name == "abfs":
+            self._replace_twice(name, pieces)
+            return
         self.put(f"{name}.draft", pieces)
         draft, target = self._at(f"{name}.draft"), self._at(name)
 
@@ -286,10 +296,21 @@ class Storage:
 
         self.patiently(move, name, "written")
 
+    def _replace_twice(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+        """Azure has no move, and a file that is written anew is empty until it is closed: so one of two is whole."""
+        draft = f"{name}.draft"
+        if self.size(name) == 0 and (kept := self.get(draft)):  # somebody was interrupted: this is the only whole one
+            self.put(name, lambda: [kept])
+        self.put(draft, pieces)
+        self.put(name, pieces)
+        self.remove([draft])
+
     def published(self, name: str) -> bytes | None:
         """What was published last; None: nothing was."""
         found = self.get(name)
-        return self.get(f"{name}.draft") if found is None and self.system.type_name not in _ATOMIC else found
+        if found or self.system.type_name in _ATOMIC:
+            return found
+        return self.get(f"{name}.draft") or self.get(name)  # a draft that is gone by now has taken its place
 
     def remove(self, names: Iterable[str]) -> None:
         """Files that nothing names any more; those that are gone already are no matter."""
@@ -297,7 +318,8 @@ class Storage:
 
             def delete(at: str = self._at(name)) -> None:
                 try:
-                    self.system.delete_file(at)
+                    if self.system.type_name != "abfs" or self.system.get_file_info(at).is_file:
+                        self.system.delete_file(at)  # of a file that is not there, Azure's takes seconds
                 except FileNotFoundError:
                     pass
 
@@ -309,7 +331,7 @@ class Storage:
 
     def sizes(self) -> dict[str, int]:
         """The same, with the bytes of each."""
-        selector = _fs().FileSelector(self.path, allow_not_found=True, recursive=True)
+        selector = arrow_fs().FileSelector(self.path, allow_not_found=True, recursive=True)
         infos = self.patiently(lambda: self.system.get_file_info(selector), "", "listed")
         return {info.path[len(self.path) + 1 :]: int(info.size) for info in infos if info.is_file}
 
@@ -340,7 +362,7 @@ class Storage:
         return f"{self.url}/{name}".rstrip("/")
 
     def _make_room(self, name: str) -> None:
-        if self.system.type_name not in _ATOMIC:
+        if self.system.type_name not in _FLAT:
             self.system.create_dir(self._at(name).rpartition("/")[0], recursive=True)
 
     def patiently(self, act: Callable[[], Result], name: str, done: str) -> Result:
@@ -354,72 +376,24 @@ class Storage:
             except (ValueError, NotImplementedError) as error:
                 if not self.system.type_name.startswith("py::"):
                     raise
-                raise StoreError(f"{self._where(name)} cannot be {done} ({_reason(error)}); {_FETCH_IT}") from error
+                raise StoreError(f"{self._where(name)} cannot be {done} ({reason(error)}); {_FETCH_IT}") from error
             except Exception as error:
                 if not isinstance(error, OSError) and type(error).__module__.split(".")[0] not in _NETWORK_PACKAGES:
                     raise
                 tries += 1
                 where = self._where(name)
                 if _FINAL.search(str(error)):
-                    raise StoreError(f"{where} cannot be {done} ({_reason(error)}); {_remedy(error)}") from error
+                    raise StoreError(f"{where} cannot be {done} ({reason(error)}); {_remedy(error)}") from error
                 pause = PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS)) - 1]
                 if time.monotonic() + pause > begun + self.patience_seconds or self.gives_up():
                     raise StoreUnavailableError(
-                        f"{where} could not be {done} within {time.monotonic() - begun:.0f} s ({_reason(error)}); see "
+                        f"{where} could not be {done} within {time.monotonic() - begun:.0f} s ({reason(error)}); see "
                         "that the storage can be reached, then try again"
                     ) from error
                 time.sleep(pause)
-
-
-def _fs() -> Any:
-    """Imported when it is first needed: it takes a while."""
-    return importlib.import_module("pyarrow.fs")
-
-
-def _system_of(url: str, scheme: str) -> tuple[Any, str]:
-    if scheme == "s3":
-        return _s3(url)
-    try:
-        return _fs().FileSystem.from_uri(url)  # type: ignore[no-any-return]
-    except (ValueError, NotImplementedError) as error:
-        if "nrecognized filesystem" not in str(error) and not isinstance(error, NotImplementedError):
-            raise
-    try:
-        fsspec: Any = importlib.import_module("fsspec.core")
-    except ModuleNotFoundError:
-        raise ConfigError(
-            f"{scheme}:// is read through fsspec, which is not installed; run: pip install fsspec"
-        ) from None
-    # Over HTTP fsspec would read ahead by itself, and what several streams of one file have read ahead overlaps.
-    options = {"cache_type": "none"} if scheme in ("http", "https") else {}
-    try:
-        system, path = fsspec.url_to_fs(url, **options)
-    except ImportError as error:
-        raise ConfigError(f"{scheme}:// needs a package that is not installed ({_reason(error)})") from None
-    return _fs().PyFileSystem(_fs().FSSpecHandler(system)), path
-
-
-def _s3(url: str) -> tuple[Any, str]:
-    """As pyarrow's own reading of S3 URLs, with deadlines."""
-    parts = urlsplit(url)
-    options: dict[str, Any] = dict(parse_qsl(parts.query))
-    known = ("region", "scheme", "endpoint_override")
-    if unknown := [name for name in options if name not in known]:
-        raise ValueError(f"unknown option {unknown[0]!r}; there are {', '.join(known)}")
-    options |= {"connect_timeout": CONNECT_SECONDS, "request_timeout": CONNECT_SECONDS}
-    try:
-        system = _fs().S3FileSystem(**options, allow_delayed_open=True)
-    except TypeError:  # an older pyarrow
-        system = _fs().S3FileSystem(**options)
-    return system, f"{parts.hostname}{parts.path}"
 
 
 def _remedy(error: BaseException) -> str:
     if "MissingContentLength" in str(error):
         return "this server takes no checksums after the content: set AWS_REQUEST_CHECKSUM_CALCULATION=when_required"
     return "check the URL, its options and your credentials"
-
-
-def _reason(error: BaseException) -> str:
-    words = " ".join(str(error).split())
-    return re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1", words)[:300]  # options of a URL may be secrets

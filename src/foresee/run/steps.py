@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,6 +29,7 @@ from foresee.engine.sources import BATCHES, LOG, NAME, Trained, newest, parse
 from foresee.engine.tables import Tables
 from foresee.engine.uses_ahead import USES_AHEAD_STEPS
 from foresee.errors import DataError, UsageError
+from foresee.plan.record import Header
 from foresee.store.guarded import takes_next_use
 from foresee.store.row_groups import groups_of
 
@@ -209,3 +211,19 @@ def stream_of(
     if batch_size is None:
         raise UsageError("a log is cut into batches of batch_size samples; give it, such as batch_size=2048")
     return log.batches(batch_size=batch_size, seed=seed, epochs=epochs), log.pooling
+
+
+def header_for_trainers(
+    source: SourceStream, log: ClickLog | Batches, *, num_trainers: int, placement: str, first_step: int, **options: Any
+) -> Header:
+    """A plan that goes on as it began with this source: a loop that was interrupted ends with the same bytes."""
+    if source.num_steps >= STEPS_MAX:
+        raise UsageError(
+            "several trainers have to know where batches end; say how many there are: Batches(..., num_steps=...)"
+        )
+    several = num_trainers > 1
+    header = make_header(
+        source, num_workers=num_trainers, first_step=first_step, placement=placement if several else None,
+        planned_from=source.since if several and placement != "contiguous" else None, **options,
+    )  # fmt: skip
+    return log.bounded(header) if isinstance(log, Batches) else header

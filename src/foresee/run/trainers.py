@@ -26,13 +26,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from foresee.custom_data.batches import STEPS_MAX, Batches
+from foresee.custom_data.batches import Batches
 from foresee.data.batch import Pooling
 from foresee.data.click_log import ClickLog
 from foresee.engine.exchange.dense import StepSync, Sums, dense_group, shared
 from foresee.engine.exchange.mesh import TorchMesh
 from foresee.engine.exchange.peers import Exchange, LocalExchange, PeerExchange
-from foresee.engine.header import groups_for, make_header
+from foresee.engine.header import groups_for
 from foresee.engine.loop import Run
 from foresee.engine.optimizers import SGD, Optimizer
 from foresee.engine.sources import Trained, written_down
@@ -46,7 +46,8 @@ from foresee.rpc.endpoint import Endpoint
 from foresee.rpc.security import Security, read_token
 from foresee.run.ending import ending_at_once
 from foresee.run.joining import END_SECONDS, join, open_servers, shut_down, told_to_all
-from foresee.run.steps import SourceStream, enter, stream_of
+from foresee.run.steps import SourceStream, enter, header_for_trainers, stream_of
+from foresee.store.contract import write_layout
 from foresee.store.registry import DISK, MEMORY
 from foresee.store.remote.store import remote_tables
 from foresee.store.server.service import EmbeddingServer
@@ -65,8 +66,8 @@ class Trainers:
         init_scale: Initial values are between minus this and this.
         servers: Addresses of embedding servers (`foresee serve`) that have the rows instead of trainer 0.
         planner: Address of a process that plans (`Trainers.plan`), instead of trainer 0.
-        tls_root_certificate: Who signed the certificates of servers and planner on other machines; their token is in
-            FORESEE_TOKEN.
+        tls_root_certificate: Who signed the certificates of servers and planner on other machines.
+        token_file: A file of mode 600 with their token; left out, it is in FORESEE_TOKEN.
 
     Raises:
         UsageError: This process was not started by torchrun, or trainers on several machines have no servers.
@@ -84,11 +85,13 @@ class Trainers:
         servers: Sequence[str] = (),
         planner: str | None = None,
         tls_root_certificate: bytes | None = None,
+        token_file: str | Path | None = None,
     ) -> None:
         self._layout, self._optimizer = layout_for(log, dim, optimizer, seed, init_scale), optimizer
         self._joined = join(own_machine=not servers or planner is None)
         self.rank, self.num_trainers = dist.get_rank(), dist.get_world_size()
-        self._token, self._certificate = read_token(None), tls_root_certificate
+        self._token = read_token(None if token_file is None else Path(token_file))
+        self._certificate = tls_root_certificate
         self._planner, self._sums = planner, Sums()
         self._shards: list[Shard] = []
         self._server: EmbeddingServer | None = None
@@ -187,7 +190,7 @@ class Trainers:
             self._begin()
         where: dict[str, Any] = {"batch_size": batch_size, "epochs": epochs, "seed": seed}
         source, pooling = self._enter(log, first_step, **where)
-        header = _header(
+        header = header_for_trainers(
             source, log, num_trainers=self.num_trainers, planner=planner, placement=placement, cache_rows=cache_rows,
             window_steps=window_steps, window_bytes=window_bytes, first_step=self.tables.store.committed_step,
             groups=groups_for(self._layout, source, read_once=isinstance(log, Batches)),
@@ -258,6 +261,25 @@ class Trainers:
             dist.destroy_process_group()
 
     @staticmethod
+    def write_layout(
+        file: str | Path, log: HasTables, *, dim: Dims, optimizer: Optimizer, seed: int = 0, init_scale: float = 0.05
+    ) -> None:
+        """Describes the tables of such a loop for its servers: `foresee serve --layout FILE`.
+
+        Args:
+            file: Where to write it.
+            log: As in `Trainers`, as are all that follow.
+            dim: Values of a row.
+            optimizer: What updates rows.
+            seed: Of the rows' initial values.
+            init_scale: Of the same.
+
+        Raises:
+            ConfigError: The file is there already, and describes other tables.
+        """
+        write_layout(Path(file), layout_for(log, dim, optimizer, seed, init_scale))
+
+    @staticmethod
     def plan(
         log: ClickLog | Batches,
         *,
@@ -291,7 +313,7 @@ class Trainers:
             window_bytes: As in `steps`.
             dim: What they give `Trainers`, where their tables have several widths.
             host: Where to listen; beyond this machine only with TLS and a token.
-            security: Token and certificates.
+            security: Token and certificates, as `foresee.rpc.security.read_security` reads them.
         """
         stream = enter(stream_of(log, batch_size=batch_size, epochs=epochs, seed=seed)[0], None, 0, None)
         tables: HasTables = log.bags if isinstance(log, Batches) else log
@@ -299,7 +321,7 @@ class Trainers:
         groups = groups_for(layout, stream, read_once=isinstance(log, Batches))
 
         def header(beginning: Beginning) -> Header:
-            return _header(
+            return header_for_trainers(
                 stream, log, num_trainers=num_trainers, planner=planner, placement=placement, cache_rows=cache_rows,
                 window_steps=window_steps, window_bytes=window_bytes, first_step=beginning.first_step, groups=groups,
             )  # fmt: skip
@@ -315,7 +337,7 @@ class Trainers:
         if self.rank == 0:
             kind, folder = (MEMORY, None) if path is None else (DISK, Path(path))
             self._shards = open_shards(kind, folder, self._layout, Share())
-            self._server = EmbeddingServer(*self._shards, security=_with(self._token))
+            self._server = EmbeddingServer(*self._shards, security=Security(token=self._token))
             address = self._server.address
         return (told_to_all(address),)
 
@@ -348,7 +370,7 @@ class Trainers:
         if address is None:
             address = ""
             if self.rank == 0:
-                server = PlannerServer(stream, lambda _: header, security=_with(self._token))
+                server = PlannerServer(stream, lambda _: header, security=Security(token=self._token))
                 at_end.callback(shut_down, server)
                 at_end.callback(server.stop)
                 address = server.address
@@ -370,23 +392,3 @@ class Trainers:
         """Trainer 0's own store, if it keeps what the tables were trained on."""
         inside: object = self._shards[0].store if self._shards else None
         return inside if isinstance(inside, KeepsHistory) else None
-
-
-def _header(
-    source: SourceStream, log: ClickLog | Batches, *, num_trainers: int, placement: str, first_step: int, **options: Any
-) -> Header:
-    """A plan that goes on as it began with this source: a loop that was interrupted ends with the same bytes."""
-    if source.num_steps >= STEPS_MAX:
-        raise UsageError(
-            "several trainers have to know where batches end; say how many there are: Batches(..., num_steps=...)"
-        )
-    several = num_trainers > 1
-    header = make_header(
-        source, num_workers=num_trainers, first_step=first_step, placement=placement if several else None,
-        planned_from=source.since if several and placement != "contiguous" else None, **options,
-    )  # fmt: skip
-    return log.bounded(header) if isinstance(log, Batches) else header
-
-
-def _with(token: str | None) -> Security:
-    return Security() if token is None else Security(token=token)

@@ -71,7 +71,10 @@ def await_servers(
 
 def _absence(endpoint: Endpoint, deadline: float) -> str | None:
     """Why the server cannot be reached yet; None if it answers."""
-    client, begun = endpoint.client(), time.monotonic()
+    try:
+        client, begun = endpoint.client(), time.monotonic()
+    except OSError as error:  # a server that has not written its address down yet
+        return str(error)
     try:
         endpoint.ask(client, protocol.DESCRIBE, {}, deadline)
     except flight.FlightUnavailableError as error:
