@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from threading import Event, Lock, Thread
 from typing import Any, Generic, TypeVar
 
@@ -125,6 +126,7 @@ class StoredStream(io.RawIOBase):
         self._range_bytes, self._num_ahead = range_bytes, min(RANGES_AHEAD_MAX, -(-bytes_max // range_bytes))
         self._at, self._begin, self._piece = 0, 0, b""
         self._expected: list[tuple[int, int]] = []
+        self._taken = set[int]()
         self._by_begin: list[tuple[int, int]] = []  # where each begins, and its number in `_expected`
 
     @property
@@ -192,7 +194,9 @@ class StoredStream(io.RawIOBase):
         if place >= 0:
             begin, number = self._by_begin[place]
             if self._at < begin + self._expected[number][1]:
-                return self._expected[number : number + RANGES_AHEAD_MAX]
+                self._taken.add(number)  # what is read out of order has been taken already
+                later = (it for it in range(number + 1, len(self._expected)) if it not in self._taken)
+                return [self._expected[it] for it in (number, *islice(later, RANGES_AHEAD_MAX))]
         if self._expected or not goes_on:
             num_bytes = min(max(num_bytes, 0 if self._expected else FIRST_BYTES), self._range_bytes)
             return [(self._at, min(num_bytes, self.num_bytes - self._at))]
@@ -201,14 +205,23 @@ class StoredStream(io.RawIOBase):
 
 
 class _Ranges:
-    """Ranges of one file, for several threads: a stream of a storage reads one at a time, so each has its own."""
+    """Ranges of one file, for several threads: a stream of a storage reads one at a time, so each has its own.
+
+    Behind fsspec two streams of one file may be one object with one position, as those of memory:// are; there, but for
+    HTTP, all threads share one stream, which lets them read in turn.
+    """
 
     def __init__(self, file: StoredFile, given_up: Event) -> None:
         self._storage = file.storage.patient(file.storage.patience_seconds, given_up.is_set)
         self._name, self._num_bytes = file.name, file.num_bytes
-        self._free = deque([replace(file, storage=self._storage)])
+        self._first = replace(file, storage=self._storage)
+        self._free = deque([self._first])
+        kind = file.storage.system.type_name
+        self._in_turn = kind.startswith("py::") and "http" not in kind
 
     def read(self, wanted: tuple[int, int]) -> bytes:
+        if self._in_turn:
+            return self._first.read(*wanted)
         file = self._free_file()
         found = file.read(*wanted)
         self._free.append(file)
