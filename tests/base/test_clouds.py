@@ -43,7 +43,7 @@ class AzureLike:
         return getattr(self._inside, name)
 
     @contextmanager
-    def open_output_stream(self, path: str) -> Iterator[BytesIO]:
+    def open_output_stream(self, path: str, compression: None) -> Iterator[BytesIO]:
         (self._folder / path).write_bytes(b"")
         content = BytesIO()
         yield content  # not closed by who ends in between

@@ -29,10 +29,10 @@ from foresee.base.storage import Storage, StoredFile
 from foresee.cli.prepare import command_of
 from foresee.data import Categorical, ClickLog, Columns, Csv, PrepareOptions, prepare
 from foresee.data.column_syntax import parse_join
-from foresee.data.formats.parquet import parquet_chunks
+from foresee.data.formats.parquet import column_ranges, parquet_chunks
 from foresee.data.source import RawChunk, ReportBadLine
 from foresee.errors import DataError
-from s3_server import Network, url_of
+from s3_server import ENVIRONMENT, Network, url_of
 
 COLUMNS = ("--label", "clicked", "--categorical", "user", "--categorical", "item", "--dense", "price:log1p")
 NUM_LINES = 4000
@@ -109,9 +109,20 @@ def test_parquet_gives_the_same_log_and_only_wanted_columns_are_fetched(
     there = prepared(monkeypatch, tmp_path / "there", "parquet", url)
     assert network.cut == 2
     assert there == prepared(monkeypatch, tmp_path / "here", "parquet", tmp_path / "day.parquet")
-    before = network.carried_bytes
+    monkeypatch.undo()  # so that whatever is not expected is fetched in larger ranges
+    asked: list[tuple[int, int]] = []
+    read = StoredFile.read
+
+    def noted(self: StoredFile, begin: int, num_bytes: int) -> bytes:
+        asked.append((begin, num_bytes))
+        return read(self, begin, num_bytes)
+
+    monkeypatch.setattr(StoredFile, "read", noted)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     assert sum(len(chunk.lines) for chunk in parquet_chunks(url, ("price", "item"))) == NUM_LINES
-    assert network.carried_bytes - before < len(content) // 2
+    wanted = column_ranges(pq.read_metadata(tmp_path / "day.parquet"), ("price", "item"))
+    assert sum(num_bytes for _, num_bytes in asked[2:]) == sum(end - begin for begin, end in wanted)
 
 
 def test_files_are_held_out_and_joined_by_url(s3_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,6 +279,16 @@ def test_expected_ranges_are_fetched_and_nothing_between(content: Held) -> None:
     assert sum(num_bytes for _, num_bytes in content.asked) == sum(end - begin for begin, end in ranges)
 
 
+def test_ranges_that_are_read_out_of_order_are_fetched_once(content: Held) -> None:
+    ranges = [(begin, begin + 1000) for begin in range(0, 30_000, 2000)]
+    with stream_of(content) as stream:
+        stream.expect(ranges)
+        for begin, end in (*ranges[::2], *ranges[1::2]):  # as Parquet has columns of several small row groups
+            stream.seek(begin)
+            assert stream.read(end - begin) == content.content[begin:end]
+    assert sorted(content.asked) == [(begin, 1000) for begin, _ in ranges]
+
+
 class Pages(BaseHTTPRequestHandler):
     """`/ranges/…` gives parts, `/whole/…` only all of it, `/endless/…` no size; `/breaks/…` cuts the second answer."""
 
@@ -360,6 +381,10 @@ def test_over_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         url = put(f"memory://raw/{name}", content)
         here, there = tmp_path / f"here-{name}", tmp_path / f"there-{name}"
         assert prepared(monkeypatch, there, "csv", url) == prepared(monkeypatch, here, "csv", tmp_path / name)
+        with StoredStream(Storage.open(url).opened()) as whole:
+            for _ in range(20):  # streams of one file have one position there
+                whole.seek(0)
+                assert whole.read() == content
         Storage.open(url).remove([""])
     assert size_of("memory://raw/day.csv") is None
 

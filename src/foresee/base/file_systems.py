@@ -11,6 +11,7 @@ import datetime
 import importlib
 import os
 import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
@@ -19,6 +20,18 @@ from foresee.errors import ConfigError
 CONNECT_SECONDS = 5.0
 AZURE, GOOGLE = ("abfs", "abfss"), ("gs", "gcs")
 """Schemes of URLs."""
+
+
+def is_url(place: str | Path) -> bool:
+    """Whether this names something that is not a local path."""
+    return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+://", str(place)) is not None
+
+
+def parent_and_name(url: str) -> tuple[str, str]:
+    """`s3://bucket/a/b?x=y` as the URL of `a`, with the same options, and `b`."""
+    place, mark, options = url.partition("?")
+    parent, _, name = place.rstrip("/").rpartition("/")
+    return f"{parent}{mark}{options}", name
 
 
 def arrow_fs() -> Any:

@@ -18,8 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeAlias, cast
 
+from foresee.base.file_systems import is_url, parent_and_name
 from foresee.base.read_ahead import StoredStream
-from foresee.base.storage import RANGE_BYTES, Storage, is_url, parent_and_name
+from foresee.base.storage import RANGE_BYTES, Storage
 from foresee.errors import ConfigError
 
 Place: TypeAlias = Path | str

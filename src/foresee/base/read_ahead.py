@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from threading import Condition, Event, Thread
 from typing import Any, Generic, TypeVar
 
@@ -132,6 +133,7 @@ class StoredStream(io.RawIOBase):
         self._range_bytes, self._num_ahead = range_bytes, min(RANGES_AHEAD_MAX, -(-bytes_max // range_bytes))
         self._at, self._begin, self._piece = 0, 0, b""
         self._expected: list[tuple[int, int]] = []
+        self._taken = set[int]()
         self._by_begin: list[tuple[int, int]] = []  # where each begins, and its number in `_expected`
 
     @property
@@ -199,7 +201,9 @@ class StoredStream(io.RawIOBase):
         if place >= 0:
             begin, number = self._by_begin[place]
             if self._at < begin + self._expected[number][1]:
-                return self._expected[number : number + RANGES_AHEAD_MAX]
+                self._taken.add(number)  # what is read out of order has been taken already
+                later = (it for it in range(number + 1, len(self._expected)) if it not in self._taken)
+                return [self._expected[it] for it in (number, *islice(later, RANGES_AHEAD_MAX))]
         if self._expected or not goes_on:
             num_bytes = min(max(num_bytes, 0 if self._expected else FIRST_BYTES), self._range_bytes)
             return [(self._at, min(num_bytes, self.num_bytes - self._at))]

@@ -16,9 +16,10 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -47,18 +48,6 @@ _FLAT = ("s3", "gcs", "abfs")
 """File systems whose files are in buckets, and need no folder."""
 _ATOMIC = ("s3", "gcs")
 """File systems in which a file appears whole when it is closed, in the place of an older one."""
-
-
-def is_url(place: str | Path) -> bool:
-    """Whether this names something that is not a local path."""
-    return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+://", str(place)) is not None
-
-
-def parent_and_name(url: str) -> tuple[str, str]:
-    """`s3://bucket/a/b?x=y` as the URL of `a`, with the same options, and `b`."""
-    place, mark, options = url.partition("?")
-    parent, _, name = place.rstrip("/").rpartition("/")
-    return f"{parent}{mark}{options}", name
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +79,8 @@ class StoredFile:
     num_bytes: int
     streams: list[Any]
     """Of pyarrow, that nobody uses now: a stream has one position, so each reader has its own."""
+    turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    """Held by whoever reads."""
 
     def read(self, begin: int, num_bytes: int) -> bytes:
         """So many bytes from `begin` on."""
@@ -109,11 +100,12 @@ class StoredFile:
         # still are the random ones that were there before, they did not.
         mark = os.urandom(min(len(content), MARK_BYTES))
         content[-len(mark) :] = mark
-        stream = self._free_stream()
-        stream.seek(begin)
-        if stream.readinto(content) != len(content) or content[-len(mark) :] == mark:
-            raise ConnectionError(f"fewer than {len(content)} bytes came")
-        self.streams.append(stream)
+        with self.turn:
+            stream = self._free_stream()
+            stream.seek(begin)
+            if stream.readinto(content) != len(content) or content[-len(mark) :] == mark:
+                raise ConnectionError(f"fewer than {len(content)} bytes came")
+            self.streams.append(stream)
 
     def _free_stream(self) -> Any:
         with suppress(IndexError):
@@ -210,7 +202,10 @@ class Storage:
             stream = self.stream(name)
             if not stream.size() and self.size(name):
                 raise ConnectionError("two answers say two sizes")  # as in `_look`
-            return StoredFile(self, name, stream.size(), [stream])
+            # Behind fsspec two streams of one file may be one object with one position, as those of memory:// are.
+            kind = self.system.type_name
+            in_turn = kind.startswith("py::") and "http" not in kind
+            return StoredFile(self, name, stream.size(), [stream], Lock() if in_turn else nullcontext())
 
         try:
             return self.patiently(act, name, "read")

@@ -175,7 +175,7 @@ def _target(
 
 def _check_volume(config: Any, data_claim: str | None, log_folder: str | None) -> None:
     """What has no URL is on a volume that all pods see."""
-    from foresee.base.storage import is_url
+    from foresee.base.file_systems import is_url
     from foresee.errors import ConfigError
 
     if log_folder is None and not is_url(config.log):

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from typing import Any, get_args
 
+from foresee.base.file_systems import is_url
 from foresee.base.places import place
-from foresee.base.storage import is_url
 from foresee.data.columns import Categorical, Dense, Label, Transform
 from foresee.data.formats.delimited import Join, Layout
 from foresee.errors import DataError

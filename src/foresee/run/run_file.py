@@ -18,8 +18,8 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from foresee.base.file_systems import is_url, parent_and_name
 from foresee.base.places import local_folder
-from foresee.base.storage import is_url, parent_and_name
 from foresee.errors import ConfigError
 from foresee.run.config import AnyRun, RunConfig
 from foresee.run.task_config import Section
