@@ -101,16 +101,21 @@ class Disturbed:
         return time.monotonic() - begun
 
 
-def lose_something(run: Disturbed, kind: str, rng: random.Random) -> dict[str, int]:
-    """Parts that have to be replaced before a step counts as one after the loss, with the ids of their processes.
+def lose_something(run: Disturbed, kind: str, rng: random.Random) -> dict[str, int] | None:
+    """Parts that have to be replaced before a step counts as one after the loss, with the ids of their processes; None
+    if nothing was lost, as the part had just ended.
 
     Where a server or worker is lost, worker 0 is among them: what it does until it notices is given up again.
     """
     cluster = run.cluster
     before = {part: run.pid(part) for part in PARTS}
     if kind in PARTS:
-        if pid := run.pid(kind):
-            os.kill(pid, signal.SIGKILL)
+        if not before[kind]:
+            return None
+        try:
+            os.kill(before[kind], signal.SIGKILL)
+        except ProcessLookupError:
+            return None
         lost = {kind} if kind == "planner" else {kind, "worker 0"}
         return {part: before[part] for part in lost}
     node = rng.choice(cluster.nodes)
@@ -178,13 +183,17 @@ def main() -> None:
                     run.wait_for_others(dict.fromkeys(PARTS, 0))  # none of them is just being started
                     begun, step = time.monotonic(), run.step()
                     lost = lose_something(run, kind, rng)
+                    if lost is None:
+                        continue
                     run.wait_for_others(lost)
                     step = max(step, run.step())  # what the lost worker 0 still did counts as done
                     run.wait_for(step)
                     took = time.monotonic() - begun
-                    if not run.over:
+                    if run.process.poll() is None:
                         seconds["process" if kind in PARTS else kind].append(took)
                         print(f"run {runs} step {step} {kind}: {took:.1f} s", file=sys.stderr, flush=True)
+                    else:
+                        print(f"run {runs} was over before the loss of {kind} showed", file=sys.stderr, flush=True)
                     number += 1
                 run.wait_for(NUM_STEPS - 1)
                 code = run.process.wait(HANG_SECONDS)
