@@ -11,8 +11,10 @@ from training_runs import everything, small_run, train_quietly
 from warm_commands import Commands
 
 from foresee.data import ClickLog, tiny
+from foresee.run import run_storage
 from foresee.run.callbacks import StepResult
 from foresee.run.run_file import dump_run
+from foresee.run.run_folder import BEHIND_FILE
 from s3_server import ENVIRONMENT, Network, url_of
 
 
@@ -64,6 +66,30 @@ def test_uploads_go_on_when_the_server_is_back(network: Network, log: ClickLog, 
     shutil.rmtree(config.run)
     _, said = train_quietly(config, resume=True)
     assert "all 20 steps were done already" in said
+    assert everything(config) == before
+
+
+def test_a_storage_that_is_away_at_the_end_is_told_and_marked(
+    network: Network, log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = url_of(network.port, "runs/behind")
+    config = small_run(log, tmp_path / "run", storage=storage, train={"commit_every_steps": 4})
+
+    class Leave:
+        def after(self, done: StepResult) -> None:
+            network.away = done.steps_done >= 12
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_storage, "BEHIND_SECONDS_MAX", 0.3)
+        _, said = train_quietly(config, callbacks=[Leave()])
+    assert "not all is in the storage" in said
+    assert (config.run / BEHIND_FILE).exists()
+    network.away = False
+    before = everything(config)
+    train_quietly(config, resume=True)
+    assert not (config.run / BEHIND_FILE).exists()
+    shutil.rmtree(config.run)
+    train_quietly(config, resume=True)
     assert everything(config) == before
 
 

@@ -5,6 +5,7 @@
     RUN/metrics.jsonl    one JSON object a line: kind train, valid or commit
     RUN/plan.json        where a plan for several workers began, so that a resumed run resumes the same plan
     RUN/_SUCCESS         the step of the last commit, for other tools; written when all parts have it
+    RUN/behind           the run has ended, and its storage does not have all of it: nobody may take the disk away yet
     RUN/stop             who makes it asks the run to commit and end, as Ctrl-C does; see `ending`
     RUN/timeline/        what each worker recorded of itself, for `foresee report`; see `timeline`
     RUN/checkpoints/     dense weights, optimiser and random state of the last commits; see `checkpoint`
@@ -45,6 +46,7 @@ METRICS_FILE = "metrics.jsonl"
 MARK_FILE = "_SUCCESS"
 PLAN_FILE = "plan.json"
 STOP_FILE = "stop"
+BEHIND_FILE = "behind"
 BEFORE_A_RUN = (IDENTITY_FILE, f"{IDENTITY_FILE}.draft", f"{CONFIG_FILE}.draft")
 """What a process that was killed while it began may have left."""
 FORMAT_VERSION = 1
@@ -261,7 +263,7 @@ def forget(run: Path) -> None:
     """Takes away what a run has written here, but its tables."""
     folder = RunFolder(run)
     # The configuration goes first: without it the folder counts as no run, whatever of the rest is still there.
-    for name in (CONFIG_FILE, IDENTITY_FILE, METRICS_FILE, MARK_FILE, PLAN_FILE, STOP_FILE):
+    for name in (CONFIG_FILE, IDENTITY_FILE, METRICS_FILE, MARK_FILE, PLAN_FILE, STOP_FILE, BEHIND_FILE):
         (run / name).unlink(missing_ok=True)
     for tree in (folder.checkpoints, folder.best, folder.tensorboard, run / TIMELINE_FOLDER):
         shutil.rmtree(tree, ignore_errors=True)

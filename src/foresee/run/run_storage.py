@@ -30,7 +30,16 @@ from foresee.engine.recording.series import TIMELINE_FOLDER
 from foresee.errors import ConfigError, InputError, StoreError
 from foresee.run import checkpoint, run_folder
 from foresee.run.config import AnyRun
-from foresee.run.run_folder import CONFIG_FILE, IDENTITY_FILE, MARK_FILE, METRICS_FILE, PLAN_FILE, RunFolder, holds_run
+from foresee.run.run_folder import (
+    BEHIND_FILE,
+    CONFIG_FILE,
+    IDENTITY_FILE,
+    MARK_FILE,
+    METRICS_FILE,
+    PLAN_FILE,
+    RunFolder,
+    holds_run,
+)
 from foresee.store.commits import Part
 from foresee.store.copied import SHARDS, behind_of, copied, shard_place
 from foresee.store.registry import StoreKind
@@ -263,8 +272,11 @@ class RunStorage:
         return self._uploads.behind()
 
     def finish(self, parts: Callable[[], Sequence[Part]], say: Callable[[str], None]) -> None:
-        """Waits until all is copied, and says so. A second signal ends the wait as it ends everything."""
-        begun = said = time.monotonic()
+        """Waits until all is copied, and says so. A second signal ends the wait as it ends everything; then, as after
+        too long a wait, `BEHIND_FILE` is left in the run folder."""
+        begun, mark = time.monotonic(), self._folder.path / BEHIND_FILE
+        said = begun
+        mark.touch()
         while (behind := self.behind(parts())) is not None:
             if time.monotonic() - said > SAY_SECONDS:
                 said = time.monotonic()
@@ -274,8 +286,10 @@ class RunStorage:
                 return
             time.sleep(0.05)
         self.push_files()
-        for path in sorted((self._folder.path / TIMELINE_FOLDER).glob("*.jsonl")):
-            self._copying.publish(f"{TIMELINE_FOLDER}/{path.name}", path.read_bytes())
+        mark.unlink()
+        with suppress(StoreError):  # a recording is no result
+            for path in sorted((self._folder.path / TIMELINE_FOLDER).glob("*.jsonl")):
+                self._copying.publish(f"{TIMELINE_FOLDER}/{path.name}", path.read_bytes())
 
     def close(self) -> None:
         self._uploads.close()

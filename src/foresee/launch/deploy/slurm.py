@@ -26,6 +26,7 @@ from foresee.errors import FAILED_CODE, INTERRUPTED_CODE, TERMINATED_CODE, UNAVA
 from foresee.launch.deploy.sizes import Sizes
 from foresee.run.config import RunConfig
 from foresee.run.run_file import run_name
+from foresee.run.run_folder import BEHIND_FILE
 from foresee.store.registry import store_kind
 
 SERVER_PORT, PLANNER_PORT, MEETING_PORT = 4440, 4400, 29500
@@ -193,8 +194,12 @@ fi{leave}
 exit $code
 """
 
-LEAVE = """
-srun --overlap --nodes=${#nodes[@]} --ntasks=${#nodes[@]} --ntasks-per-node=1 rm -rf "$scratch" # the storage has it"""
+LEAVE = f"""
+if srun --overlap --nodes=1 --ntasks=1 --nodelist="$first" test -e "$scratch/run/{BEHIND_FILE}"; then # worker 0's node
+    echo "the storage does not have all of the run: what is left of it stays in $scratch of each node"
+else
+    srun --overlap --nodes=${{#nodes[@]}} --ntasks=${{#nodes[@]}} --ntasks-per-node=1 rm -rf "$scratch"
+fi"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
