@@ -60,8 +60,9 @@ def test_uploads_go_on_when_the_server_is_back(network: Network, log: ClickLog, 
         def after(self, done: StepResult) -> None:
             network.away = 5 <= done.steps_done < 20
 
-    outcome, _ = train_quietly(config, callbacks=[Leave()])
+    outcome, said = train_quietly(config, callbacks=[Leave()])
     assert outcome.finished
+    assert "run and s3://bucket/runs/away;" in said
     before = everything(config)
     shutil.rmtree(config.run)
     _, said = train_quietly(config, resume=True)
@@ -83,6 +84,8 @@ def test_a_storage_that_is_away_at_the_end_is_told_and_marked(
         patched.setattr(run_storage, "BEHIND_SECONDS_MAX", 0.3)
         _, said = train_quietly(config, callbacks=[Leave()])
     assert "not all is in the storage" in said
+    assert "kept in" in said
+    assert "run and s3://bucket/runs/behind;" not in said
     assert (config.run / BEHIND_FILE).exists()
     network.away = False
     before = everything(config)

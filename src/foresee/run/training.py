@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from foresee.base.places import shown
 from foresee.data.click_log import ClickLog
 from foresee.engine.loop import Run
 from foresee.engine.recording.timeline import NOT_RECORDED, Recording, Timeline
@@ -45,7 +46,7 @@ from foresee.run.group import Alone, Group
 from foresee.run.loop import Clip, Objective, clip_of, train_run
 from foresee.run.memory import check_memory, in_words, memory_needed, rows_in_words, uses_in_words, window_in_words
 from foresee.run.progress import Display, FoldDisplay, make_display, show_fold
-from foresee.run.run_folder import RunFolder
+from foresee.run.run_folder import BEHIND_FILE, RunFolder
 from foresee.run.run_storage import RunStorage, copying, opened_folder
 from foresee.run.shard_folders import finish_switch
 from foresee.run.tasks import Tasks, tasks_of
@@ -306,7 +307,9 @@ def _closing(config: AnyRun, outcome: Outcome) -> str:
         "was spent waiting for rows"
     )
     durable = store_kind(config.tables.store).durable
-    where = f"kept in {config.run}" if durable else "the rows were in memory and end with this process"
+    copied = config.storage is not None and not (config.run / BEHIND_FILE).exists()
+    there = f" and {shown(str(config.storage))}" if copied else ""
+    where = f"kept in {config.run}{there}" if durable else "the rows were in memory and end with this process"
     if outcome.finished:
         return f"done: {outcome.steps_done:,} steps, {where}; {figures}"
     onwards = "; go on with --resume" if durable else ""
