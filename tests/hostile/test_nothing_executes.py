@@ -24,7 +24,7 @@ WAITS_WITH_A_REASON = {
     "cluster/simulation.py": "the result of a simulation on paper, no wait",
     "engine/channel.py": "holds as many items as its capacity says; put waits for room",
     "run/evaluation.py": "the result of a sum, no wait",
-    "data/log_folder.py": "row groups within a bound on bytes, read with the patience of a storage",
+    "base/read_ahead.py": "pieces of files within a bound on bytes, read with the patience of a storage",
     "base/uploads.py": "its own thread, which is woken by jobs and by whoever closes",
     "store/copied.py": "a copy on its way, which sees that the store loads and gives up",
     "analysis/explanation/paper_log.py": "as many steps as a write-back takes until it is applied",
