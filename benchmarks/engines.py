@@ -11,7 +11,7 @@ A run commits every tenth turn, once in a few seconds of its time, where a run t
 twenty seconds at most; what is counted has a commit of each side. Turns are short, so that both sides see the same
 moments of a machine with other guests. Between turns the one-process runs are stopped, so what is copied in the
 background is copied in the run's own time. Runs are as long as their turns: in the first steps of a longer one the
-planner reads about ten batches a step, and S3 costs more (`docs/machines.md`). The S3 server is rclone in a process
+planner reads many batches a step, and S3 costs more (`docs/machines.md`). The S3 server is rclone in a process
 and a network namespace of its own, behind a link of 1 Gbit/s in both directions (tc tbf); on few cores what it computes
 (checksums above all) is taken from training, which a server elsewhere would not do: that counts against us here.
 Needs ray for the first figure, and root, ip, tc and rclone for the second; what is missing is said, and null.

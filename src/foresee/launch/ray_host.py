@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from foresee.base.failpoints import PART_VARIABLE
+from foresee.base.files import Files
 from foresee.base.logs import LEVEL_VARIABLE
 from foresee.launch.fork_server import Forked, ForkServer
 from foresee.launch.processes import replace_text
@@ -47,9 +48,7 @@ class Added:
         path = Path(self.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.anew:
-            draft = path.with_name(f"{path.name}.draft")
-            draft.write_bytes(self.content)
-            os.replace(draft, path)
+            Files().publish(path, self.content)
         else:
             with open(path, "ab") as file:
                 file.write(self.content)
