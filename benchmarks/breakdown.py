@@ -45,7 +45,8 @@ from foresee.engine.kernels import Threads, update_rows
 from foresee.engine.loop import Run
 from foresee.engine.tables import Tables, layout_for
 from foresee.store.disk import DiskStore
-from foresee.store.disk.base import CHECKSUMS_FILE, ROWS_FILE, WRITTEN_FILE
+from foresee.store.disk.base import ROWS_FILE, WRITTEN_FILE
+from foresee.store.disk.checksums import CHECKSUMS_FILE
 from foresee.testing.traces import MemoryStream
 from step import (
     BATCH_SIZE,

@@ -61,12 +61,13 @@ class DiskStore:
         self._version_max = manifest.version_max
         with ExitStack() as undo:
             layout = manifest.layout
-            add_checksums(folder, layout, files)
+            if not manifest.all_checked:
+                add_checksums(folder, layout, files)
             # Log and base may both hold every row.
             self.way = probe(folder / ROWS_FILE, 2 * layout.num_rows * layout.row_bytes, available_bytes())
             self._reads = Transfers(self.way, BUFFER_BYTES if self.way.direct else 0)
             undo.callback(self._reads.close)
-            self._base = Base(folder, layout, files, self.way)
+            self._base = Base(folder, layout, files, self.way, all_checked=manifest.all_checked)
             undo.callback(self._base.close)
             chunk_bytes = manifest.chunk_bytes or chunk_bytes_for(layout)
             self._log = RowLog(folder, layout, chunk_bytes, files, self._reads, self._reader)
