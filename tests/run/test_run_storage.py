@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from training_runs import everything, small_run, train_quietly
 
+from foresee.base.storage import Storage
 from foresee.data import ClickLog, tiny
 from foresee.errors import ConfigError
 from foresee.run.config import RunConfig
@@ -80,6 +82,31 @@ def test_commits_wait_for_the_copy_of_the_one_before_and_not_forever(log: ClickL
     assert not stored.ready(lambda: late, lambda: now[0])
     now[0] = 400.0
     assert stored.ready(lambda: late, lambda: now[0])
+    stored.close()
+
+
+@pytest.mark.parametrize("of_run", [False, True])
+def test_a_file_that_the_storage_does_not_find_is_no_success(
+    log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_run: bool
+) -> None:
+    """Only a checkpoint that is gone from this machine is needless; some storages say FileNotFoundError of a bucket."""
+    here = stored_run(log, tmp_path / "here", tmp_path / "storage")
+    train_quietly(here, stop_after=4)
+    stored, tried, put = RunStorage.of(here), list[str](), Storage.put
+    assert stored is not None
+
+    def not_found_at_first(self: Storage, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+        if (self.url == stored.storage.url) == of_run:
+            tried.append(name)
+            if len(tried) == 1:
+                raise FileNotFoundError(name)
+        put(self, name, pieces)
+
+    monkeypatch.setattr(Storage, "put", not_found_at_first)
+    stored.copy(4)
+    assert stored._uploads.wait(20)
+    assert len(tried) > 1
+    assert tried[0].partition("-")[0] in {name.partition("-")[0] for name in tried[1:]}
     stored.close()
 
 
