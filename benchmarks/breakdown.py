@@ -115,7 +115,7 @@ def cold_parts(
     for file in work.iterdir():
         settle(file)
     store = DiskStore.open(work)
-    store.fold_at_end = False
+    store.fold_at_end = "never"
     tables = Tables(store, OPTIMIZER)
     header = make_header(
         stream, planner=planner, cache_rows=cache_rows or bench.cache_rows, first_step=store.committed_step,

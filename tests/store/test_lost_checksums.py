@@ -73,7 +73,7 @@ def test_a_missing_file_of_checksums_is_damage(tmp_path: Path, open_it: Callable
 def test_a_zeroed_checksum_in_the_log_is_damage(tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     store = DiskStore.create(folder, LAYOUT)
-    store.fold_at_end = False
+    store.fold_at_end = "never"
     store.write(ROWS, random_rows(np.random.default_rng(1), len(ROWS), LAYOUT, 1))
     store.commit(1)
     store.close()

@@ -156,6 +156,7 @@ def _arrays(folder: Path, manifest: Manifest) -> str:
     written when somebody finishes what was interrupted may be half there."""
     layout = manifest.layout
     added, removed, gone = _unfinished(folder, manifest)
+    hidden = _hidden(folder, manifest)
     for name, dtype, length in (
         (ROWS_FILE, row_dtype(layout), layout.num_rows),
         (WRITTEN_FILE, np.dtype("u1"), (layout.num_rows + 7) // 8),
@@ -167,7 +168,7 @@ def _arrays(folder: Path, manifest: Manifest) -> str:
         else:
             bits = np.memmap(folder / name, dtype, "r", begin, (length,))
     num_written, num_unchecked, known = 0, 0, manifest.journal is None
-    pending = np.unique(np.concatenate([added, removed])) if known else NO_ROWS
+    pending = np.unique(np.concatenate([added, removed, hidden])) if known else NO_ROWS
     crcs = None
     if manifest.all_checked or (folder / CHECKSUMS_FILE).exists():
         descriptor, begin = open_array(folder / CHECKSUMS_FILE, np.dtype("<u4"), layout.num_rows, os.O_RDONLY)
@@ -201,6 +202,13 @@ def _unfinished(folder: Path, manifest: Manifest) -> tuple[Int64, Int64, Int64]:
     if manifest.folding and manifest.chunks is not None:
         return listed_rows(folder, manifest.layout, manifest.chunk_bytes, manifest.chunks), NO_ROWS, NO_ROWS
     return NO_ROWS, NO_ROWS, NO_ROWS
+
+
+def _hidden(folder: Path, manifest: Manifest) -> Int64:
+    """Return the rows of the base that an interrupted fold may have left half written: they are read from the log."""
+    if not manifest.half_folded or manifest.chunks is None:
+        return NO_ROWS
+    return listed_rows(folder, manifest.layout, manifest.chunk_bytes, manifest.chunks)
 
 
 def _finished(bits: np.ndarray[Any, Any], added: Int64, gone: Int64) -> np.ndarray[Any, Any]:

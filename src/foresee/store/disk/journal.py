@@ -3,7 +3,8 @@
 In: instructions (see store.commits), one at a time, from the store that holds the writer's lock. Out: a folder in which
 `layout.json` names the last commit, a prepared one and the one before, each by the list of its chunks. A commit copies
 nothing: the rows stay in the log until the folder is folded. Everything that can be needed again after a crash is on
-the disk before `layout.json` says so, and `recover` finishes whatever was interrupted.
+the disk before `layout.json` says so, and `recover` finishes whatever was interrupted, except a fold: the log still has
+all rows of the last commit, and rows of the log hide those of the base.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class CommitJournal:
         return Part(committed=manifest.committed_step, previous=manifest.previous_step, prepared=prepared)
 
     def recover(self) -> None:
-        """Finishes what was interrupted, forgets everything after the newest commit; a prepared one stays prepared."""
+        """Finish what was interrupted, and forget everything after the newest commit; a prepared one stays prepared."""
         if not self.manifest.going_back and not self.manifest.folding:
             self._base.check_bits(self.manifest.written_crc32)
         if self.manifest.going_back:
@@ -77,7 +78,9 @@ class CommitJournal:
         self._take_over_overlay()
         self._log.show(self.manifest.chunks)
         if self.manifest.folding:
-            self._fold()
+            rows = live_rows(self._log.file, read_directory(self._folder, self.manifest.chunks), self._log.index)[0]
+            self._base.check_bits(self.manifest.written_crc32, add=rows)
+            self.manifest = replace(self.manifest, folding=False, half_folded=True)
         with suppress(StoreError):  # whoever goes back is told
             self._log.look(self.manifest.previous_chunks)
         self.manifest = replace(self.manifest, written_crc32=self._base.bits_crc())
@@ -150,12 +153,17 @@ class CommitJournal:
             return
         if self._log.changed:
             self._show(self.manifest.chunks)
-        if not self.manifest.folding:
-            self._begin_fold()
+        self._begin_fold()
         self._fold()
 
+    @property
+    def log_bytes(self) -> int:
+        """Size of the chunks that the last commit lists."""
+        chunks = self.manifest.chunks
+        return 0 if chunks is None else chunks.num_chunks * self._log.file.shape.chunk_bytes
+
     def _begin_fold(self) -> None:
-        """The way back is written before the base changes, and never from a base that has begun to."""
+        """Write the way back before the base changes. Rows that an interrupted fold has changed come from the log."""
         manifest, undo = self.manifest, self.manifest.undo
         if manifest.previous_step is not None and undo is None:
             changed, read = self._before()
@@ -206,8 +214,8 @@ class CommitJournal:
         self._base.sync()
         self._publish(
             replace(
-                manifest, chunks=None, previous_chunks=None, folding=False, base_version_max=manifest.version_max,
-                written_crc32=self._base.bits_crc(),
+                manifest, chunks=None, previous_chunks=None, folding=False, half_folded=False,
+                base_version_max=manifest.version_max, written_crc32=self._base.bits_crc(),
             )
         )  # fmt: skip
         with self._reader:

@@ -84,6 +84,8 @@ class Manifest:
     """None: all rows of the last commit are in the base."""
     folding: bool = False
     """The rows of the last commit are being written into the base."""
+    half_folded: bool = False
+    """A fold was interrupted: a row of the base that the log has, too, may be half written. Nobody reads it there."""
     journal: Journal | None = None
     """Only in folders of older formats."""
     prepared: Prepared | None = None
@@ -114,6 +116,7 @@ def to_json(manifest: Manifest) -> bytes:
         "chunk_bytes": manifest.chunk_bytes,
         "chunks": None if manifest.chunks is None else asdict(manifest.chunks),
         "folding": manifest.folding,
+        "half_folded": manifest.half_folded,
         "prepared": None if manifest.prepared is None else _prepared_to_json(manifest.prepared),
         "previous_step": manifest.previous_step,
         "previous_version_max": manifest.previous_version_max,
@@ -184,6 +187,7 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         chunks=_chunks(content, "chunks"),
         previous_chunks=_chunks(content, "previous_chunks"),
         folding=content.get("folding") is True,
+        half_folded=content.get("half_folded") is True,
         journal=None if content.get("journal") is None else _journal(content, layout),
         prepared=None if content.get("prepared") is None else _prepared(content, layout),
         previous_step=None if content.get("previous_step") is None else json_fields.whole(content, "previous_step"),
