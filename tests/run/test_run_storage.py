@@ -12,8 +12,10 @@ from training_runs import everything, small_run, train_quietly
 from foresee.base.storage import Storage
 from foresee.data import ClickLog, tiny
 from foresee.errors import ConfigError
+from foresee.run import checkpoint
 from foresee.run.config import RunConfig
 from foresee.run.run_file import load_run
+from foresee.run.run_folder import RunFolder
 from foresee.run.run_storage import RunStorage
 from foresee.store.commits import Part
 
@@ -82,6 +84,47 @@ def test_commits_wait_for_the_copy_of_the_one_before_and_not_forever(log: ClickL
     assert not stored.ready(lambda: late, lambda: now[0])
     now[0] = 400.0
     assert stored.ready(lambda: late, lambda: now[0])
+    stored.close()
+
+
+def listed_steps(config: RunConfig) -> set[int]:
+    """Return the steps whose dense half another machine finds in the storage."""
+    stored = RunStorage.of(config)
+    assert stored is not None
+    stored.close()
+    return set(stored.steps)
+
+
+def test_commits_that_were_given_up_are_not_listed(log: ClickLog, tmp_path: Path) -> None:
+    here = stored_run(log, tmp_path / "here", tmp_path / "storage")
+    train_quietly(here, stop_after=8)
+    assert listed_steps(here) == {4, 8}
+    stored = RunStorage.of(here)
+    assert stored is not None
+    stored.open_at(4)
+    assert stored._uploads.wait(20)
+    stored.close()
+    assert listed_steps(here) == {4}
+    assert all(path.name.startswith("step-000000004-") for path in (tmp_path / "storage/checkpoints").glob("step-*"))
+
+
+def test_shards_stay_while_a_kept_commit_needs_them(log: ClickLog, tmp_path: Path) -> None:
+    """After the number of servers has changed, a run may still go back to the commit before."""
+    here, tables = stored_run(log, tmp_path / "here", tmp_path / "storage"), tmp_path / "storage/tables"
+    train_quietly(here, stop_after=4)
+    assert {path.name for path in tables.iterdir()} == {"shard-0-of-1"}
+    checkpoints = RunFolder(here.run).checkpoints
+    for step in (8, 12):
+        shutil.copytree(checkpoint.folder_of(checkpoints, 4), checkpoint.folder_of(checkpoints, step))
+    stored = RunStorage(str(here.storage), RunFolder(here.run), num_shards=2)
+    (tables / "shard-0-of-2").mkdir()
+    (tables / "shard-0-of-2" / "commits.json").write_text("{}")
+    for step, needed in ((8, True), (12, False)):
+        stored.copy(step)
+        assert stored._uploads.wait(20)
+        assert any(path.is_file() for path in tables.glob("shard-0-of-1/*")) == needed
+        assert (tables / "shard-0-of-2" / "commits.json").exists()
+    assert stored.steps == {8, 12}
     stored.close()
 
 
