@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -112,32 +110,3 @@ def test_parts_end_with_a_launcher_that_was_killed(commands: Commands, run_file:
     launched.signal(signal.SIGKILL)
     assert commands.wait(launched) == -signal.SIGKILL
     assert_all_gone(parts)
-
-
-@pytest.mark.timeout(900)
-def test_temporary_folders_of_a_killed_launcher_go_with_the_next_start(run_file: Path, tmp_path: Path) -> None:
-    """Real processes: those of the other tests share the temporary folder of the process that they are forked from."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    command = [sys.executable, "-m", "foresee", "train", str(run_file), "--set"]
-    environment, errors = {**os.environ, "TMPDIR": str(temporary)}, tmp_path / "errors"
-    for number in range(1):
-        run = tmp_path / f"run-{number}"
-        log = run / "logs/parts.json"
-        with open(errors, "wb") as stream:
-            launcher = subprocess.Popen([*command, f"run={run}", *ENDLESS], env=environment, stderr=stream)
-        try:
-            wait_until(lambda it=launcher, log=log: log.exists() or it.poll() is not None, "the first part", 240)  # type: ignore[misc]
-            assert launcher.poll() is None, errors.read_text()
-            parts = json.loads(log.read_text())
-        finally:
-            launcher.kill()
-            launcher.wait()
-        assert_all_gone(parts)
-        assert list(temporary.glob("foresee-*"))
-    with open(errors, "wb") as stream:
-        ended = subprocess.run(
-            [*command, f"run={tmp_path / 'run-2'}", "--stop-after", "2"], env=environment, stderr=stream, check=False
-        )
-    assert ended.returncode == 0, errors.read_text()
-    assert not list(temporary.glob("foresee-*"))
