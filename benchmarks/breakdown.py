@@ -45,7 +45,8 @@ from foresee.engine.kernels import Threads, update_rows
 from foresee.engine.loop import Run
 from foresee.engine.tables import Tables, layout_for
 from foresee.store.disk import DiskStore
-from foresee.store.disk.base import CHECKSUMS_FILE, ROWS_FILE, WRITTEN_FILE
+from foresee.store.disk.base import ROWS_FILE, WRITTEN_FILE
+from foresee.store.disk.checksums import CHECKSUMS_FILE
 from foresee.testing.traces import MemoryStream
 from step import (
     BATCH_SIZE,
@@ -114,7 +115,7 @@ def cold_parts(
     for file in work.iterdir():
         settle(file)
     store = DiskStore.open(work)
-    store.fold_at_end = False
+    store.fold_at_end = "never"
     tables = Tables(store, OPTIMIZER)
     header = make_header(
         stream, planner=planner, cache_rows=cache_rows or bench.cache_rows, first_step=store.committed_step,

@@ -304,7 +304,7 @@ class Side:
         limit = arguments.limit_mb * MEGABYTE if self.ours and arguments.enforced_by == "rlimit" else None
         files = sorted(tables_folder.iterdir()) if self.ours else []
         if isinstance(self.tables.store, DiskStore):
-            self.tables.store.fold_at_end = False  # nobody reads the folder afterwards
+            self.tables.store.fold_at_end = "never"  # nobody reads the folder afterwards
         self.warden = Warden(files, self.tables.store, limit)
 
     def serve(self) -> None:

@@ -83,7 +83,7 @@ def main() -> None:
             stores = {name: DiskStore.create(Path(folder) / name, layout) for name in ways}
         for store in stores.values():
             store.initialise_all()
-            store.fold_at_end = False
+            store.fold_at_end = "never"
         for begin in range(0, len(steps), together):
             for name, way in ways.items():
                 begun = time.process_time()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import half_reference
-from foresee.base.halves import bits_of_column, packed, rounding_key, row_key, unpacked
+from foresee.base.halves import bfloat16_of, bits_of_column, float16_of, packed, rounding_key, row_key, unpacked
 from foresee.base.mixing import key_and
 from foresee.engine.kernels import apply_rows
 from foresee.engine.kernels.values import form_of
@@ -111,6 +111,20 @@ def test_what_is_no_number_stays_none(dtype: str) -> None:
     found = unpacked(cache.values, 6, dtype)[0]
     assert np.isnan(found[:2]).all()
     assert found[2:4].tolist() == [np.inf, -np.inf]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_no_payload_makes_infinity_of_what_is_no_number(dtype: str) -> None:
+    """A NaN whose payload is only in the bits that a half does not have would be infinity without them."""
+    payloads = np.array([[0x7F800001, 0xFF800001, 0x7F80FFFF, 0xFF801FFF, 0x7FFFFFFF, 0x7FC00000]], np.uint32)
+    numbers = payloads.view(np.float32)
+    assert np.isnan(unpacked(packed(numbers, dtype), 6, dtype)).all()
+    for stochastic in (False, True):
+        to_half = bfloat16_of if dtype == "bfloat16" else float16_of
+        halves = [int(to_half(bits, stochastic, np.uint32(0))) for bits in payloads[0]]
+        halves += [int(to_half(bits, stochastic, np.uint32(0xFFFF))) for bits in payloads[0]]
+        words = np.array([halves], np.uint16).view(np.float32)
+        assert np.isnan(unpacked(words, len(halves), dtype)).all()
 
 
 def test_random_bits_are_those_of_every_release() -> None:

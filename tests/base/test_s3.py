@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -43,6 +44,23 @@ def test_an_upload_that_is_cut_is_never_seen(s3_port: int, network: Network, num
         storage.put("file", lambda: [CONTENT] * num_pieces)
     assert network.cut
     assert direct.get("file") == b"before"
+
+
+def test_a_local_file_that_cannot_be_read_to_its_end_replaces_nothing(s3_port: int) -> None:
+    """Closing an upload makes a file of what was sent so far."""
+    storage = Storage.open(url_of(s3_port, "unreadable"))
+    storage.replace("plan", lambda: [b"before"])
+
+    def pieces() -> Iterator[bytes]:
+        yield from [CONTENT] * 7
+        raise RuntimeError("the disk of this machine")
+
+    with pytest.raises(RuntimeError, match="the disk of this machine"):
+        storage.replace("plan", pieces)
+    assert storage.get("plan") == b"before"
+    storage.replace("plan", lambda: [CONTENT] * 7)
+    assert storage.get("plan") == CONTENT * 7
+    assert storage.names() == ["plan"]
 
 
 def test_what_trying_again_would_not_change_is_a_sentence(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> None:

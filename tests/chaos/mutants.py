@@ -55,8 +55,9 @@ def run(*, progress: Progress, names: tuple[str, ...] = ()) -> dict[str, int]:
     from mutants_of_disks import DISK_MUTANTS
     from mutants_of_plans import PLAN_MUTANTS
     from mutants_of_rows import ROW_MUTANTS
+    from mutants_of_storages import STORAGE_MUTANTS
 
-    mutants = [*ROW_MUTANTS, *COMMIT_MUTANTS, *DISK_MUTANTS, *PLAN_MUTANTS]
+    mutants = [*ROW_MUTANTS, *COMMIT_MUTANTS, *DISK_MUTANTS, *STORAGE_MUTANTS, *PLAN_MUTANTS]
     chosen = [mutant for mutant in mutants if not names or mutant.name in names]
     alive = 0
     for number, mutant in enumerate(chosen, start=1):

@@ -97,9 +97,9 @@ def _recover_and_begin_again(self: CommitJournal) -> None:
         self.fold()
 
 
-def _nothing_wrong(words: Any, at: Any, picks: Any, rows: Any, crcs: Any, *rest: Any) -> Any:
+def _nothing_wrong(words: Any, at: Any, picks: Any, rows: Any, crcs: Any, all_checked: bool, *rest: Any) -> Any:
     """As if no row had a checksum."""
-    return take_rows(words, at, picks, rows, np.zeros(len(rows), np.uint32), *rest)
+    return take_rows(words, at, picks, rows, np.zeros(len(rows), np.uint32), False, *rest)
 
 
 def _reclaim_what_commits_need(self: RowLog) -> None:

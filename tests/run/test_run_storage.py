@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from training_runs import everything, small_run, train_quietly
 
+from foresee.base.storage import Storage
 from foresee.data import ClickLog, tiny
 from foresee.errors import ConfigError
+from foresee.run import checkpoint
 from foresee.run.config import RunConfig
 from foresee.run.run_file import load_run
+from foresee.run.run_folder import RunFolder
 from foresee.run.run_storage import RunStorage
 from foresee.store.commits import Part
 
@@ -80,6 +84,72 @@ def test_commits_wait_for_the_copy_of_the_one_before_and_not_forever(log: ClickL
     assert not stored.ready(lambda: late, lambda: now[0])
     now[0] = 400.0
     assert stored.ready(lambda: late, lambda: now[0])
+    stored.close()
+
+
+def listed_steps(config: RunConfig) -> set[int]:
+    """Return the steps whose dense half another machine finds in the storage."""
+    stored = RunStorage.of(config)
+    assert stored is not None
+    stored.close()
+    return set(stored.steps)
+
+
+def test_commits_that_were_given_up_are_not_listed(log: ClickLog, tmp_path: Path) -> None:
+    here = stored_run(log, tmp_path / "here", tmp_path / "storage")
+    train_quietly(here, stop_after=8)
+    assert listed_steps(here) == {4, 8}
+    stored = RunStorage.of(here)
+    assert stored is not None
+    stored.open_at(4)
+    assert stored._uploads.wait(20)
+    stored.close()
+    assert listed_steps(here) == {4}
+    assert all(path.name.startswith("step-000000004-") for path in (tmp_path / "storage/checkpoints").glob("step-*"))
+
+
+def test_shards_stay_while_a_kept_commit_needs_them(log: ClickLog, tmp_path: Path) -> None:
+    """After the number of servers has changed, a run may still go back to the commit before."""
+    here, tables = stored_run(log, tmp_path / "here", tmp_path / "storage"), tmp_path / "storage/tables"
+    train_quietly(here, stop_after=4)
+    assert {path.name for path in tables.iterdir()} == {"shard-0-of-1"}
+    checkpoints = RunFolder(here.run).checkpoints
+    for step in (8, 12):
+        shutil.copytree(checkpoint.folder_of(checkpoints, 4), checkpoint.folder_of(checkpoints, step))
+    stored = RunStorage(str(here.storage), RunFolder(here.run), num_shards=2)
+    (tables / "shard-0-of-2").mkdir()
+    (tables / "shard-0-of-2" / "commits.json").write_text("{}")
+    for step, needed in ((8, True), (12, False)):
+        stored.copy(step)
+        assert stored._uploads.wait(20)
+        assert any(path.is_file() for path in tables.glob("shard-0-of-1/*")) == needed
+        assert (tables / "shard-0-of-2" / "commits.json").exists()
+    assert stored.steps == {8, 12}
+    stored.close()
+
+
+@pytest.mark.parametrize("of_run", [False, True])
+def test_a_file_that_the_storage_does_not_find_is_no_success(
+    log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_run: bool
+) -> None:
+    """Only a checkpoint that is gone from this machine is needless; some storages say FileNotFoundError of a bucket."""
+    here = stored_run(log, tmp_path / "here", tmp_path / "storage")
+    train_quietly(here, stop_after=4)
+    stored, tried, put = RunStorage.of(here), list[str](), Storage.put
+    assert stored is not None
+
+    def not_found_at_first(self: Storage, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+        if (self.url == stored.storage.url) == of_run:
+            tried.append(name)
+            if len(tried) == 1:
+                raise FileNotFoundError(name)
+        put(self, name, pieces)
+
+    monkeypatch.setattr(Storage, "put", not_found_at_first)
+    stored.copy(4)
+    assert stored._uploads.wait(20)
+    assert len(tried) > 1
+    assert tried[0].partition("-")[0] in {name.partition("-")[0] for name in tried[1:]}
     stored.close()
 
 

@@ -9,8 +9,9 @@ from mutants_of_commits import COMMIT_MUTANTS
 from mutants_of_disks import DISK_MUTANTS
 from mutants_of_plans import PLAN_MUTANTS
 from mutants_of_rows import ROW_MUTANTS
+from mutants_of_storages import STORAGE_MUTANTS
 
-MUTANTS = [*ROW_MUTANTS, *COMMIT_MUTANTS, *DISK_MUTANTS, *PLAN_MUTANTS]
+MUTANTS = [*ROW_MUTANTS, *COMMIT_MUTANTS, *DISK_MUTANTS, *STORAGE_MUTANTS, *PLAN_MUTANTS]
 
 
 @pytest.mark.timeout(600)
@@ -23,7 +24,7 @@ def test_mutant_is_noticed(mutant: Mutant) -> None:
     "judge",
     [
         judges.plans, judges.additive_plans, judges.het_plans, judges.sums, judges.synced, judges.versions,
-        judges.openings, judges.planner_session,
+        judges.openings, judges.planner_session, *{mutant.judge: None for mutant in STORAGE_MUTANTS},
     ],
     ids=lambda judge: judge.__name__,
 )  # fmt: skip

@@ -120,6 +120,17 @@ def test_a_part_that_is_ahead_goes_back_to_what_only_the_storage_has(places: tup
     store.close()
 
 
+def test_a_commit_that_was_given_up_is_not_listed(places: tuple[Path, Path]) -> None:
+    store = opened(*places)
+    train(store, 1, 2, 3)
+    store.open_at(2)
+    assert store.parts[0].stored == {2}, "3 is still in the storage, and of no use"
+    train(store, 5)
+    assert store.parts[0].stored == {2, 5}
+    store.close()
+    assert [it["step"] for it in json.loads((places[1] / POINTER).read_text())["commits"]] == [2, 5]
+
+
 def test_only_what_is_new_is_copied(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a table of many chunks in which a commit changes few."""
     layout = replace(SUITE_LAYOUT, tables=(replace(SUITE_LAYOUT.tables[0], num_rows=200_000),))

@@ -230,7 +230,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     [
         (b"{", "is not JSON"),
         (b"[]", "format version None"),
-        (b'{"format_version": 99}', "format version 99, this program reads 3"),
+        (b'{"format_version": 99}', "format version 99, this program reads 4"),
         (b'{"format_version": 1}', r"lacks or garbles a key \(tables is missing"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from foresee.base.arrays import Int64
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore
-from foresee.store.disk.base import BLOCK_CRCS
+from foresee.store.disk.checksums import BLOCK_CRCS
 
 LAYOUT = Layout(tables=(Table("a", 5 * BLOCK_CRCS + 7),), width=6, state_width=1, optimizer="rowwise_adagrad")
 

@@ -22,15 +22,8 @@ import numpy as np
 from foresee.base.arrays import Int64
 from foresee.base.terminal import counted
 from foresee.errors import ForeseeError, StoreError
-from foresee.store.disk.base import (
-    CHECKSUMS_FILE,
-    NO_ROWS,
-    ROWS_FILE,
-    WRITTEN_FILE,
-    open_array,
-    row_checksums,
-    row_dtype,
-)
+from foresee.store.disk.base import NO_ROWS, ROWS_FILE, WRITTEN_FILE, open_array, row_dtype
+from foresee.store.disk.checksums import CHECKSUMS_FILE, lost_checksum, row_checksums
 from foresee.store.disk.chunks import check_chunks, damaged_bits, damaged_row, listed_rows
 from foresee.store.disk.manifest import MANIFEST_FILE, Journal, Manifest, read_manifest
 from foresee.store.disk.undo import read_undo, record_bytes, sealed_records, unwritten_before
@@ -163,6 +156,7 @@ def _arrays(folder: Path, manifest: Manifest) -> str:
     written when somebody finishes what was interrupted may be half there."""
     layout = manifest.layout
     added, removed, gone = _unfinished(folder, manifest)
+    hidden = _hidden(folder, manifest)
     for name, dtype, length in (
         (ROWS_FILE, row_dtype(layout), layout.num_rows),
         (WRITTEN_FILE, np.dtype("u1"), (layout.num_rows + 7) // 8),
@@ -173,10 +167,10 @@ def _arrays(folder: Path, manifest: Manifest) -> str:
             rows = np.memmap(folder / name, dtype, "r", begin, (length,))
         else:
             bits = np.memmap(folder / name, dtype, "r", begin, (length,))
-    num_written, known = 0, manifest.journal is None
-    pending = np.unique(np.concatenate([added, removed])) if known else NO_ROWS
+    num_written, num_unchecked, known = 0, 0, manifest.journal is None
+    pending = np.unique(np.concatenate([added, removed, hidden])) if known else NO_ROWS
     crcs = None
-    if (folder / CHECKSUMS_FILE).exists():
+    if manifest.all_checked or (folder / CHECKSUMS_FILE).exists():
         descriptor, begin = open_array(folder / CHECKSUMS_FILE, np.dtype("<u4"), layout.num_rows, os.O_RDONLY)
         os.close(descriptor)
         crcs = np.memmap(folder / CHECKSUMS_FILE, np.dtype("<u4"), "r", begin, (layout.num_rows,))
@@ -195,8 +189,9 @@ def _arrays(folder: Path, manifest: Manifest) -> str:
                 f"{manifest.version_max}; restore it from a copy"
             )
         if known and crcs is not None:
-            _check_rows(folder, manifest, written, rows[written], crcs[written])
-    return f"{num_written:,} of {layout.num_rows:,} rows written, versions up to {manifest.version_max}"
+            num_unchecked += _check_rows(folder, manifest, written, rows[written], crcs[written])
+    unchecked = f", {counted(num_unchecked, 'row')} of an older format without a checksum" if num_unchecked else ""
+    return f"{num_written:,} of {layout.num_rows:,} rows written, versions up to {manifest.version_max}{unchecked}"
 
 
 def _unfinished(folder: Path, manifest: Manifest) -> tuple[Int64, Int64, Int64]:
@@ -209,6 +204,13 @@ def _unfinished(folder: Path, manifest: Manifest) -> tuple[Int64, Int64, Int64]:
     return NO_ROWS, NO_ROWS, NO_ROWS
 
 
+def _hidden(folder: Path, manifest: Manifest) -> Int64:
+    """Return the rows of the base that an interrupted fold may have left half written: they are read from the log."""
+    if not manifest.half_folded or manifest.chunks is None:
+        return NO_ROWS
+    return listed_rows(folder, manifest.layout, manifest.chunk_bytes, manifest.chunks)
+
+
 def _finished(bits: np.ndarray[Any, Any], added: Int64, gone: Int64) -> np.ndarray[Any, Any]:
     finished = np.array(bits)
     set_bits(finished, added)
@@ -218,10 +220,15 @@ def _finished(bits: np.ndarray[Any, Any], added: Int64, gone: Int64) -> np.ndarr
 
 def _check_rows(
     folder: Path, manifest: Manifest, ids: Int64, rows: np.ndarray[Any, Any], crcs: np.ndarray[Any, Any]
-) -> None:
+) -> int:
+    """Raise StoreError for the first row whose checksum is wrong or lost; return how many rows never had one."""
+    unchecked = crcs == NO_CRC
+    if manifest.all_checked and unchecked.any():
+        raise lost_checksum(manifest.layout, int(ids[np.flatnonzero(unchecked)[0]]), folder / CHECKSUMS_FILE)
     words = np.ascontiguousarray(rows).view(np.float32).reshape(len(ids), manifest.layout.row_bytes // 4)
     found = np.empty((len(ids), 1), np.float32)
     row_checksums(ids, words, found)
-    wrong = np.flatnonzero((found.view(np.uint32)[:, 0] != crcs) & (crcs != NO_CRC))
+    wrong = np.flatnonzero((found.view(np.uint32)[:, 0] != crcs) & ~unchecked)
     if len(wrong):
         raise damaged_row(manifest.layout, int(ids[wrong[0]]), folder / ROWS_FILE)
+    return int(unchecked.sum())

@@ -8,7 +8,6 @@ any state: not begun, under way, interrupted, finished.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from foresee.analysis.planning import FirstSteps, demand_of, first_steps
 from foresee.base.arrays import Int64
+from foresee.base.machine import scratch_folder
 from foresee.data.click_log import ClickLog
 from foresee.engine.header import groups_for, make_header, row_groups
 from foresee.engine.loop import Run
@@ -77,8 +77,8 @@ def verify(config: RunConfig, *, num_steps: int, advance: Advance | None = None)
     stream = first_steps(build.train_stream(config, log), num_steps)
     demand = demand_of(stream.batches())
     in_memory = config.model_copy(update={"tables": config.tables.model_copy(update={"store": MEMORY.name})})
-    with tempfile.TemporaryDirectory(prefix="foresee-verify-") as folder:
-        as_it_is = _elsewhere(config, Path(folder))
+    with scratch_folder() as folder:
+        as_it_is = _elsewhere(config, folder)
         with build.open_tables(in_memory, log) as plain, build.open_tables(as_it_is, log) as planned:
             without = _train(config, log, _plain_run(config, log, stream, plain, demand.largest_batch), advance)
             with_plan = _train(config, log, _planned_run(config, log, stream, planned), advance)

@@ -1,4 +1,4 @@
-"""This process on its machine: how much memory it may still take, and that it ends with its launcher.
+"""This process on its machine: the memory it may still take, its temporary folders, and that it ends with its launcher.
 
 In: what the kernel says of the machine, of the process's control groups and of its own limits. Out: bytes; the smallest
 bound counts, and where there is none nothing is refused.
@@ -6,18 +6,23 @@ bound counts, and where there is none nothing is refused.
 `let_threads_sleep` is for the way torch's threads wait; it must be called before torch is imported.
 `end_with_launcher` makes a part of a run end when the process that launched it does, even by a kill: on Linux the
 kernel sends the signal, on other systems a thread looks once a second whether the launcher is still the parent.
+`scratch_folder` is a temporary folder that a later start removes if this process was killed.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -161,3 +166,36 @@ def _look(launcher: int) -> None:
     while os.getppid() == launcher:
         time.sleep(LOOK_SECONDS)
     os._exit(1)
+
+
+SCRATCH_PREFIX = "foresee-"
+_OWNER_FILE = "owner"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Make a temporary folder for the time of the block, and remove those of processes that were killed.
+
+    Its file `owner` is locked while the process lives. The lock ends with the process, however that ends, and is seen
+    from other containers, where process ids mean something else. The file takes its name once it is locked, so no other
+    start finds it unlocked.
+    """
+    remove_abandoned_folders()
+    with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with open(folder / f"{_OWNER_FILE}.draft", "wb") as owner:
+            with suppress(OSError):  # a file system without locks: then nobody else removes the folder either
+                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.replace(owner.name, folder / _OWNER_FILE)
+            yield folder
+
+
+def remove_abandoned_folders() -> None:
+    """Remove the scratch folders of this user whose process is gone."""
+    for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*/{_OWNER_FILE}"):
+        with suppress(OSError):
+            if path.parent.lstat().st_uid != os.getuid() or path.parent.is_symlink():
+                continue
+            with open(path, "rb") as owner:
+                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path.parent, ignore_errors=True)

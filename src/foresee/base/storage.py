@@ -43,11 +43,12 @@ _FINAL = re.compile(
 )
 _FETCH_IT = "to be read there it needs a size, and a server that gives parts of it (ranges); else copy it here"
 _NETWORK_PACKAGES = ("aiohttp",)
-"""Whose errors are those of a network, though no OSError."""
+"""Packages that raise network errors which are no OSError."""
 _FLAT = ("s3", "gcs", "abfs")
 """File systems whose files are in buckets, and need no folder."""
 _ATOMIC = ("s3", "gcs")
 """File systems in which a file appears whole when it is closed, in the place of an older one."""
+_COPY_BYTES_MAX = 5 << 30  # S3 copies no larger file with one request
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,8 @@ class Storage:
         os.replace(draft, target)
 
     def put(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
-        """Makes a file of a new name. It counts once something that is published names it."""
+        """Make a file of a new name, which counts once something published names it: if `pieces` fails, a part of it
+        may be there, because pyarrow cannot abort a stream."""
 
         def write() -> None:
             self._make_room(name)
@@ -268,19 +270,23 @@ class Storage:
         return content
 
     def publish(self, name: str, content: bytes) -> None:
-        """Replaces a small file: whoever reads it has the old content or the new one."""
-        self.replace(name, lambda: [content])
+        """Replace a small file: whoever reads it has the old content or the new one."""
+        (self.put if self.system.type_name in _ATOMIC else self.replace)(name, lambda: [content])
 
     def replace(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
-        """The same of a file of any size."""
-        if self.system.type_name in _ATOMIC:
-            self.put(name, pieces)
-            return
+        """Replace a file of any size, which may fail to be read: then the old content stays."""
         if self.system.type_name == "abfs":
             self._replace_twice(name, pieces)
             return
         self.put(f"{name}.draft", pieces)
         draft, target = self._at(f"{name}.draft"), self._at(name)
+        if self.system.type_name in _ATOMIC:
+            if (self.size(f"{name}.draft") or 0) > _COPY_BYTES_MAX:
+                self.put(name, pieces)
+            else:
+                self.patiently(lambda: self.system.copy_file(draft, target), name, "written")
+            self.remove([f"{name}.draft"])
+            return
 
         def move() -> None:
             try:

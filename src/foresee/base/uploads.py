@@ -1,9 +1,9 @@
 """What is copied to a storage in the background: one thread, one job after the other, each until it is done.
 
 In: jobs, each with a name; one of a key takes the place of a waiting one of the same key. Out: whether anything is
-left, and a sentence about it. A job that the storage or the network fails is tried again with growing pauses for as
-long as its process lives: whoever commits is never in its way, and whoever ends decides how long to wait for it
-(`wait`). A job that has become needless raises `Needless`.
+left, and a sentence about it. A job that fails, for whatever reason, is tried again with growing pauses for as long as
+its process lives: whoever commits is never in its way, and whoever ends decides how long to wait for it (`wait`). A job
+that has become needless raises `Needless`. Only a job that returned, or was needless, counts as done.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Uploads:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # reentrant: `idle` is asked with it held
         self._waiting: list[Job] = []
         self._current: Job | None = None
         self._since = time.monotonic()
@@ -69,7 +69,7 @@ class Uploads:
             self._changed.notify_all()
 
     def behind(self) -> str | None:
-        """What is not copied yet, as a sentence; None: nothing."""
+        """Describe what is not copied yet, also after `close`; None if everything is."""
         with self._changed:
             job = self._current or (self._waiting[0] if self._waiting else None)
             if job is None:
@@ -78,15 +78,15 @@ class Uploads:
             return f"{job.what} is on its way to {self._url} for {time.monotonic() - self._since:.0f} s{trouble}"
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until everything is copied, or so long; True if it is."""
+        """Wait until everything is copied, until `close`, or for so long; return True if everything is copied."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and self._current is None, seconds)
+            self._changed.wait_for(lambda: self._closed or self.idle, seconds)
+            return self.idle
 
     def close(self) -> None:
-        """Gives up what is left."""
+        """Give up what is left; it still counts as not copied."""
         with self._changed:
             self._closed = True
-            self._waiting.clear()
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(PAUSE_SECONDS_MAX)
@@ -98,27 +98,28 @@ class Uploads:
                 if self._closed:
                     return
                 self._current, self._since = self._waiting.pop(0), time.monotonic()
-            try:
-                self._carry_out(self._current)
-            finally:
-                with self._changed:
-                    self._current = self._problem = None
-                    self._changed.notify_all()
+            if not self._carry_out(self._current):
+                return
+            with self._changed:
+                self._current = self._problem = None
+                self._changed.notify_all()
 
-    def _carry_out(self, job: Job) -> None:
+    def _carry_out(self, job: Job) -> bool:
+        """Try until the job is done or nobody waits any more; return whether it is done."""
         pause = 0.5
         while not self._closed:
             try:
                 job.act()
-                return
+                return True
             except Needless:
-                return
+                return True
             except (StoreError, OSError) as error:
                 self._problem = str(error)
                 _logger.warning("%s is not yet in %s: %s", job.what, self._url, error)
-            except Exception:
-                _logger.exception("%s was not copied to %s", job.what, self._url)
-                return
+            except Exception as error:  # a defect of ours, or of the library behind the storage
+                self._problem = f"{type(error).__name__}: {error}"
+                _logger.exception("%s is not yet in %s", job.what, self._url)
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
+        return False

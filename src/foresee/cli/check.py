@@ -46,8 +46,9 @@ def fold(
 ) -> None:
     """Bring rows that are still in the log of table folders into plain arrays that numpy reads.
 
-    A run that ends does this by itself; one that was killed leaves its rows
-    in the log, where everything but numpy finds them. A commit that was
+    A run that ends does this by itself if its log is at most 256 MB; a
+    larger log stays, as does that of a run that was killed: everything but
+    numpy reads it there (tables.fold in the run file). A commit that was
     interrupted by an older version of Foresee is finished, too.
 
     [bold]Examples[/]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from foresee.engine.sources import Trained, written_down
 from foresee.errors import ConfigError, StoreError, UsageError
 from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.disk import DiskStore
+from foresee.store.disk.folding import FoldAtEnd, FoldLines, kept_log_words, tell
 from foresee.store.disk.manifest import MANIFEST_FILE
 from foresee.store.memory import MemoryStore
 from foresee.store.row_groups import RowGroups, group_folders, groups_of, open_groups
@@ -90,6 +91,7 @@ class Tables:
         """The step at which the last loop ended: if it is not committed, the next one has to go back."""
         self._in_disorder = False
         """That loop failed: the store may have rows that are of no step."""
+        self._folder: Path | None = None
         self._history: bytes | None = None
         """What these tables were trained on, where the store does not keep it."""
 
@@ -137,8 +139,9 @@ class Tables:
         init_scale: float = 0.05,
         dtype: str | None = None,
         rounding: str = "stochastic",
+        fold: FoldAtEnd = "auto",
     ) -> Tables:
-        """Tables in a folder, made if it is not there. Only rows that were written take space.
+        """Open tables in a folder, made if it is not there. Only rows that were written take space.
 
         Args:
             path: The folder.
@@ -149,6 +152,8 @@ class Tables:
             init_scale: Initial values are between minus this and this.
             dtype: Of values: float32, bfloat16 or float16. Left out: what `EmbeddingBags` say, else float32.
             rounding: How values of two bytes are rounded: stochastic, or nearest.
+            fold: Whether `close` writes the rows of the log to `rows.npy`, which numpy reads: "auto", if the log is at
+                most 256 MB; "always"; or "never". `foresee fold` does it at any time; everything else reads the log.
 
         Returns:
             Tables as of their last commit.
@@ -157,12 +162,18 @@ class Tables:
             ConfigError: A value cannot be used.
             StoreError: The folder holds tables of another log, width, seed or optimiser, or cannot be written.
         """
+        if fold not in get_args(FoldAtEnd):
+            raise ConfigError(f"fold is {fold!r}; give one of {', '.join(get_args(FoldAtEnd))}")
         layout = layout_for(log, dim, optimizer, seed, init_scale, dtype, rounding)
         check_one_kind(Path(path), layout)
         store = open_groups(layout, Path(path), DiskStore.open_or_create)
         if isinstance(store, RowGroups):
             store.bring_together()
-        return cls(store, optimizer)
+        for group in groups_of(store):
+            group.fold_at_end, group.fold_progress = fold, FoldLines(Path(path))
+        tables = cls(store, optimizer)
+        tables._folder = Path(path)
+        return tables
 
     @property
     def layout(self) -> Layout:
@@ -284,12 +295,15 @@ class Tables:
         self._left_at, self._in_disorder = 0, False
 
     def close(self) -> None:
-        """Releases the store. The last loop has committed what it did.
+        """Release the store. The last loop has committed what it did. Folds tables on disk as `fold` says.
 
         Raises:
             BaseException: Why that commit failed, if it did.
         """
+        kept = None if self._folder is None else kept_log_words(self.store, self._folder)
         self.store.close()
+        if kept is not None:
+            tell(kept)
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure

@@ -6,11 +6,10 @@ another package is added by `ENGINES.add`, or by an entry point in the group `fo
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
+from foresee.base.machine import scratch_folder
 from foresee.base.registry import Registry
 from foresee.errors import ConfigError
 from foresee.launch import processes
@@ -28,9 +27,9 @@ def _local(config: RunConfig, address: str | None) -> Iterator[Engine]:
     num_workers = config.distributed.workers
     with (
         processes.starting(num_workers, [config.tables.optimizer.name]) as start,
-        tempfile.TemporaryDirectory(prefix="foresee-") as scratch,
+        scratch_folder() as scratch,
     ):
-        yield processes.LocalEngine(start, Path(scratch), num_workers)
+        yield processes.LocalEngine(start, scratch, num_workers)
 
 
 @contextmanager

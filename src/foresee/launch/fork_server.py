@@ -17,7 +17,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.base.machine import LAUNCHER_VARIABLE, end_with_launcher
+from foresee.base.machine import LAUNCHER_VARIABLE, end_with_launcher, scratch_folder
 from foresee.data.click_log import ClickLog
 from foresee.data.synthetic import tiny
 from foresee.engine.exchange.mesh import Finish, Lane
@@ -80,13 +79,13 @@ def warm_up(optimizers: Sequence[str]) -> None:
     for name in MODULES:
         importlib.import_module(name)
     torch.manual_seed(0)
-    with tempfile.TemporaryDirectory(prefix="foresee-warm-") as folder:
-        log = tiny(Path(folder) / "log", num_samples=64)
+    with scratch_folder() as folder:
+        log = tiny(folder / "log", num_samples=64)
         for name in optimizers:
             optimizer = OPTIMIZERS[name](lr=0.1)
             layout = layout_for(log, 4, optimizer, 0, 0.1)
             _train(log, optimizer, layout)
-            _serve(Path(folder) / optimizer.name, layout)
+            _serve(folder / optimizer.name, layout)
         stream = log.batches(batch_size=8)
         for _ in planned_records(
             stream, make_header(stream, planner="lookahead", cache_rows=80, num_workers=2, placement="location_aware")

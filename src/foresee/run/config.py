@@ -99,8 +99,13 @@ class TablesConfig(Section):
     """What the values of rows are: bfloat16 and float16 take half of the bytes everywhere. Their state is float32."""
     rounding: Literal["stochastic", "nearest"] = "stochastic"
     """How an update rounds to two bytes: by random bits of (seed, row, column, step), or to nearest."""
-    fold: Literal["at_end", "never"] = "at_end"
-    """When rows go from the log into rows.npy, which numpy reads: at the end of the run, or by `foresee fold` alone."""
+    fold: Literal["auto", "always", "never"] = "auto"
+    """Whether the end of a run writes the log's rows to rows.npy, for numpy. auto: if the log is at most 256 MB."""
+
+    @field_validator("fold", mode="before")
+    @classmethod
+    def _former_default(cls, fold: object) -> object:
+        return "auto" if fold == "at_end" else fold  # in config.yaml of every run that an older version began
 
 
 class CacheConfig(Section):

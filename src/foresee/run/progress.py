@@ -26,6 +26,7 @@ from foresee.plan.record import Counters
 from foresee.run.group import Group as Workers
 from foresee.run.metrics import SampleWindow
 from foresee.run.tasks import Tasks
+from foresee.store.disk.folding import FoldAtEnd
 
 PLAIN_SECONDS = 10.0
 TERMINAL_SECONDS = 1.0
@@ -265,7 +266,7 @@ class FoldDisplay:
         if not self._said:
             self._said = True
             self._console.print(
-                f"{total:,} rows of the log go into rows.npy, which numpy reads; Ctrl-C leaves that to foresee fold",
+                f"writing {total:,} rows of the log to rows.npy, which numpy reads; Ctrl-C leaves that to foresee fold",
                 highlight=False, soft_wrap=True,
             )  # fmt: skip
             self._bar.start()
@@ -277,7 +278,7 @@ class FoldDisplay:
         self._bar.stop()
 
 
-def show_fold(store: object, shown: Callable[[int, int], None], *, at_end: bool) -> None:
-    """How a store folds when it is closed, if it does."""
+def show_fold(store: object, shown: Callable[[int, int], None], *, at_end: FoldAtEnd) -> None:
+    """Set whether a store folds when it is closed, and what shows its progress; a store without a log does neither."""
     if hasattr(store, "fold_at_end"):
         store.fold_at_end, store.fold_progress = at_end, shown  # type: ignore[attr-defined]

@@ -119,8 +119,8 @@ class RunStorage:
     def push_files(self) -> None:
         """The files of the run as they are now. A storage that cannot be written shows here."""
         for name in (*RUN_FILES[1:], CONFIG_FILE):  # which says that there is a run: last
-            with suppress(FileNotFoundError):
-                self._copying.publish(name, (self._folder.path / name).read_bytes())
+            if (content := _content(self._folder.path / name)) is not None:
+                self._copying.publish(name, content)
 
     def check_same_run(self) -> None:
         """Refuses a folder and a storage that hold two runs: going on would cost one of them its commits."""
@@ -184,12 +184,12 @@ class RunStorage:
     def _copy(self, step: int) -> None:
         source, files = checkpoint.folder_of(self._folder.checkpoints, step), dict[str, Stored]()
         prefix = f"{source.name}-{uuid.uuid4().hex[:12]}"
-        try:
-            for name in (*checkpoint.FILES, checkpoint.MANIFEST_FILE):
+        for name in (*checkpoint.FILES, checkpoint.MANIFEST_FILE):
+            try:
                 content = (source / name).read_bytes()
-                files[name] = self._files.store(f"{prefix}-{name}", partial(list, [content]))
-        except FileNotFoundError:
-            raise Needless from None
+            except FileNotFoundError:  # of this machine: a newer checkpoint has replaced it
+                raise Needless from None
+            files[name] = self._files.store(f"{prefix}-{name}", partial(list, [content]))
         self.push_files()
         before = [it for it in self._kept if it.step < step]
         self._publish([*before[1 - checkpoint.KEPT :], StoredCheckpoint(step, self._num_shards, files)])
@@ -341,7 +341,8 @@ def opened_folder(config: AnyRun, *, log_digest: str, resume: bool, replace: boo
 
 
 def _content(path: Path) -> bytes | None:
-    with suppress(OSError):
+    """Return a file of this machine, or None if it is not there."""
+    with suppress(FileNotFoundError):
         return path.read_bytes()
     return None
 

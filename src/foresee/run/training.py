@@ -50,6 +50,7 @@ from foresee.run.run_folder import BEHIND_FILE, RunFolder
 from foresee.run.run_storage import RunStorage, copying, opened_folder
 from foresee.run.shard_folders import finish_switch
 from foresee.run.tasks import Tasks, tasks_of
+from foresee.store.disk.folding import kept_log_words
 from foresee.store.registry import store_kind
 from foresee.store.row_groups import groups_of
 
@@ -184,7 +185,7 @@ def carry_out(
         display or make_display(console) as display,
     ):
         for store in groups_of(tables.store):
-            show_fold(store, folding, at_end=config.tables.fold == "at_end")
+            show_fold(store, folding, at_end=config.tables.fold)
         first_step = _restore(folder, tables.store.committed_step, half, stored)
         run = parts.make_run(tables, num_threads)
         run.timeline = recording(config)
@@ -211,6 +212,8 @@ def carry_out(
             best=half.best,
         )
         display.say(_closing(config, outcome))
+        if kept := kept_log_words(tables.store, config.tables_folder):
+            display.say(kept)
     return outcome
 
 

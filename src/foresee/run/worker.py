@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import tempfile
 import time
 import uuid
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -27,6 +26,7 @@ import torch.distributed as dist
 
 from foresee.base import failpoints, logs
 from foresee.base.failpoints import failpoint
+from foresee.base.machine import scratch_folder
 from foresee.data.click_log import ClickLog
 from foresee.engine.exchange.dense import Sums, dense_group, shared, worker_device
 from foresee.engine.exchange.mesh import TorchMesh, collective, span_of, timed
@@ -232,8 +232,8 @@ def _restore(config: RunConfig, folder: RunFolder, tables: Tables, half: DenseHa
     do not see the folder of worker 0: then they have the files of the checkpoint from it."""
     step = tables.store.committed_step
     if step and config.storage is not None:
-        with tempfile.TemporaryDirectory(prefix="foresee-") as scratch:
-            checkpoints = folder.checkpoints if dist.get_rank() == 0 else Path(scratch)
+        with scratch_folder() as scratch:
+            checkpoints = folder.checkpoints if dist.get_rank() == 0 else scratch
             _share_checkpoint(checkpoint.folder_of(checkpoints, step))
             half.load(checkpoints, step)
     elif step:

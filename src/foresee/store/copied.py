@@ -75,7 +75,7 @@ class CopiedStore:
 
     def _open(self) -> DiskStore:
         store = DiskStore.open_or_create(self._folder, self._layout)
-        store.fold_at_end = False
+        store.fold_at_end = "never"
         return store
 
     @property

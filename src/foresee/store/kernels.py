@@ -288,11 +288,13 @@ NO_CRC = 0
 
 @numba.njit(nogil=True, cache=True)
 def take_rows(
-    source: Float32, at: Int64, which: Int64, rows: Int64, crcs: NDArray[np.uint32], values: Float32, state: Float32,
-    versions: Int32, begin: int, end: int,
+    source: Float32, at: Int64, which: Int64, rows: Int64, crcs: NDArray[np.uint32], all_checked: bool, values: Float32,
+    state: Float32, versions: Int32, begin: int, end: int,
 ) -> int:  # fmt: skip
-    """Copies rows out of a buffer: row which[k] of a request begins at word at[k]. Its crc32c is in `crcs`, or, where
-    that is empty, in the word after it. Returns the first of the request whose content is not what was written, or -1.
+    """Copy rows out of a buffer: row which[k] of a request begins at word at[k].
+
+    The crc32c of a row is in `crcs`, or in the word after the row if `crcs` is empty. Unless `all_checked`, rows whose
+    crc32c is NO_CRC are not compared. Return the first row of the request whose content is not what was written, or -1.
     """
     words = source.view(np.int32)
     width, state_width = values.shape[1], state.shape[1]
@@ -303,7 +305,7 @@ def take_rows(
             prefetch(address + 4 * at[n + ROWS_AHEAD], 4 * row_words + 4)
         k, first = which[n], at[n]
         expected = np.uint64(crcs[k]) if len(crcs) else np.uint64(np.uint32(words[first + row_words]))
-        if expected != NO_CRC and crc_of_words(rows[k], words, first, first + row_words) != expected:
+        if (all_checked or expected != NO_CRC) and crc_of_words(rows[k], words, first, first + row_words) != expected:
             return int(k)
         for i in range(width):
             values[k, i] = source[first + i]

@@ -1,17 +1,16 @@
 """The base of a table folder: `rows.npy`, the rows as of the last fold, and `written.npy`, which of them are there.
 
 `rows.npy` is one structured array (value, state, version) that numpy.load(mmap_mode="r") opens; it is sparse, and a row
-that was never written is a hole. `checksums.npy` has the crc32c of each row's id and content, 0 where a folder is older
-than that. Rows are read directly or through a mapping and written with pwrite: a write into a hole of a full disk is
-then an error and not a signal. The files change only while the log (or an initial value) can redo the change, so a
-crash at any point leaves nothing to repair but to write the same bytes again.
+that was never written is a hole. `checksums.npy` has the crc32c of each row (see `checksums`). Rows are read directly
+or through a mapping and written with pwrite: a write into a hole of a full disk is then an error and not a signal. The
+files change only while the log (or an initial value) can redo the change, so a crash at any point leaves nothing to
+repair but to write the same bytes again.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import threading
 import tokenize
 import zlib
 from collections.abc import Callable
@@ -29,13 +28,14 @@ from foresee.base.files import Files
 from foresee.base.sequence import Sequence
 from foresee.errors import StoreError
 from foresee.store.contract import Layout, Rows
+from foresee.store.disk.checksums import CHECKSUMS_FILE, KnownChecksums, lost_checksum, row_checksums
 from foresee.store.disk.chunks import damaged_bits, damaged_row
 from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.kernels import (
+    NO_CRC,
     Bits,
     Initial,
     clear_bits,
-    crc_of_words,
     fill_initial_row,
     initial_of,
     is_set,
@@ -46,7 +46,6 @@ from foresee.store.kernels import (
 
 ROWS_FILE = "rows.npy"
 WRITTEN_FILE = "written.npy"
-CHECKSUMS_FILE = "checksums.npy"
 VALUE_FIELDS = {"float32": ("value", "<f4"), "float16": ("value", "<f2"), "bfloat16": ("value_bfloat16", "<u2")}
 BLOCK_BYTES = 4096
 UNREADABLE_HEADER = (
@@ -54,9 +53,6 @@ UNREADABLE_HEADER = (
 )  # fmt: skip
 """What numpy raises on bytes that are no header of an array; it reads them as a literal and never runs them."""
 _INITIALISE_BYTES = 1 << 23
-BLOCK_CRCS = 1024
-"""Checksums that are read together: 4 KiB."""
-ASKED_FOR, READ = 1, 2
 NO_ROWS: Int64 = read_only(np.empty(0, np.int64))
 
 
@@ -133,79 +129,25 @@ def _fill_block(begin: int, value_words: int, base: Float32, written: Bits, init
                 out[k, i] = 0.0
 
 
-@numba.njit(nogil=True, cache=True)
-def row_checksums(rows: Int64, words: Float32, out: Float32) -> None:
-    ints, crcs = words.view(np.int32).ravel(), out.view(np.uint32)
-    row_words = words.shape[1]
-    for k in range(len(rows)):
-        crcs[k, 0] = np.uint32(crc_of_words(rows[k], ints, k * row_words, (k + 1) * row_words))
+class Base:
+    """The rows of a table folder that are not in its log.
 
-
-@numba.njit(nogil=True, cache=True)
-def _missing_blocks(rows: Int64, known: Bits, out: Int64) -> int:
-    """Blocks of checksums that some of these rows need, each once."""
-    count = 0
-    for row in rows:
-        block = row // BLOCK_CRCS
-        if known[block] == 0:
-            known[block] = ASKED_FOR
-            out[count] = block
-            count += 1
-    for k in range(count):
-        known[out[k]] = 0
-    return count
-
-
-class KnownChecksums:
-    """Checksums that were read before, by blocks: a row that is read for the first time needs one read and not two.
-
-    4 bytes for each row of the tables, as far as blocks were read. Whoever writes rows of the base forgets them; a
-    reading that has begun before is not kept.
+    Args:
+        all_checked: Every written row has a checksum. False for folders of older formats, where some may have none.
     """
 
-    def __init__(self, num_rows: int) -> None:
-        num_blocks = -(-num_rows // BLOCK_CRCS)
-        self._crcs = np.zeros(num_blocks * BLOCK_CRCS, np.uint32)
-        self._known: Bits = np.zeros(num_blocks, np.uint8)
-        self._changes, self._lock = 0, threading.Lock()
-
-    def of(self, rows: Int64, descriptor: int, offset: int, reads: Transfers) -> NDArray[np.uint32]:
-        """The checksums of these rows, from a file in which they begin at this offset."""
-        changes, blocks = self._changes, np.empty(len(rows), np.int64)
-        blocks = blocks[: _missing_blocks(rows, self._known, blocks)]
-        if len(blocks):
-            table = self._crcs.reshape(-1, BLOCK_CRCS)
-
-            def take(words: Float32, at: Int64, which: Int64) -> None:
-                found = words.view(np.uint32)
-                for begin, block in zip(at.tolist(), blocks[which].tolist(), strict=True):
-                    table[block] = found[begin : begin + BLOCK_CRCS]
-
-            reads.read(descriptor, offset + 4 * BLOCK_CRCS * blocks, 4 * BLOCK_CRCS, take)
-            with self._lock:
-                if changes == self._changes:
-                    self._known[blocks] = READ
-        return self._crcs[rows]
-
-    def forget(self) -> None:
-        """The file has changed."""
-        with self._lock:
-            self._changes += 1
-            self._known[:] = 0
-
-
-class Base:
-    """The rows of a table folder that are not in its log."""
-
-    def __init__(self, folder: Path, layout: Layout, files: Files, way: Way, *, writable: bool = True) -> None:
+    def __init__(
+        self, folder: Path, layout: Layout, files: Files, way: Way, *, writable: bool = True, all_checked: bool = True
+    ) -> None:
         self._path, self._files, self._layout, self._way = folder / ROWS_FILE, files, layout, way
+        self._all_checked = all_checked
         flags, bits_type, crc_type = os.O_RDWR if writable else os.O_RDONLY, np.dtype("u1"), np.dtype("<u4")
         self._descriptors: list[int] = []
         try:
             self._rows_descriptor, self._rows_offset = self._open(ROWS_FILE, row_dtype(layout), layout.num_rows, flags)
             bits, bits_offset = self._open(WRITTEN_FILE, bits_type, (layout.num_rows + 7) // 8, flags)
             self._crc_descriptor, self._crc_offset = -1, 0
-            if writable or (folder / CHECKSUMS_FILE).exists():
+            if writable or all_checked or (folder / CHECKSUMS_FILE).exists():
                 self._crc_descriptor, self._crc_offset = self._open(CHECKSUMS_FILE, crc_type, layout.num_rows, flags)
             self._direct = [self._open_direct(name) for name in (ROWS_FILE, CHECKSUMS_FILE)] if way.direct else []
         except (StoreError, OSError):
@@ -246,7 +188,9 @@ class Base:
             picked = picks[which]
 
             def copy(begin: int, end: int) -> None:
-                found = take_rows(words, at, picked, rows, crcs, out.values, out.state, out.versions, begin, end)
+                found = take_rows(
+                    words, at, picked, rows, crcs, self._all_checked, out.values, out.state, out.versions, begin, end
+                )
                 if found >= 0:
                     bad.append(found)
 
@@ -260,6 +204,8 @@ class Base:
             reads.read(self._direct[0], starts, self._layout.row_bytes, take)
         else:
             take(self._file_words, starts // 4, np.arange(len(picks)))
+        if bad and crcs[bad[0]] == NO_CRC:
+            raise lost_checksum(self._layout, int(rows[bad[0]]), self._path.with_name(CHECKSUMS_FILE))
         if bad:
             raise damaged_row(self._layout, int(rows[bad[0]]), self._path)
 

@@ -211,8 +211,8 @@ class ChunkFile:
 
             def copy(begin: int, end: int) -> None:
                 found = take_rows(
-                    words, at, wanted, rows, _NO_CRCS, out.values, out.state, out.versions, begin, end
-                )  # fmt: skip
+                    words, at, wanted, rows, _NO_CRCS, True, out.values, out.state, out.versions, begin, end
+                )
                 if found >= 0:
                     bad.append(found)
 

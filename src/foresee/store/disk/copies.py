@@ -32,7 +32,8 @@ from foresee.base.storage import Storage, Stored
 from foresee.base.uploads import Needless
 from foresee.errors import StoreError
 from foresee.store.contract import Layout
-from foresee.store.disk.base import BLOCK_BYTES, CHECKSUMS_FILE, ROWS_FILE, WRITTEN_FILE
+from foresee.store.disk.base import BLOCK_BYTES, ROWS_FILE, WRITTEN_FILE
+from foresee.store.disk.checksums import CHECKSUMS_FILE
 from foresee.store.disk.chunks import LOG_FILE, Shape, read_directory, write_directory
 from foresee.store.disk.folder import create_folder
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, check_same_layout, read_manifest, to_json

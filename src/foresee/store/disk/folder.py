@@ -26,13 +26,13 @@ from foresee.errors import StoreError
 from foresee.store.contract import Layout
 from foresee.store.disk.base import (
     BLOCK_BYTES,
-    CHECKSUMS_FILE,
     ROWS_FILE,
     WRITTEN_FILE,
     create_base,
     open_array,
     row_dtype,
 )
+from foresee.store.disk.checksums import CHECKSUMS_FILE
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, read_manifest, to_json
 
 LOCK_FILE = "lock"

@@ -3,7 +3,8 @@
 In: instructions (see store.commits), one at a time, from the store that holds the writer's lock. Out: a folder in which
 `layout.json` names the last commit, a prepared one and the one before, each by the list of its chunks. A commit copies
 nothing: the rows stay in the log until the folder is folded. Everything that can be needed again after a crash is on
-the disk before `layout.json` says so, and `recover` finishes whatever was interrupted.
+the disk before `layout.json` says so, and `recover` finishes whatever was interrupted, except a fold: the log still has
+all rows of the last commit, and rows of the log hide those of the base.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class CommitJournal:
         return Part(committed=manifest.committed_step, previous=manifest.previous_step, prepared=prepared)
 
     def recover(self) -> None:
-        """Finishes what was interrupted, forgets everything after the newest commit; a prepared one stays prepared."""
+        """Finish what was interrupted, and forget everything after the newest commit; a prepared one stays prepared."""
         if not self.manifest.going_back and not self.manifest.folding:
             self._base.check_bits(self.manifest.written_crc32)
         if self.manifest.going_back:
@@ -77,7 +78,9 @@ class CommitJournal:
         self._take_over_overlay()
         self._log.show(self.manifest.chunks)
         if self.manifest.folding:
-            self._fold()
+            rows = live_rows(self._log.file, read_directory(self._folder, self.manifest.chunks), self._log.index)[0]
+            self._base.check_bits(self.manifest.written_crc32, add=rows)
+            self.manifest = replace(self.manifest, folding=False, half_folded=True)
         with suppress(StoreError):  # whoever goes back is told
             self._log.look(self.manifest.previous_chunks)
         self.manifest = replace(self.manifest, written_crc32=self._base.bits_crc())
@@ -150,12 +153,17 @@ class CommitJournal:
             return
         if self._log.changed:
             self._show(self.manifest.chunks)
-        if not self.manifest.folding:
-            self._begin_fold()
+        self._begin_fold()
         self._fold()
 
+    @property
+    def log_bytes(self) -> int:
+        """Size of the chunks that the last commit lists."""
+        chunks = self.manifest.chunks
+        return 0 if chunks is None else chunks.num_chunks * self._log.file.shape.chunk_bytes
+
     def _begin_fold(self) -> None:
-        """The way back is written before the base changes, and never from a base that has begun to."""
+        """Write the way back before the base changes. Rows that an interrupted fold has changed come from the log."""
         manifest, undo = self.manifest, self.manifest.undo
         if manifest.previous_step is not None and undo is None:
             changed, read = self._before()
@@ -192,12 +200,12 @@ class CommitJournal:
     def _fold(self) -> None:
         """Writes the rows of the log into the base, and says that they are there. May be repeated from any point."""
         manifest = self.manifest
-        rows, positions = live_rows(self._log.file, read_directory(self._folder, manifest.chunks), self._log.index)
+        rows, _ = live_rows(self._log.file, read_directory(self._folder, manifest.chunks), self._log.index)
         self._base.check_bits(manifest.written_crc32, add=rows)
         parallel = ParallelCopy(_FOLD_THREADS)
         try:
             for begin in range(0, len(rows), _FOLD_ROWS):
-                self._fold_piece(rows[begin : begin + _FOLD_ROWS], positions[begin : begin + _FOLD_ROWS], parallel)
+                self._fold_piece(rows[begin : begin + _FOLD_ROWS], parallel)
                 if self.progress is not None:
                     self.progress(min(begin + _FOLD_ROWS, len(rows)), len(rows))
         finally:
@@ -206,8 +214,8 @@ class CommitJournal:
         self._base.sync()
         self._publish(
             replace(
-                manifest, chunks=None, previous_chunks=None, folding=False, base_version_max=manifest.version_max,
-                written_crc32=self._base.bits_crc(),
+                manifest, chunks=None, previous_chunks=None, folding=False, half_folded=False,
+                base_version_max=manifest.version_max, written_crc32=self._base.bits_crc(),
             )
         )  # fmt: skip
         with self._reader:
@@ -217,10 +225,10 @@ class CommitJournal:
                 self._log.show(None)
         failpoint(failpoints.FOLDED)
 
-    def _fold_piece(self, rows: Int64, positions: Int64, parallel: ParallelCopy) -> None:
+    def _fold_piece(self, rows: Int64, parallel: ParallelCopy) -> None:
         found = Rows.empty(len(rows), self.manifest.layout)
-        with self._reader:
-            self._log.file.read(positions, np.arange(len(rows)), rows, found, self._reads)
+        with self._reader:  # the log refuses older records, which would get a right checksum in the base
+            self._log.read(rows, self._base.written, found)
         words = words_of(found)
 
         def write(begin: int, end: int) -> None:

@@ -3,8 +3,8 @@
 In: a layout and the state of the commits. Out: JSON that a person can read, and back again, checked. Replacing this
 file is what makes a commit stand, be prepared, or be given up. `chunks` of a commit name the list of the chunks of the
 log that it has rows in; `undo` says which records lead back from a folded commit to the one before. Everything else in
-the folder is meaningless without it, so it has a checksum of its own. Folders of versions 1 and 2, which had an overlay
-and no log, are still read.
+the folder is meaningless without it, so it has a checksum of its own. Folders of versions 1 to 3 are still read:
+1 and 2 had an overlay and no log, and in all three a row may lack a checksum.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from foresee.store.contract import Layout, layout_from_dict, layout_to_dict
 
 MANIFEST_FILE = "layout.json"
 CHUNK_BYTES_MAX = 1 << 30
-FORMAT_VERSION = 3
-READABLE_VERSIONS = (1, 2, 3)
-"""Version 1 knew one commit at a time and one segment of the overlay; version 2 had no log."""
+FORMAT_VERSION = 4
+READABLE_VERSIONS = (1, 2, 3, 4)
+"""Version 1 knew one commit at a time and one segment of the overlay; version 2 had no log; in version 3 rows of the
+base and `layout.json` itself may have no checksum."""
+LOG_VERSION = 3
+CHECKED_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,8 @@ class Manifest:
     """A table folder and its commits."""
 
     layout: Layout
+    format_version: int = FORMAT_VERSION
+    """Stays what it was when the folder was made: rows that were written without a checksum still have none."""
     committed_step: int = 0
     version_max: int = 0
     """No committed row has a higher version."""
@@ -79,6 +84,8 @@ class Manifest:
     """None: all rows of the last commit are in the base."""
     folding: bool = False
     """The rows of the last commit are being written into the base."""
+    half_folded: bool = False
+    """A fold was interrupted: a row of the base that the log has, too, may be half written. Nobody reads it there."""
     journal: Journal | None = None
     """Only in folders of older formats."""
     prepared: Prepared | None = None
@@ -93,10 +100,15 @@ class Manifest:
     written_crc32: int | None = None
     """Of the bits of `written.npy`, as they are once `folding` or `going_back` is done; None: nobody knows."""
 
+    @property
+    def all_checked(self) -> bool:
+        """Every row in the base has a checksum."""
+        return self.format_version >= CHECKED_VERSION
+
 
 def to_json(manifest: Manifest) -> bytes:
     content = {
-        "format_version": FORMAT_VERSION,
+        "format_version": manifest.format_version,
         **layout_to_dict(manifest.layout),
         "committed_step": manifest.committed_step,
         "version_max": manifest.version_max,
@@ -104,6 +116,7 @@ def to_json(manifest: Manifest) -> bytes:
         "chunk_bytes": manifest.chunk_bytes,
         "chunks": None if manifest.chunks is None else asdict(manifest.chunks),
         "folding": manifest.folding,
+        "half_folded": manifest.half_folded,
         "prepared": None if manifest.prepared is None else _prepared_to_json(manifest.prepared),
         "previous_step": manifest.previous_step,
         "previous_version_max": manifest.previous_version_max,
@@ -146,7 +159,7 @@ def read_manifest(folder: Path) -> Manifest:
     except ValueError as error:
         raise StoreError(f"{path} is not JSON ({error}); restore it from a copy") from error
     found = content.get("format_version") if isinstance(content, dict) else None
-    if isinstance(content, dict) and "crc32" in content:  # older ones have none
+    if isinstance(content, dict) and ("crc32" in content or found == CHECKED_VERSION):  # older ones have none
         _check_sum(path, content)
     if found not in READABLE_VERSIONS:
         raise StoreError(
@@ -161,11 +174,12 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _from_json(content: dict[str, Any]) -> Manifest:
     layout = layout_from_dict(content)
-    if content["format_version"] < FORMAT_VERSION:
+    if content["format_version"] < LOG_VERSION:
         before = {"base_version_max": content.get("version_max"), "previous_version_max": 0, "chunk_bytes": 0}
         content = {**before, **content}
     manifest = Manifest(
         layout=layout,
+        format_version=max(content["format_version"], LOG_VERSION),
         committed_step=json_fields.whole(content, "committed_step"),
         version_max=json_fields.whole(content, "version_max"),
         base_version_max=json_fields.whole(content, "base_version_max"),
@@ -173,6 +187,7 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         chunks=_chunks(content, "chunks"),
         previous_chunks=_chunks(content, "previous_chunks"),
         folding=content.get("folding") is True,
+        half_folded=content.get("half_folded") is True,
         journal=None if content.get("journal") is None else _journal(content, layout),
         prepared=None if content.get("prepared") is None else _prepared(content, layout),
         previous_step=None if content.get("previous_step") is None else json_fields.whole(content, "previous_step"),

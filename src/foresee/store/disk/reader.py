@@ -49,7 +49,7 @@ class DiskReader:
             way = probe(folder / ROWS_FILE, 2 * layout.num_rows * layout.row_bytes, available_bytes())
             self._reads = Transfers(way, BUFFER_BYTES if way.direct else 0)
             undo.callback(self._reads.close)
-            self._base = Base(folder, layout, Files(), way, writable=False)
+            self._base = Base(folder, layout, Files(), way, writable=False, all_checked=manifest.all_checked)
             undo.callback(self._base.close)
             self._log = self._open_log()
             if self._log is not None:

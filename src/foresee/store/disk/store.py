@@ -3,8 +3,9 @@
 In: a folder and a layout. Reads look into the log first, then the base; a row in neither has its initial value and
 costs no read. A commit writes what is still in memory and lists the chunks it has rows in; then `layout.json` is
 replaced, and from here on the commit stands. Opening a folder forgets what was written after the last commit: a crash
-leaves exactly that. Closing it folds the log into the base, so that numpy reads the tables. Who commits rows together
-with something else does it in two phases, `prepare` and `settle`, and decides after a crash with `open_at`.
+leaves exactly that. Closing it folds a small log into the base, so that numpy reads the tables (see `folding`). Who
+commits rows together with something else does it in two phases, `prepare` and `settle`, and decides after a crash with
+`open_at`.
 
 Locks, always taken in this order: writer (writes and commits, one at a time), reader (a whole read; a commit takes it
 only to show other rows), and the log's own around its index.
@@ -13,6 +14,7 @@ only to show other rows), and the log's own around its index.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -32,10 +34,13 @@ from foresee.store.contract import Layout, Rows, check_request, open_part, prepa
 from foresee.store.disk.base import ROWS_FILE, Base, add_checksums
 from foresee.store.disk.chunks import chunk_bytes_for
 from foresee.store.disk.folder import create_folder, lock_folder
+from foresee.store.disk.folding import FOLD_BYTES_MAX, FoldAtEnd
 from foresee.store.disk.journal import CommitJournal, Progress
 from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, check_same_layout, read_manifest
 from foresee.store.kernels import fill_initial_rows, initial_of
+
+_logger = logging.getLogger(__name__)
 
 HISTORY_FILE = "sources.json"
 COMMIT_BYTES = 1 << 14
@@ -55,18 +60,18 @@ class DiskStore:
         self._initial = initial_of(manifest.layout)
         self._writer, self._reader = threading.Lock(), threading.Lock()
         self._closed = False
-        self.fold_at_end = True
-        """Closing the folder brings its last commit into `rows.npy`."""
+        self.fold_at_end: FoldAtEnd = "auto"
         self._unusable: str | None = None
         self._version_max = manifest.version_max
         with ExitStack() as undo:
             layout = manifest.layout
-            add_checksums(folder, layout, files)
+            if not manifest.all_checked:
+                add_checksums(folder, layout, files)
             # Log and base may both hold every row.
             self.way = probe(folder / ROWS_FILE, 2 * layout.num_rows * layout.row_bytes, available_bytes())
             self._reads = Transfers(self.way, BUFFER_BYTES if self.way.direct else 0)
             undo.callback(self._reads.close)
-            self._base = Base(folder, layout, files, self.way)
+            self._base = Base(folder, layout, files, self.way, all_checked=manifest.all_checked)
             undo.callback(self._base.close)
             chunk_bytes = manifest.chunk_bytes or chunk_bytes_for(layout)
             self._log = RowLog(folder, layout, chunk_bytes, files, self._reads, self._reader)
@@ -118,6 +123,12 @@ class DiskStore:
     @fold_progress.setter
     def fold_progress(self, progress: Progress | None) -> None:
         self._journal.progress = progress
+
+    @property
+    def kept_log_bytes(self) -> int:
+        """Size of the log if `close` leaves it as it is because it is large; else 0."""
+        log_bytes = self._journal.log_bytes
+        return log_bytes if self.fold_at_end == "auto" and log_bytes > FOLD_BYTES_MAX else 0
 
     @property
     def layout(self) -> Layout:
@@ -268,7 +279,7 @@ class DiskStore:
             self._version_max = journal.manifest.version_max
 
     def fold(self) -> None:
-        """Brings the last commit into `rows.npy`, which numpy then reads; `close` does it, too."""
+        """Bring the last commit into `rows.npy`, which numpy then reads; see `fold_at_end`."""
         self._check_usable()
         with self._writer:
             self._check_decided()
@@ -313,8 +324,10 @@ class DiskStore:
                 os.close(self._lock_descriptor)
 
     def _fold_at_the_end(self) -> None:
-        """Whoever opens the folder next reads the log if this fails, so nothing is lost then."""
-        if self.fold_at_end and self._unusable is None and self._journal.manifest.prepared is None:
+        """Fold as `fold_at_end` says. If this fails, nothing is lost: the rows are read from the log."""
+        if kept := self.kept_log_bytes:
+            _logger.info("%s: %s of rows stay in the log; foresee fold brings them into rows.npy", self._folder, kept)
+        elif self.fold_at_end != "never" and self._unusable is None and self._journal.manifest.prepared is None:
             with suppress(BaseException):
                 if self._journal.fold_bytes() <= self._files.free_bytes(self._folder):
                     self._journal.fold()
