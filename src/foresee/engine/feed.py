@@ -183,8 +183,8 @@ class PulledFeed:
                     self._waiting.pop(number, None)
             if is_there:
                 yield self._make(item, number, is_last_known)
-            elif number >= self._first:
-                raise UsageError("these batches can be read only once")
+            elif number >= first:
+                raise UsageError(f"batch {number} was trained and dropped; these batches are read once")
             number += 1
 
     def _is_known(self, number: int) -> bool:

@@ -10,6 +10,7 @@ so nothing is read twice.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +35,8 @@ from foresee.plan import planned_from
 from foresee.plan.record import Header
 from foresee.store.guarded import takes_next_use
 from foresee.store.row_groups import groups_of
+
+_logger = logging.getLogger(__name__)
 
 MARKS = 8
 """So many of the first batches tell a source without a name."""
@@ -229,10 +232,22 @@ def steps(
         source.pull(header)
     elif any(map(takes_next_use, groups_of(tables.store))):  # a log can be read twice
         header = replace(header, options=replace(header.options, uses_ahead_steps=USES_AHEAD_STEPS))
+    if committed_step and first_step is None and not tables.is_trained_here:
+        _say_resumed(committed_step, source.num_steps)
     timeline = NOT_RECORDED if record is None else Recording(Path(record))
     return Run(
         source, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline,
         trained=source.trained,
+    )  # fmt: skip
+
+
+def _say_resumed(step: int, num_steps: int) -> None:
+    """Tables resume by themselves, a model does not: say so, since a script that is run again looks like a new run."""
+    rest = "this loop has no step left" if step >= num_steps else f"this loop begins with step {step}"
+    _logger.warning(
+        "the tables were opened after step %d, and %s; load the model and its optimizer as of step %d too "
+        "(foresee.checkpoint), give first_step=0 to train all batches on these tables, or take a new folder to start "
+        "anew", step, rest, step,
     )  # fmt: skip
 
 
