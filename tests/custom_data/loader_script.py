@@ -1,8 +1,8 @@
 """Run by test_loader_loops in processes of their own: the same seeded script in plain PyTorch and with Foresee.
 
-    python loader_script.py plain|ours EPOCHS [num_workers=2] [tensors=0] [own_generator=0]
+    python loader_script.py plain|ours|plain,ours EPOCHS [num_workers=2] [tensors=0] [own_generator=0]
 
-Prints one JSON object: the losses of all steps, and the ids of the processes that loaded batches.
+Prints a JSON object for each way: the losses of all steps, the processes that loaded batches, and a draw at the end.
 """
 
 from __future__ import annotations
@@ -88,10 +88,7 @@ def ours(loader: DataLoader[Any], epochs: int, head: nn.Module, sgd: torch.optim
         yield loss, step.item
 
 
-def main() -> None:
-    way, epochs = sys.argv[1], int(sys.argv[2])
-    options = {name: int(value) for name, value in (it.split("=") for it in sys.argv[3:])}
-    torch.set_num_threads(1)
+def trained(way: str, epochs: int, options: dict[str, int]) -> dict[str, Any]:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1) if options.get("own_generator") else None
     loader = DataLoader(
@@ -104,7 +101,14 @@ def main() -> None:
     for loss, batch in (plain if way == "plain" else ours)(loader, epochs, head, sgd):
         losses.append(loss.item())
         loaded_by |= set(batch["pid"].tolist())
-    print(json.dumps({"losses": losses, "loaded_by": sorted(loaded_by), "drawn": torch.rand(1).item()}))
+    return {"losses": losses, "loaded_by": sorted(loaded_by), "drawn": torch.rand(1).item()}
+
+
+def main() -> None:
+    ways, epochs = sys.argv[1].split(","), int(sys.argv[2])
+    options = {name: int(value) for name, value in (it.split("=") for it in sys.argv[3:])}
+    torch.set_num_threads(1)
+    print(json.dumps([trained(way, epochs, options) for way in ways]))
 
 
 if __name__ == "__main__":

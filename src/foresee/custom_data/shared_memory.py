@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+DEPTH_MAX = 5
+"""How deep tensors are looked for: an item may refer to its dataset, which is not looked through."""
+
 
 def private(item: Any) -> Any:
     """Return the item with copies of the tensors that are in shared memory; the same object if there are none.
@@ -28,7 +31,7 @@ def _private(item: Any, inside: set[int]) -> Any:
     if isinstance(item, torch.Tensor):
         is_shared = item.device.type == "cpu" and item.is_shared()  # type: ignore[no-untyped-call]
         return item.clone() if is_shared else item
-    if id(item) in inside:
+    if id(item) in inside or len(inside) == DEPTH_MAX:
         return item
     inside = inside | {id(item)}
     if isinstance(item, dict):
@@ -55,12 +58,19 @@ def _rebuilt(item: dict[Any, Any], parts: dict[Any, Any]) -> Any:
 
 def _object(item: Any, inside: set[int]) -> Any:
     """Objects of classes that are not the language's own, attribute by attribute."""
-    attributes = getattr(item, "__dict__", None)
-    if not isinstance(attributes, dict) or isinstance(item, type) or callable(item):
+    if isinstance(item, type) or callable(item):
         return item
-    parts = {name: _private(value, inside) for name, value in attributes.items()}
-    if all(parts[name] is value for name, value in attributes.items()):
+    names = [*getattr(item, "__dict__", ()), *(name for kind in type(item).__mro__ for name in _slots(kind))]
+    attributes = {name: getattr(item, name) for name in names if hasattr(item, name)}
+    moved = {name: new for name, old in attributes.items() if (new := _private(old, inside)) is not old}
+    if not moved:
         return item
     rebuilt = copy.copy(item)
-    rebuilt.__dict__.update(parts)
+    for name, value in moved.items():
+        object.__setattr__(rebuilt, name, value)  # also where the class is frozen
     return rebuilt
+
+
+def _slots(kind: type) -> list[str]:
+    slots = kind.__dict__.get("__slots__", ())
+    return [slots] if isinstance(slots, str) else [it for it in slots if not it.startswith("__")]
