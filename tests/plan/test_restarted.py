@@ -13,7 +13,7 @@ from foresee.plan import make_planner, trainable
 from foresee.plan.check import check
 from foresee.plan.count import count
 from foresee.plan.record import Accesses, Header, Record
-from foresee.plan.restarted import Restarted
+from foresee.plan.variants import Restarted
 from foresee.testing.traces import header_for, largest_batch, traces
 
 

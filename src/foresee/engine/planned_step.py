@@ -28,9 +28,9 @@ from foresee.plan import make_planner, planned_from
 from foresee.plan.grouped import parted
 from foresee.plan.ranked_eviction import BatchTooLargeError, in_words
 from foresee.plan.record import Accesses, Header, Planner, Record, refuse_compared
-from foresee.plan.restarted import Restarted
 from foresee.plan.row_groups import RowGroup, numbering_of
 from foresee.plan.row_table import checksum_of
+from foresee.plan.variants import Restarted
 
 Advance = Callable[[], None]
 """Called once for every step that was planned."""
