@@ -217,6 +217,8 @@ FILES_MAX = 347
 ten: the interface, its file systems, places, reading ahead, logs, what is copied in the background, copies of a
 folder, a store with copies, those of a run, their shards. Runs that follow their nodes have taken one (`sizing`),
 halves in registers another (`lanes`), checksums of rows and when to fold one each."""
+halves in registers another (`lanes`). Loaders that are pulled by the training loop have taken two (`engine/feed`,
+`custom_data/shared_memory`)."""
 FILES_OF_A_FOLDER_MAX = 40
 FILES_OF_A_ROOM_MAX = 60
 LINES_MAX = 400

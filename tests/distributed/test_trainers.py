@@ -7,7 +7,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,30 @@ def test_one_trainer_needs_no_torchrun_and_mistakes_are_sentences(tmp_path: Path
         train(trainers.steps(foresee.Batches(bags, items), cache_rows=30, first_step=0))
         assert trainers.steps_done == 10
         assert np.array_equal(trainers.tables.values("films"), alone.values("films"))
+
+
+class Noted:
+    """Batches that note which threads read them."""
+
+    def __init__(self) -> None:
+        self.read_by: list[int] = []
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        self.read_by.append(threading.get_ident())
+        yield from ({"film": torch.arange(6) * 5 % 7 + step} for step in range(len(self)))
+
+
+def test_a_loader_is_read_once_per_epoch_by_the_thread_of_the_loop_that_also_plans() -> None:
+    bags = foresee.EmbeddingBags(
+        [foresee.EmbeddingBagConfig(name="films", num_embeddings=30, embedding_dim=4, feature_names=["film"])]
+    )
+    source = Noted()
+    with foresee.Trainers(None, bags, dim=4, optimizer=foresee.SGD(lr=0.1)) as trainers:
+        for step in trainers.steps(foresee.Batches(bags, source, epochs=3, read_ahead_steps=2), cache_rows=30):
+            (step.embeddings**2).sum().backward()  # type: ignore[no-untyped-call]
+            step.update()
+        assert trainers.steps_done == 18
+    assert source.read_by == [threading.get_ident()] * 3

@@ -180,3 +180,24 @@ def test_what_was_never_committed_counts_for_nothing() -> None:
     assert newest(parse(history), 13) == second
     assert written_down(history, second, 13) is None
     assert parse(written_down(history, third, 12)) == [first, third]
+
+
+def test_a_loop_that_resumes_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A script that is run again looks like a new run, and its model is untrained."""
+
+    def opened() -> foresee.Tables:
+        return foresee.Tables.on_disk(tmp_path / "tables", BAGS, dim=4, optimizer=foresee.Adagrad(lr=0.1))
+
+    assert train(opened, day(0), stop_after=5) == 5
+    assert not caplog.messages
+    train(opened, day(0))
+    assert "opened after step 5, and this loop begins with step 5; load the model" in caplog.text
+    caplog.clear()
+    assert train(opened, day(0)) == 0
+    assert f"opened after step {STEPS}, and this loop has no step left" in caplog.text
+    caplog.clear()
+    with opened() as tables:
+        assert train(lambda: _never_closed(tables), day(1), first_step=0) == STEPS
+        assert train(lambda: _never_closed(tables), day(1)) == 0
+        tables.store.close()
+    assert not caplog.messages, "who gives first_step knows, and a second loop of the same process has its model"

@@ -137,11 +137,11 @@ def test_shards_are_read_at_a_commit_that_all_have(tmp_path: Path) -> None:
 def test_readers_share_a_folder_and_keep_a_trainer_away(tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     store = store_at(folder, 1)
-    with pytest.raises(StoreError, match="is in use by another process; wait"):
+    with pytest.raises(StoreError, match="is in use by this process, which opened"):
         DiskReader.open(folder)
     store.close()
     one, other = DiskReader.open(folder), DiskReader.open(folder)
-    with pytest.raises(StoreError, match="is in use by another process; wait"):
+    with pytest.raises(StoreError, match="is in use by this process, which opened"):
         DiskStore.open(folder)
     one.close()
     other.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,8 +207,14 @@ def test_create_does_not_overwrite(folder: Path) -> None:
 
 def test_two_stores_on_one_folder_are_refused(folder: Path) -> None:
     store = DiskStore.create(folder, SUITE_LAYOUT)
-    with pytest.raises(StoreError, match="in use by another process"):
+    with pytest.raises(StoreError, match="in use by this process, which opened these tables before; close them first"):
         DiskStore.open(folder)
+    code = (
+        "import pathlib, sys; from foresee.store.disk.store import DiskStore; DiskStore.open(pathlib.Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    other = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert "is in use by another process; wait for it to end or stop it" in other.stderr
     store.close()
     DiskStore.open(folder).close()
 

@@ -16,7 +16,7 @@ import json
 import random
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,8 @@ class Stateful:
         self._states: dict[int, dict[str, Any]] = {}
         """After so many steps; those that a commit may still ask for."""
         self._from: dict[str, Any] | None = None
+        self._read = 0
+        """Batches read so far."""
 
     def __iter__(self) -> Iterator[Any]:
         return self.from_step(0)
@@ -103,6 +105,14 @@ class Stateful:
         Args:
             step: 0, or that of the state that was loaded.
         """
+        return chain.from_iterable(self.epochs_from(step))
+
+    def epochs_from(self, step: int) -> Iterator[Iterator[Any]]:
+        """The batches of each epoch from a step on; an epoch is opened when its first batch is asked for.
+
+        Args:
+            step: 0, or that of the state that was loaded.
+        """
         epoch = 0
         if step:
             if self._from is None or self._from["step"] != step:
@@ -112,14 +122,14 @@ class Stateful:
                 )
             epoch = self._from["epoch"]
             self._loader.load_state_dict(self._from["state"])
-        return self._read(epoch, step)
+        self._read = step
+        return (self._epoch(number) for number in range(epoch, self._epochs))
 
-    def _read(self, epoch: int, step: int) -> Iterator[Any]:
-        for number in range(epoch, self._epochs):
-            for item in self._loader:
-                step += 1
-                self._states[step] = {"step": step, "epoch": number, "state": self._loader.state_dict()}
-                yield item
+    def _epoch(self, number: int) -> Iterator[Any]:
+        for item in self._loader:
+            self._read += 1
+            self._states[self._read] = {"step": self._read, "epoch": number, "state": self._loader.state_dict()}
+            yield item
 
     def after(self, step: int) -> Place:
         """The loader's state after so many steps, to be saved; those of steps before are forgotten.

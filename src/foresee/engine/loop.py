@@ -20,7 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from foresee.data.batch import BatchStream
 from foresee.engine.cache import BatchesInFlight, Cache, SlotCache
 from foresee.engine.cache_groups import Caches
 from foresee.engine.exchange.peers import Exchange, LocalExchange, recorded
+from foresee.engine.feed import Feed, feed_of
 from foresee.engine.header import check_fits
 from foresee.engine.kernels import Threads
 from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
@@ -123,12 +124,13 @@ class Run:
             self.tables.used_by(self),
             Threads(self.num_threads) as threads,
             Pipeline(self._work(), self.tables.store, self.header, self.timeline, self.exchange.link) as pipeline,
+            closing(feed_of(self.stream)) as feed,
         ):
             caches = self._caches(threads)
             self._active, self.times = (pipeline, caches), pipeline.times
             try:
                 with self._never_committed_after(ConsistencyError):
-                    yield from self._steps(pipeline, caches)
+                    yield from self._steps(pipeline, caches, feed)
             finally:
                 if self._updates is not None:
                     self._updates.shutdown()
@@ -177,8 +179,9 @@ class Run:
         with self._never_committed_after(BaseException):
             self.tables.commit(self.steps_done, self.trained(self.steps_done))
 
-    def _steps(self, pipeline: Pipeline, caches: Caches) -> Iterator[Step]:
+    def _steps(self, pipeline: Pipeline, caches: Caches, feed: Feed) -> Iterator[Step]:
         track = self.timeline.track(TRAIN)
+        feed.fill(self.steps_done)
         for ready in pipeline.ready():
             arrive = partial(self._arrive, ready, caches, track)
             step = Step(
@@ -188,6 +191,7 @@ class Run:
                 yield step
             if not step.updated:
                 raise UsageError(f"step {step.index} was not updated; call step.update() before the next step")
+            feed.fill(self.steps_done)
 
     def _arrive(self, ready: Ready, caches: Caches, track: Track) -> tuple[torch.Tensor, ...]:
         """The step's embeddings of each row group, as soon as all of its rows have their slots."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -18,6 +19,8 @@ import numpy as np
 from foresee.base.arrays import Int64
 from foresee.data.batch import Batch, BatchStream, Vectors
 from foresee.data.batch import Pooling as Pooling
+from foresee.engine.channel import Abandoned
+from foresee.engine.feed import feed_of
 from foresee.engine.kernels import LookupOrder, order_lookups
 from foresee.engine.uses_ahead import looking_ahead
 from foresee.errors import PlanError, UsageError
@@ -27,6 +30,7 @@ from foresee.plan.ranked_eviction import BatchTooLargeError, in_words
 from foresee.plan.record import Accesses, Header, Planner, Record, refuse_compared
 from foresee.plan.row_groups import RowGroup, numbering_of
 from foresee.plan.row_table import checksum_of
+from foresee.plan.variants import Restarted
 
 Advance = Callable[[], None]
 """Called once for every step that was planned."""
@@ -60,7 +64,10 @@ class PlannedStep:
 
 
 def accesses_of(batch: Batch) -> Accesses:
-    return Accesses(batch.rows, batch.sample_offsets, drained=getattr(batch, "drained", False))
+    return Accesses(
+        batch.rows, batch.sample_offsets, drained=getattr(batch, "drained", False),
+        is_last_known=getattr(batch, "is_last_known", False),
+    )  # fmt: skip
 
 
 def planned_records(
@@ -84,25 +91,47 @@ def _followed(batches: Iterable[Batch], advance: Advance) -> Iterator[Batch]:
 def _records(stream: BatchStream, header: Header, batches: Iterable[Batch], scratch: Path | None) -> Iterator[Record]:
     """What the header's planner makes of the stream's batches, from the plan's first one on."""
 
-    def profile(num_steps: int) -> Iterator[Accesses]:
-        return map(accesses_of, islice(stream.batches(header.first_step), num_steps))
+    feed = feed_of(stream)
+    failure: Exception | None = None
+
+    def profile(first_step: int, num_steps: int) -> Iterator[Accesses]:
+        for batch in islice(stream.batches(first_step), num_steps):
+            accesses = accesses_of(batch)
+            yield accesses
+            if accesses.is_last_known:
+                return
 
     def accesses() -> Iterator[Accesses]:
-        for step, batch in enumerate(batches, start=planned_from(header)):
-            if batch.step != step:
-                raise PlanError(
-                    f"the stream gives the batch of step {batch.step} where step {step} is due; give batches in step "
-                    "order"
-                )
-            yield with_uses(step, accesses_of(batch))
+        nonlocal failure
+        try:
+            for step, batch in enumerate(batches, start=planned_from(header)):
+                if batch.step != step:
+                    raise PlanError(
+                        f"the stream gives the batch of step {batch.step} where step {step} is due; give batches in "
+                        "step order"
+                    )
+                yield with_uses(step, accesses_of(batch))
+        except Abandoned:
+            raise
+        except Exception as error:
+            failure = error  # the steps before it are planned first
 
     try:
         with looking_ahead(stream, header, scratch) as with_uses:
-            yield from driven(make_planner(header, profile), accesses())
+            planner = Restarted(
+                header, planned_from(header), lambda part: make_planner(part, partial(profile, part.first_step))
+            )
+            for record in driven(planner, accesses()):
+                feed.planned(record.step)
+                yield record
+            if failure is not None:
+                raise failure
     except BatchTooLargeError as error:
         raise too_large(
             error.step, error.num_distinct, error.capacity_rows, stream, partition_rows=error.partition_rows
         ) from None
+    finally:
+        feed.planned(None)
 
 
 def driven(planner: Planner, steps: Iterable[Accesses], advance: Advance | None = None) -> Iterator[Record]:
@@ -211,7 +240,8 @@ def too_large(
     """The sentence for a batch that the cache cannot hold. Naming the smallest that can takes a pass over the rest."""
     what = f"step {step} touches {in_words(num_distinct, partition_rows)}, but the cache holds {capacity_rows}"
     try:
-        units = (len(np.unique(later.rows // partition_rows)) for later in stream.batches(step))
+        again: Callable[[int], Iterator[Batch]] = getattr(stream, "read_again", stream.batches)
+        units = (len(np.unique(later.rows // partition_rows)) for later in again(step))
         needed = max(units, default=0) * partition_rows
     except UsageError:  # batches that can be read only once
         return PlanError(f"{what}; give the cache at least {num_distinct} rows: {TOO_LARGE_REMEDY}")

@@ -273,6 +273,11 @@ class Tables:
             self._loop = None
             self._left_at, self._in_disorder = loop.steps_done, loop.failed
 
+    @property
+    def is_trained_here(self) -> bool:
+        """Whether a loop of this process has trained these tables since they were opened."""
+        return self._left_at > 0
+
     def bring_up_to_date(self) -> None:
         """The store gets what a running loop has learned; after a loop that failed, it goes back to the last commit."""
         if self._loop is not None:

@@ -50,6 +50,8 @@ class Accesses:
     """(distinct rows in order of first access) -> the step that uses each next, or NOT_KNOWN; None: not looked for."""
     drained: bool = False
     """Nothing is in flight when its rows are read: all updates before this step are there, whatever may be stale."""
+    is_last_known: bool = False
+    """The next step's accesses are known only after this step is trained, so its record must not wait for them."""
 
     @property
     def num_samples(self) -> int:

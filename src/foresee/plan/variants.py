@@ -1,4 +1,4 @@
-"""Two variants of any planner: whole partitions instead of rows, and rows that are only read.
+"""Three variants of any planner: whole partitions instead of rows, rows that are only read, and plans that begin anew.
 
 `Partitions`: a partition is a run of `partition_rows` rows; the last one may be shorter. The planner inside is given
 partitions and slots for partitions; here its records are spelled out in rows. All rows of a partition come with one
@@ -11,11 +11,16 @@ would fill memory: it is issued once what is fetched for the steps before it and
 
 `ReadOnly`: nothing is applied or written back, as with features of nodes. A row that leaves is dropped instead of
 evicted. The store never changes, so a fetch waits for no write-back and the planner knows no version of any row.
+
+`Restarted`: after some steps nothing is known until they are trained, such as the last one of an epoch whose loader is
+then opened again. The record of a step says what it evicts, which depends on the next step. So the plan ends there, all
+rows are written back, and a new plan of the same kind begins with the next step.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -204,3 +209,42 @@ class ReadOnly:
 def _without_gradients(transfers: Transfers) -> Transfers:
     rows = transfers.kind != Kind.GRAD
     return Transfers(transfers.peer[rows], transfers.slot[rows], transfers.kind[rows], transfers.deadline[rows])
+
+
+class Restarted:
+    """Ends the planner after each `Accesses.is_last_known` and makes a new one for the steps that follow.
+
+    Args:
+        header: What is planned in all.
+        first_step: The step of the first accesses.
+        make: Makes the planner of a header.
+    """
+
+    def __init__(self, header: Header, first_step: int, make: Callable[[Header], Planner]) -> None:
+        self.header = header
+        self._make = make
+        self._planner: Planner | None = make(header)
+        self._next = first_step
+        self._not_before = NOTHING_BEFORE
+
+    def push(self, accesses: Accesses) -> list[Record]:
+        if self._planner is None:
+            end = self.header.first_step + self.header.num_steps
+            options = replace(self.header.options, planned_from=None)
+            self._planner = self._make(
+                replace(self.header, first_step=self._next, num_steps=end - self._next, options=options)
+            )
+            # The new planner does not know which rows the last one wrote back.
+            self._not_before = self._next - 1
+        self._next += 1
+        records = self._planner.push(accesses)
+        return self._guarded(records) + (self.finish() if accesses.is_last_known else [])
+
+    def finish(self) -> list[Record]:
+        planner, self._planner = self._planner, None
+        return [] if planner is None else self._guarded(planner.finish())
+
+    def _guarded(self, records: list[Record]) -> list[Record]:
+        if self._not_before == NOTHING_BEFORE:
+            return records
+        return [replace(it, not_before=max(it.not_before, self._not_before)) for it in records]

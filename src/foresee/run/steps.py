@@ -10,6 +10,7 @@ so nothing is read twice.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from foresee.custom_data.batches import STEPS_MAX, Batches
 from foresee.data.batch import Batch, BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
+from foresee.engine.feed import NO_FEED, Feed, PulledFeed
 from foresee.engine.header import groups_for, make_header
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
@@ -29,9 +31,12 @@ from foresee.engine.sources import BATCHES, LOG, NAME, Trained, newest, parse
 from foresee.engine.tables import Tables
 from foresee.engine.uses_ahead import USES_AHEAD_STEPS
 from foresee.errors import DataError, UsageError
+from foresee.plan import planned_from
 from foresee.plan.record import Header
 from foresee.store.guarded import takes_next_use
 from foresee.store.row_groups import groups_of
+
+_logger = logging.getLogger(__name__)
 
 MARKS = 8
 """So many of the first batches tell a source without a name."""
@@ -48,6 +53,10 @@ class SourceStream:
     before: Trained | None
     """The source of the tables' last commit, if this has to be the same."""
     marks: list[str] = field(default_factory=list)
+    feed: Feed = NO_FEED
+    """Who pulls batches of a user's source, in the thread of the training loop; without one they are read here."""
+    plans: bool = True
+    """The feed pulls what this reader needs to plan a step."""
 
     @property
     def num_rows(self) -> int:
@@ -67,7 +76,7 @@ class SourceStream:
         if not isinstance(self.stream, Batches):
             yield from (replace(batch, step=batch.step + shift) for batch in self.stream.batches(first))
             return
-        for batch in self.stream.batches(first, always=0 if self.kind == NAME else MARKS):
+        for batch in self._read(first):
             if len(self.marks) == batch.step < MARKS and self.kind == BATCHES:
                 self._mark(batch)
             if batch.step >= first:
@@ -75,11 +84,44 @@ class SourceStream:
         if self.before is not None and len(self.marks) < len(self.before.marks):
             raise another(self.before, f"they are {len(self.marks)}")
 
+    def read_again(self, first_step: int) -> Iterator[Batch]:
+        """All batches from a step of the tables on, beside the plan, where the source can be read twice."""
+        if isinstance(self.stream, Batches) and not self.stream.is_repeatable:
+            raise UsageError("these batches are read once")
+        return self.stream.batches(first_step - self._shift)
+
+    def pull(self, header: Header, *, reads_on: bool = False, plans: bool = True) -> None:
+        """Let the training loop's thread pull the batches of a user's source.
+
+        Args:
+            header: What is planned.
+            reads_on: See `Batches.feed`.
+            plans: Whether this process plans; otherwise records come from elsewhere.
+        """
+        if isinstance(self.stream, Batches):
+            begun = planned_from(header) if plans else header.first_step
+            self.feed = self.stream.feed(
+                header.first_step - self._shift, always=self._always, header=header, shift=self._shift,
+                planned_from=None if begun == header.first_step else begun - self._shift,
+                reads_on=reads_on, plans=plans,
+            )  # fmt: skip
+
     def trained(self, step: int) -> Trained:
         """What to write down with the commit of a step."""
         num_marks = step - self._shift if self.kind == BATCHES else 1
         marks = tuple(self.marks[:num_marks])
         return Trained(since=self.since, first_batch=self.first_batch, kind=self.kind, marks=marks)
+
+    @property
+    def _always(self) -> int:
+        """Of the first batches these are read in any case, for their marks."""
+        return 0 if self.kind == NAME else MARKS
+
+    def _read(self, first: int) -> Iterator[Batch]:
+        if isinstance(self.feed, PulledFeed):
+            return self.feed.batches(first, plans=self.plans)
+        assert isinstance(self.stream, Batches)
+        return self.stream.batches(first, always=self._always)
 
     @property
     def _shift(self) -> int:
@@ -187,12 +229,25 @@ def steps(
     )  # fmt: skip
     if isinstance(log, Batches):
         header = log.bounded(header)
+        source.pull(header)
     elif any(map(takes_next_use, groups_of(tables.store))):  # a log can be read twice
         header = replace(header, options=replace(header.options, uses_ahead_steps=USES_AHEAD_STEPS))
+    if committed_step and first_step is None and not tables.is_trained_here:
+        _say_resumed(committed_step, source.num_steps)
     timeline = NOT_RECORDED if record is None else Recording(Path(record))
     return Run(
         source, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline,
         trained=source.trained,
+    )  # fmt: skip
+
+
+def _say_resumed(step: int, num_steps: int) -> None:
+    """Tables resume by themselves, a model does not: say so, since a script that is run again looks like a new run."""
+    rest = "this loop has no step left" if step >= num_steps else f"this loop begins with step {step}"
+    _logger.warning(
+        "the tables were opened after step %d, and %s; load the model and its optimizer as of step %d too "
+        "(foresee.checkpoint), give first_step=0 to train all batches on these tables, or take a new folder to start "
+        "anew", step, rest, step,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -196,8 +197,12 @@ class Trainers:
             groups=groups_for(self._layout, source, read_once=isinstance(log, Batches)),
         )  # fmt: skip
         with ExitStack() as at_end:
-            # Who plans reads the batches by itself, ahead of who trains.
-            client = self._plan(self._enter(log, first_step, **where)[0], header, at_end)
+            # Every trainer reads the same order, so it follows from the epoch: reading continues past an epoch's end.
+            source.pull(header, reads_on=True, plans=self.rank == 0 and self._planner is None)
+            planning = replace(self._enter(log, first_step, **where)[0], feed=source.feed)
+            source.plans = False
+            client = self._plan(planning, header, at_end)
+            at_end.callback(source.feed.close)  # before the planner is stopped, which may wait for a batch
             exchange: Exchange = LocalExchange()
             if self.num_trainers > 1:
                 exchange = at_end.enter_context(closing(PeerExchange(self._layout, TorchMesh(), dense=self._sums)))

@@ -379,7 +379,9 @@ def placed_ownership(header: Header, *, eager: bool) -> Ownership:
     return Ownership(
         header,
         place,
-        window_steps=WINDOW_STEPS if options.window_steps is None else options.window_steps,
+        window_steps=(options.read_ahead_steps or WINDOW_STEPS)
+        if options.window_steps is None
+        else options.window_steps,
         window_bytes=window_bytes(header),
         window_first_bytes=options.window_first_bytes,
         eager=eager,

@@ -103,8 +103,24 @@ def lock_folder(folder: Path) -> int:
 
 
 def in_use(folder: Path) -> StoreError:
-    """The sentence for a folder whose lock somebody else has."""
+    """Return the error for a folder whose lock is held, by this process or by another."""
+    if _is_open_here(folder / LOCK_FILE):
+        return StoreError(
+            f"{folder} is in use by this process, which opened these tables before; close them first, with "
+            "tables.close() or at the end of a with statement"
+        )
     return StoreError(f"{folder} is in use by another process; wait for it to end or stop it")
+
+
+def _is_open_here(file: Path) -> bool:
+    """Whether this process has the file open. Called only after its own attempt to lock it was closed."""
+    with suppress(OSError):
+        wanted = os.stat(file)
+        for name in os.listdir("/dev/fd"):
+            with suppress(OSError, ValueError):
+                if os.path.samestat(os.fstat(int(name)), wanted):
+                    return True
+    return False
 
 
 def _of_table(path: Path, name: str) -> tuple[Manifest, Path]:
