@@ -6,14 +6,60 @@ A record's samples, lookups, distinct slots and digest follow from the accesses 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 
 import numpy as np
 
 from foresee.base.arrays import Int64
-from foresee.plan.record import NOT_KNOWN, Accesses, Evict, Fetch, Header, Record
+from foresee.errors import PlanError
+from foresee.plan.record import NOT_KNOWN, Accesses, Evict, Fetch, Header, Record, compared_parts
 from foresee.plan.row_table import checksum_of
+
+
+def require_form(step: int, accesses: Accesses, records: list[Record], num_workers: int) -> None:
+    """Raise PlanError for records that cannot be played at all, because they name nothing that exists."""
+    for record in records:
+        where = f"step {step}, worker {record.worker}"
+        if not 0 <= record.worker < num_workers:
+            raise PlanError(f"step {step}: a record is of worker {record.worker}, the plan has {num_workers} workers")
+        parts = (record.fetch, record.recv, record.send, *compared_parts(record))
+        lengths = [{len(getattr(part, field.name)) for field in fields(part)} for part in parts]
+        lengths.append({len(record.evict.slot), len(record.evict.row), len(record.evict.version)})
+        if any(len(different) > 1 for different in lengths):
+            raise PlanError(f"{where}: its columns of rows and slots have different lengths")
+        found = record.samples
+        if len(found) and not 0 <= found.min() <= found.max() < accesses.num_samples:
+            raise PlanError(
+                f"{where}: samples holds {found.min()} to {found.max()}, the batch has samples 0 to "
+                f"{accesses.num_samples - 1}"
+            )
+
+
+class SlotRanges:
+    """Which slots each row may use: those of its row group, or all of them where there are no groups."""
+
+    def __init__(self, header: Header) -> None:
+        ranges: list[tuple[int, int, int]] = []  # (first row after a table, first slot, first slot after its group)
+        first_slot = 0
+        for group in header.groups:
+            end_slot = first_slot + group.capacity_rows
+            ranges += [(first + size, first_slot, end_slot) for first, size in group.tables]
+            first_slot = end_slot
+        ranges = sorted(ranges) or [(header.num_rows, 0, header.capacity_rows)]
+        self._ends = [end for end, _, _ in ranges]
+        self._ranges = [*ranges, ranges[-1]]  # the last one again, for rows that no table has
+
+    def fault(self, row: int, slot: int) -> str | None:
+        """What is wrong with this row in this slot."""
+        _, first, end = self._ranges[bisect_right(self._ends, row)]
+        if first <= slot < end:
+            return None
+        if len(self._ends) == 1:
+            return f"the cache has {end} slots"
+        return f"the row's group has slots {first} to {end - 1}"
 
 
 def faults_of_step(step: int, accesses: Accesses, records: list[Record]) -> Iterator[str]:
