@@ -21,7 +21,8 @@ from command_line import foresee
 from foresee.data.formats.text import line_blocks
 from foresee.errors import DataError
 from foresee.graph.folder import GraphFolder
-from foresee.graph.formats import open_source, unpacking
+from foresee.graph.formats import open_source
+from foresee.graph.formats import source as graph_source
 from foresee.graph.options import GraphOptions
 from foresee.graph.prepare import prepare_graph
 
@@ -284,7 +285,7 @@ def test_what_an_archive_unpacks_to_is_bounded(
     """By its own headers, before a byte is written: they may claim more than there is."""
     path = tar_of(tmp_path / "kg.tar.gz", ("train.txt", "a\tb\n"), ("notes/train.md", "1"), ("valid.txt", "a\tb\n"))
     (tmp_path / "one").mkdir()
-    monkeypatch.setattr(unpacking, "MEMBERS_MAX", 2)
+    monkeypatch.setattr(graph_source, "MEMBERS_MAX", 2)
     with pytest.raises(DataError, match=r"kg.tar.gz: the archive has more than 2 members; unpack it"):
         open_source((path,), tmp_path / "one")
     monkeypatch.undo()

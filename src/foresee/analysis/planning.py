@@ -25,7 +25,7 @@ from foresee.engine.planned_step import Advance, accesses_of, planned_records
 from foresee.errors import DataError, PlanError
 from foresee.plan import trainable
 from foresee.plan.check import check
-from foresee.plan.check_walk import Verdict
+from foresee.plan.check_step import Verdict
 from foresee.plan.count import Counting, count
 from foresee.plan.policies import DEFAULT
 from foresee.plan.record import Accesses, Counters, Header, Record

@@ -29,7 +29,7 @@ from foresee.run.run_file import load_run
 
 if TYPE_CHECKING:
     from foresee.data.batch import BatchStream
-    from foresee.plan.check_walk import Verdict
+    from foresee.plan.check_step import Verdict
     from foresee.plan.record import Header
 
 STEPS_COMPARED = 200

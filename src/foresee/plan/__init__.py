@@ -13,7 +13,7 @@ from dataclasses import replace
 from foresee.errors import PlanError
 from foresee.plan.check import check
 from foresee.plan.check_additive import check_additive
-from foresee.plan.check_walk import Verdict
+from foresee.plan.check_step import Verdict
 from foresee.plan.grouped import grouped
 from foresee.plan.in_flight import InFlight
 from foresee.plan.policies import all_policies, find, is_trainable, register, trainable, unregister

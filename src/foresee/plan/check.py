@@ -30,14 +30,18 @@ import numpy as np
 
 from foresee.errors import PlanError
 from foresee.plan.check_step import (
+    NEVER,
+    VIOLATIONS_MAX,
     FlightReads,
     SlotRanges,
     StatedUses,
+    Verdict,
     faults_of_fetch,
     faults_of_lookups,
     faults_of_step,
+    played,
+    walk,
 )
-from foresee.plan.check_walk import NEVER, VIOLATIONS_MAX, Verdict, played, walk
 from foresee.plan.count import Counting
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Kind, Record, Transfers, compared_parts
 
@@ -46,21 +50,10 @@ def check(
     header: Header, trace: Iterable[Accesses], records: Iterable[Record], counters: Counters | None, *,
     earlier: Sequence[Accesses] = (),
 ) -> Verdict:  # fmt: skip
-    """Play a plan through.
+    """Play a plan through. `counters` are those the plan promised, if it did.
 
-    Args:
-        header: The plan's header.
-        trace: The accesses of its steps.
-        records: Its records.
-        counters: Those the plan promised, if it did.
-        earlier: The steps before the plan's first one, all in the store; without them, versions of a plan that starts
-            in the middle are taken for what it says.
-
-    Returns:
-        What breaks the rules, and what the plan moves.
-
-    Raises:
-        PlanError: A record cannot be played at all, such as one with negative samples.
+    earlier: the steps before the plan's first one, all in the store; without them, versions of a plan that starts in
+    the middle are taken for what it says. Raises PlanError for a record that cannot be played at all.
     """
     game = _Game(header)
     for step, accesses in enumerate(earlier, start=header.first_step - len(earlier)):

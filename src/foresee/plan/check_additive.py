@@ -17,8 +17,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foresee.plan.check_step import SlotRanges, faults_of_fetch, faults_of_lookups, faults_of_step
-from foresee.plan.check_walk import NEVER, VIOLATIONS_MAX, Verdict, walk
+from foresee.plan.check_step import (
+    NEVER,
+    VIOLATIONS_MAX,
+    SlotRanges,
+    Verdict,
+    faults_of_fetch,
+    faults_of_lookups,
+    faults_of_step,
+    walk,
+)
 from foresee.plan.count import Counting
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Record, compared_parts
 

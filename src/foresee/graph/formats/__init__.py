@@ -10,9 +10,8 @@ from foresee.errors import DataError
 from foresee.graph.formats.archives import Archive, is_tar, split_files
 from foresee.graph.formats.npz import Npz
 from foresee.graph.formats.ogb import Ogb, is_ogb
-from foresee.graph.formats.source import GraphSource
+from foresee.graph.formats.source import UNPACKED_MAX_GB, GraphSource
 from foresee.graph.formats.tables import Tables
-from foresee.graph.formats.unpacking import UNPACKED_MAX_GB
 
 
 def open_source(files: tuple[Place, ...], temporary: Path, settings: dict[str, Any] | None = None) -> GraphSource:

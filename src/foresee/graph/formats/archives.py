@@ -21,9 +21,8 @@ from typing import Any
 from foresee.base.places import Place, name_of, opened, shown, size_of
 from foresee.data.source import BadLine, ReportBadLine
 from foresee.errors import DataError
-from foresee.graph.formats.source import EdgeChunk, NodeChunk
+from foresee.graph.formats.source import UNPACKED_MAX_GB, EdgeChunk, NodeChunk, Unpacking
 from foresee.graph.formats.tables import Tables
-from foresee.graph.formats.unpacking import UNPACKED_MAX_GB, Unpacking
 
 _SPLIT_FILE = re.compile(
     r"^(train|valid|val|dev|test)[^/]*\.(txt|tsv|csv|del|parquet)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE

@@ -22,9 +22,8 @@ from foresee.base.arrays import Float32, Int64
 from foresee.base.places import Place, name_of, opened, shown
 from foresee.data.source import ReportBadLine
 from foresee.errors import DataError
-from foresee.graph.formats.source import DRAWN, EdgeChunk, NodeChunk, rows_at_once
+from foresee.graph.formats.source import DRAWN, UNPACKED_MAX_GB, EdgeChunk, NodeChunk, Unpacking, rows_at_once
 from foresee.graph.formats.tables import load_npy
-from foresee.graph.formats.unpacking import UNPACKED_MAX_GB, Unpacking
 
 EDGE_ROWS = 1 << 18
 

@@ -26,8 +26,7 @@ from foresee.data.source import BadLine, ReportBadLine
 from foresee.errors import DataError
 from foresee.graph.arrays import ArrayWriter
 from foresee.graph.formats.npz import Members
-from foresee.graph.formats.source import DRAWN, NOWHERE, EdgeChunk, NodeChunk, rows_at_once
-from foresee.graph.formats.unpacking import UNPACKED_MAX_GB
+from foresee.graph.formats.source import DRAWN, NOWHERE, UNPACKED_MAX_GB, EdgeChunk, NodeChunk, rows_at_once
 
 EDGES_AT_ONCE = 1 << 18
 

@@ -26,8 +26,16 @@ from foresee.data.formats.text import line_blocks
 from foresee.data.order import SPLIT_NAMES
 from foresee.data.source import BadLine, RawChunk, ReportBadLine, check_files, check_names
 from foresee.errors import DataError
-from foresee.graph.formats.source import DRAWN, NOWHERE, EdgeChunk, NodeChunk, report_rows, rows_at_once, whole_numbers
-from foresee.graph.formats.unpacking import UNPACKED_MAX_GB
+from foresee.graph.formats.source import (
+    DRAWN,
+    NOWHERE,
+    UNPACKED_MAX_GB,
+    EdgeChunk,
+    NodeChunk,
+    report_rows,
+    rows_at_once,
+    whole_numbers,
+)
 
 BY_POSITION = {2: ("head", "tail"), 3: ("head", "relation", "tail"), 4: ("head", "relation", "tail", "weight")}
 FIRST_LINE, NAME_COLUMN = "correct the first line", "call the column of names name"
