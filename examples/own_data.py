@@ -45,7 +45,7 @@ def main() -> None:
     print(f"1. {raw}: {raw.read_text().splitlines()[1]}")
 
     # foresee prepare csv visits.csv --out log --label bought --dense hour --dense price:log1p
-    #     --categorical visitor --categorical product --categorical tags:mean:"|"
+    #     --categorical visitor --categorical product --categorical 'tags:mean:separator=|'
     columns = Columns(
         label="bought",
         dense=(Dense(name="hour"), Dense(name="price", transform="log1p")),

@@ -39,6 +39,7 @@ PURE_STANDARD = frozenset(
     {
         "__future__",
         "abc",
+        "bisect",
         "collections",
         "contextlib",
         "dataclasses",
@@ -213,6 +214,7 @@ def test_every_layer_is_there() -> None:
 
 
 FILES_MAX = 347
+FILES_MAX = 346
 """Without graphs, which are a house of their own and keep to the limits of a room. Storage by URL has taken
 ten: the interface, its file systems, places, reading ahead, logs, what is copied in the background, copies of a
 folder, a store with copies, those of a run, their shards. Runs that follow their nodes have taken one (`sizing`),

@@ -39,6 +39,30 @@ def test_csv_with_numbers_and_several_values_in_a_cell(tmp_path: Path) -> None:
     assert "train 3, valid 1 samples" in " ".join(said.split())
 
 
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("tags:mean:separator=|", ""),
+        ("tags:mean:|", ""),
+        (
+            "tags:mean:separator=;",
+            "warning: column tags: no cell has several values with ';' between them; if cells hold",
+        ),
+        (
+            "tags:mean",
+            "warning: column tags: no cell has several values, and no separator is given; if cells hold several",
+        ),
+    ],
+)
+def test_a_separator_that_no_cell_has_is_a_warning(tmp_path: Path, column: str, words: str) -> None:
+    source = tmp_path / "clicks.csv"
+    source.write_text(LINES)
+    columns = ("--label", "clicked", "--categorical", column, "--valid-share", "0")
+    said = " ".join(prepare("csv", str(source), "--out", str(tmp_path / "log"), *columns).split())
+    assert words in said
+    assert ("warning" in said) == bool(words)
+
+
 def test_bad_lines_are_kept_when_asked(tmp_path: Path) -> None:
     source = tmp_path / "clicks.csv"
     source.write_text(LINES + "dan,a,x,1\n")

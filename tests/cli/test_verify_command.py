@@ -40,7 +40,10 @@ def test_a_run_of_several_workers_is_verified_in_one_process(
     assert foresee("plan", "run.yaml", "--out", "plan.arrow", *several, monkeypatch=monkeypatch) == 0
     kept = ("--set", "cache.plan_file=plan.arrow")
     assert foresee("verify", "run.yaml", "--steps", "4", *kept, monkeypatch=monkeypatch) == 2
-    assert "is a plan for 2 workers; verify without cache.plan_file" in capsys.readouterr().err
+    assert (
+        "is a plan for 2 workers; train with --workers 2, plan this run again, or leave cache.plan_file out"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_difference_is_told_and_exits_with_1(

@@ -171,6 +171,11 @@ def test_tar_shards(tmp_path: Path) -> None:
     (tmp_path / "broken.tar").write_bytes(b"no tar")
     with pytest.raises(DataError, match=r"broken\.tar cannot be read"):
         list(tar_shards([tmp_path / "broken.tar"], batch_size=1, make=list)(0))
+    with tarfile.open(tmp_path / "twice.tar", "w") as archive:
+        for _ in range(2):
+            archive.addfile(tarfile.TarInfo("7.txt"))
+    with pytest.raises(DataError, match=r"twice\.tar: 7\.txt stands twice in one sample; write the shard again"):
+        list(tar_shards([tmp_path / "twice.tar"], batch_size=1, make=list)(0))
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # it leaves closing its files to the collector

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from foresee.data import Categorical, Dense
-from foresee.data.column_syntax import parse_categorical, parse_dense, parse_join, split_names
+from foresee.data.column_syntax import parse_categorical, parse_dense, parse_join, parse_label, split_names
 from foresee.data.columns import spelled
 from foresee.errors import DataError
 
@@ -18,6 +18,13 @@ from foresee.errors import DataError
         ("a", Categorical(name="a")),
         ("a:mean", Categorical(name="a", pooling="mean")),
         ("a:mean:|", Categorical(name="a", pooling="mean", separator="|")),
+        ("a:mean:separator=|", Categorical(name="a", pooling="mean", separator="|")),
+        ("a:separator==:sum", Categorical(name="a", pooling="sum", separator="=")),
+        (r"a:sum:separator=\t", Categorical(name="a", pooling="sum", separator="\t")),
+        ("a:sum:separator=:", Categorical(name="a", pooling="sum", separator=":")),
+        (r"a:separator=\:\::sum", Categorical(name="a", pooling="sum", separator="::")),
+        ("a:mean:separator=x=", Categorical(name="a", pooling="mean", separator="x=")),
+        ("a:mean:=", Categorical(name="a", pooling="mean", separator="=")),
         ("a:mean::", Categorical(name="a", pooling="mean", separator=":")),
         (r"a:sum:\:", Categorical(name="a", pooling="sum", separator=":")),
         (r"a:sum:\t", Categorical(name="a", pooling="sum", separator="\t")),
@@ -54,12 +61,31 @@ def test_joins() -> None:
         ("a:mean:b:c", "'b:c' is more than a column can have"),
         ("a:min_count=few", "min_count=few is no number"),
         ("a:min_count=0", "min_count=0 is too small"),
+        ("a:mean:seperator=|", "there is no setting 'seperator'; write NAME[:mean|:sum][:separator=TEXT]"),
+        ("a:mean:min-count=3", "there is no setting 'min-count'"),
+        ("a:mean:|:separator=,", "has two separators"),
+        ("a:mean:separator=,:separator=|", "separator is given twice"),
+        ("a:mean:separator=", "a separator ('') needs characters"),
+        ("a:separator=|", "needs characters and pooling sum or mean"),
+        ("a:min_count=3:min_count=4", "min_count is given twice; write it once"),
     ],
 )
 def test_what_is_no_column_is_a_sentence(text: str, words: str) -> None:
     with pytest.raises(DataError) as caught:
         parse_categorical(text)
     assert words in str(caught.value)
+
+
+def test_settings_that_no_column_can_have_are_errors() -> None:
+    """Each of them was taken for something else without a message."""
+    with pytest.raises(DataError, match="threshold=nan is no number"):
+        parse_label("rating:threshold=nan")
+    with pytest.raises(DataError, match="threshold is given twice"):
+        parse_label("rating:threshold=3:threshold=4")
+    with pytest.raises(DataError, match="empty=inf is no number"):
+        parse_dense("x:empty=inf")
+    with pytest.raises(DataError, match="quoted=false is neither yes nor no"):
+        parse_join("films.csv:item:genre:quoted=false")
 
 
 def test_what_messages_spell_can_be_typed() -> None:

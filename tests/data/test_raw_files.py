@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,9 +58,15 @@ def test_packed_files_equal_plain_ones(tmp_path: Path, pack: Callable[[bytes], b
 
 @pytest.mark.parametrize("pack", PACKINGS)
 def test_packed_files_that_end_early_are_refused(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
-    noise = "\n".join(map(str, np.random.default_rng(0).integers(0, 1 << 60, 5000)))
-    packed = pack(b"y,u\n" + noise.encode())
-    assert "fetch it again" in refusal(tmp_path, packed[: len(packed) // 2])
+    """The last whole line that could be unpacked is named, however large the blocks are that are read at once."""
+    numbers = np.random.default_rng(0).integers(0, 1 << 60, 100_000)  # several blocks of bzip2
+    packed = pack(b"y,u\n" + "".join(f"1,{number}\n" for number in numbers).encode())
+    sentence = refusal(tmp_path, packed[: len(packed) // 2])
+    found = re.search(r"raw\.csv:(\d+): the \w+ file ends early after this line, ([\d,]+) whole lines", sentence)
+    assert found is not None, sentence
+    assert int(found[1]) == int(found[2].replace(",", ""))
+    assert 20_000 < int(found[1]) < 60_000
+    assert "fetch it again" in sentence
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n"])

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from run_results import dense_half, rows_in_folders
 from warm_commands import Commands
 
+from foresee.engine.plan_folder import open_plan, save_plan
+
 NUM_STEPS = 25
+
+
+def wrong_plan(folder: Path) -> Path:
+    """The plan with two rows of one write-back swapped, every checksum right."""
+    plan = open_plan(folder / "plan")
+    records = list(plan.records())
+    number = next(k for k in range(len(records) // 2, len(records)) if len(records[k].evict) > 1)
+    evict = records[number].evict
+    swapped = replace(evict, row=np.concatenate([evict.row[1::-1], evict.row[2:]]))
+    records[number] = replace(records[number], evict=swapped)
+    save_plan(folder / "wrong", plan.header, records)
+    return folder / "wrong"
 
 
 def test_a_saved_plan_trains_to_the_same_bytes(commands: Commands, run_file: Path) -> None:
@@ -33,6 +49,9 @@ def test_a_saved_plan_trains_to_the_same_bytes(commands: Commands, run_file: Pat
     )
     assert code != 0
     assert "was planned with capacity_rows 100, this run has 90" in text
+    code, text = commands.run("train", run_file, *placed, "--replace", "--plan", wrong_plan(folder))
+    assert code == 2, text
+    assert "the plan is wrong: step" in text
     alone = ("--set", "distributed.workers=1", "--set", "distributed.servers=0", "--replace")
     code, text = commands.run("train", run_file, *alone, "--plan", folder / "plan")
     assert code == 2, text

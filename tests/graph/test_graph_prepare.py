@@ -6,6 +6,7 @@ import fcntl
 import gzip
 import io
 import os
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from foresee.data.formats.text import line_blocks
 from foresee.errors import DataError
 from foresee.graph.folder import GraphFolder
 from foresee.graph.formats import open_source
+from foresee.graph.formats import source as graph_source
 from foresee.graph.options import GraphOptions
 from foresee.graph.prepare import prepare_graph
 
@@ -219,15 +221,24 @@ def test_ogb_in_binary(tmp_path: Path) -> None:
     assert (graph.num_features, graph.num_classes) == (2, 2)
 
 
-def test_an_archive_unpacks_only_splits_and_names_itself(tmp_path: Path) -> None:
-    path = tmp_path / "kg.tar.gz"
+def tar_of(path: Path, *members: tuple[str, str]) -> Path:
+    """A packed tar with these (name, text); a text that begins with -> makes a link."""
     with tarfile.open(path, "w:gz") as archive:
-        for name, text in (("../../train.txt", "a\tr\tb\na\tb\n"), ("valid.txt", "a\tr\tb\n"), ("README", "hello")):
-            content = text.encode()
-            member = tarfile.TarInfo(name)
+        for name, text in members:
+            content, member = text.encode(), tarfile.TarInfo(name)
+            if text.startswith("->"):
+                member.type, member.linkname = tarfile.SYMTYPE, text[2:]
+                archive.addfile(member)
+                continue
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    with pytest.raises(DataError, match=r"^kg.tar.gz/train.txt:2: expected 3 columns, found 2; correct the line"):
+    return path
+
+
+def test_an_archive_unpacks_only_splits_and_names_itself(tmp_path: Path) -> None:
+    members = (("./kg/train.txt", "a\tr\tb\na\tb\n"), ("kg/valid.txt", "a\tr\tb\n"), ("../README", "hello"))
+    path = tar_of(tmp_path / "kg.tar.gz", *members)
+    with pytest.raises(DataError, match=r"^kg.tar.gz/kg/train.txt:2: expected 3 columns, found 2; correct the line"):
         prepared(tmp_path, path)
     (tmp_path / "other").mkdir()
     source = open_source((path,), tmp_path / "other")
@@ -235,7 +246,77 @@ def test_an_archive_unpacks_only_splits_and_names_itself(tmp_path: Path) -> None
     report = prepare_graph(source, tmp_path / "graph", options)
     assert report.num_bad == 1
     assert report.bad_lines_file is not None
-    assert report.bad_lines_file.read_text().startswith("kg.tar.gz/train.txt:2\texpected 3 columns")
+    assert report.bad_lines_file.read_text().startswith("kg.tar.gz/kg/train.txt:2\texpected 3 columns")
+    assert sorted(it.name for it in (tmp_path / "other").rglob("*.*")) == ["kg.tar.gz", "train.txt", "valid.txt"]
+
+
+def test_files_of_several_folders_of_an_archive_are_all_taken(tmp_path: Path) -> None:
+    members = [(f"kg/{part}/train-{part}.txt", "".join(f"{part}{i}\tr\tx\n" for i in range(200))) for part in "ab"]
+    assert prepared(tmp_path, tar_of(tmp_path / "kg.tar.gz", *members), valid_share=0).graph.num_edges == {"train": 400}
+
+
+@pytest.mark.parametrize(
+    ("members", "sentence"),
+    [
+        (
+            (("a/train.txt", "a\tb\n"), ("b/train.txt", "c\td\n")),
+            r"has both a/train.txt and b/train.txt, and which one",
+        ),
+        (
+            (("train.txt", "a\tb\n"), ("train.txt", "c\td\n")),
+            r"has both train.txt and train.txt, and which",
+        ),
+        ((("train.txt", "a\tb\n"), ("../valid.txt", "c\td\n")), r"the path \.\./valid.txt leads out of the archive"),
+        ((("/train.txt", "a\tb\n"),), r"the path /train.txt leads out of the archive; unpack it yourself"),
+        ((("train.txt", "a\tb\n"), ("valid.txt", "->/etc/passwd")), r"valid.txt is a link or no regular file"),
+    ],
+)
+def test_archives_that_would_lose_edges_or_leave_their_folder_are_refused(
+    tmp_path: Path, members: tuple[tuple[str, str], ...], sentence: str
+) -> None:
+    with pytest.raises(DataError, match=r"kg.tar.gz: .*" + sentence):
+        prepared(tmp_path, tar_of(tmp_path / "kg.tar.gz", *members))
+    assert sorted(it.name for it in tmp_path.iterdir() if it.name != "unpacked") == ["kg.tar.gz"]
+
+
+def test_what_an_archive_unpacks_to_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its own headers, before a byte is written: they may claim more than there is."""
+    path = tar_of(tmp_path / "kg.tar.gz", ("train.txt", "a\tb\n"), ("notes/train.md", "1"), ("valid.txt", "a\tb\n"))
+    (tmp_path / "one").mkdir()
+    monkeypatch.setattr(graph_source, "MEMBERS_MAX", 2)
+    with pytest.raises(DataError, match=r"kg.tar.gz: the archive has more than 2 members; unpack it"):
+        open_source((path,), tmp_path / "one")
+    monkeypatch.undo()
+    large, block = tarfile.TarInfo("train.txt"), tarfile.BLOCKSIZE
+    large.size = 3_000_000_000_000
+    (tmp_path / "large.tar").write_bytes(large.tobuf() + bytes(100 * block))
+    command = ("graph", "prepare", tmp_path / "large.tar", "--out", tmp_path / "graph")
+    assert foresee(*command, monkeypatch=monkeypatch) == 2
+    text = " ".join(capsys.readouterr().err.split())
+    assert "large.tar: with train.txt the archive unpacks to 3,000.0 GB, the limit is 100 GB" in text
+    assert "--unpacked-max-gb" in text
+    assert foresee(*command, "--unpacked-max-gb", 4_000, monkeypatch=monkeypatch) == 2
+    assert "train.txt unpacks to 3,000.0 GB, and the disk" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "graph").exists()
+    np.savez(tmp_path / "graph.npz", edges=np.zeros((10, 2), np.int64))
+    (tmp_path / "two").mkdir()
+    with pytest.raises(DataError, match=r"graph.npz: with edges the archive unpacks to 0.0 GB, the limit is 0 GB"):
+        open_source((tmp_path / "graph.npz",), tmp_path / "two", {"unpacked_max_gb": 0})
+
+
+def test_a_packed_file_that_ends_early_is_named_at_its_last_line(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).integers(0, 1 << 40, (20_000, 2))
+    packed = gzip.compress("".join(f"{head}\t{tail}\n" for head, tail in rows).encode())
+    (tmp_path / "edges.tsv.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(DataError) as caught:
+        prepared(tmp_path, tmp_path / "edges.tsv.gz")
+    found = re.search(
+        r"edges.tsv.gz:(\d+): the gzip file ends early after this line, ([\d,]+) whole", str(caught.value)
+    )
+    assert found is not None, caught.value
+    assert 5_000 < int(found[1]) == int(found[2].replace(",", "")) < 15_000
 
 
 @pytest.mark.parametrize(

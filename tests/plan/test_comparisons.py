@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foresee.plan import all_policies, check_plan, find, plan
-from foresee.plan.check import Verdict
+from foresee.plan.check_step import Verdict
 from foresee.plan.count import count, rows_moved
 from foresee.plan.policies.fae import group, hot_rows
 from foresee.plan.ranked_eviction import BatchTooLargeError

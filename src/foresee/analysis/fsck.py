@@ -222,8 +222,10 @@ def _plan(path: Path, report: FsckReport) -> None:
     def records() -> str:
         return f"{sum(1 for _ in plan[0].records()):,} records, each as its checksum says"
 
-    if report.attempt("header and counters", read):
-        report.attempt("records", records)
+    if report.attempt("header and counters", read) and report.attempt("records", records):
+        as_planned = plan[0].is_as_planned()
+        words = "the plan is as its planner left it" if as_planned else "none that fits: `train` proves the plan"
+        report.add("digest", "whole" if as_planned else "note", words)
 
 
 def _export(path: Path, report: FsckReport) -> None:

@@ -24,7 +24,8 @@ from foresee.engine.header import make_header
 from foresee.engine.planned_step import Advance, accesses_of, planned_records
 from foresee.errors import DataError, PlanError
 from foresee.plan import trainable
-from foresee.plan.check import Verdict, check
+from foresee.plan.check import check
+from foresee.plan.check_step import Verdict
 from foresee.plan.count import Counting, count
 from foresee.plan.policies import DEFAULT
 from foresee.plan.record import Accesses, Counters, Header, Record

@@ -168,15 +168,12 @@ def _plain_run(config: RunConfig, log: ClickLog, stream: FirstSteps, tables: Tab
 
 def _planned_run(config: RunConfig, log: ClickLog, stream: FirstSteps, tables: Tables) -> Run:
     whole = build.train_stream(config, log)
-    saved = build.saved_plan(config, whole)
-    if saved is not None and saved.header.num_workers > 1:
-        raise PlanError(
-            f"{saved.path} is a plan for {saved.header.num_workers} workers; verify without cache.plan_file"
-        )
+    saved, header = build.saved_plan(config, whole), build.plan_header(config, log, whole)
     if saved is not None:
+        build.check_alone(saved, header)
+        # Not proved: what a wrong plan does to the bytes is what is found here.
         return _run(config, log, stream, tables, saved.header, islice(saved.records(), stream.num_steps))
-    header = replace(build.plan_header(config, log, whole), num_steps=stream.num_steps)
-    return _run(config, log, stream, tables, header, None)
+    return _run(config, log, stream, tables, replace(header, num_steps=stream.num_steps), None)
 
 
 def _run(

@@ -29,7 +29,7 @@ from foresee.run.run_file import load_run
 
 if TYPE_CHECKING:
     from foresee.data.batch import BatchStream
-    from foresee.plan.check import Verdict
+    from foresee.plan.check_step import Verdict
     from foresee.plan.record import Header
 
 STEPS_COMPARED = 200
@@ -253,7 +253,7 @@ def _keep(out: Place, stream: BatchStream, header: Header, console: Console) -> 
 
     with sent(out, marker=MANIFEST, replace=True) as path:
         with bar(console, f"{header.planner}, to keep", header.num_steps) as advance:
-            counters = save_plan(path, header, planned_records(stream, header, advance))
+            counters = save_plan(path, header, planned_records(stream, header, advance), from_planner=True)
         num_bytes = open_plan(path).num_bytes
     console.print(
         f"saved the plan of all {header.num_steps:,} steps in {shown(out)} ({num_bytes / 1e6:,.1f} MB), hit "

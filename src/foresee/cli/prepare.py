@@ -63,10 +63,10 @@ something else, or several things: NAME:number, NAME:classes=A|B|C (or classes=5
 click of a number); column=COLUMN if it stands in a column of another name; optional if cells may be empty.
 {_SEVERAL}"""
 WEIGHT = "A column of numbers from 0 up: how much each sample counts in the loss."
-CATEGORICAL = f"""A column of values: NAME. Where a cell holds several: NAME:mean:SEPARATOR or NAME:sum:SEPARATOR
-(NAME:mean for lists in Parquet). Settings may follow, each after a colon: table=T (columns with one T share a table),
-min_count=N, hash_buckets=N, num_rows=N (cells are ids from 0 to N-1), missing=TEXT. A colon of the name itself has a
-backslash before it. {_SEVERAL}"""
+CATEGORICAL = f"""A column of values: NAME. Where a cell holds several: NAME:mean:separator=TEXT or
+NAME:sum:separator=TEXT (short: NAME:mean:TEXT; NAME:mean for lists in Parquet). Settings may follow, each after a
+colon: table=T (columns with one T share a table), min_count=N, hash_buckets=N, num_rows=N (cells are ids from 0 to
+N-1), missing=TEXT. A colon of the name itself has a backslash before it. {_SEVERAL}"""
 DENSE = f"""A column of numbers: NAME, NAME:log1p or NAME:standard. Settings may follow, each after a colon:
 empty=NUMBER (what an empty cell counts as), missing=TEXT. {_SEVERAL}"""
 JOIN = f"""Columns of a second, small CSV: FILE:KEYS:COLUMN,COLUMN, where KEYS is a column of both, or
@@ -161,6 +161,12 @@ def _show(report: PrepareReport, out: str) -> None:
     notes = [
         f"{name}: {counted(number, 'negative number')} counted as 0 before log1p"
         for name, number in report.num_negative.items()
+    ]
+    notes += [
+        f"warning: column {name}: no cell has several values"
+        + (f" with {separator!r} between them" if separator is not None else ", and no separator is given")
+        + f"; if cells hold several, prepare again with {name}:mean:separator=TEXT or {name}:sum:separator=TEXT"
+        for name, separator in report.single_valued.items()
     ]
     if report.bad_lines_file is not None:
         were = "was" if report.num_bad == 1 else "were"

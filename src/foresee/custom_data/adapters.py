@@ -220,6 +220,8 @@ def _samples(path: Path) -> Iterator[dict[str, Any]]:
                 for _, ending, member in group:
                     content = archive.extractfile(member)
                     assert content is not None, "it is a file"
+                    if ending in sample:
+                        raise DataError(f"{path}: {member.name} stands twice in one sample; write the shard again")
                     sample[ending] = _decoded(content.read(), ending, f"{path}: {member.name}")
                 yield sample
     except (OSError, tarfile.TarError) as error:

@@ -2,15 +2,18 @@ r"""Columns as they are typed on a command line: a name, then settings, with col
 
     --label        NAME[:number|:classes=A|B|C][:threshold=NUMBER][:column=COLUMN][:optional]
     --dense        NAME[:log1p|:standard][:empty=NUMBER][:missing=TEXT]
-    --categorical  NAME[:mean|:sum[:SEPARATOR]][:table=NAME][:min_count=N][:hash_buckets=N][:num_rows=N][:missing=TEXT]
+    --categorical  NAME[:mean|:sum][:separator=TEXT][:table=NAME][:min_count=N][:hash_buckets=N][:num_rows=N]
+                   [:missing=TEXT]
     --join         FILE:KEY[=KEY_THERE]:COLUMN,COLUMN[:separator=TEXT][:encoding=NAME][:names=A,B,C][:quoted=no]
 
-In: one text. Out: a `Label`, `Dense`, `Categorical` or `Join`, or a sentence. A colon (in lists a comma) that belongs
+In: one text. Out: a `Label`, `Dense`, `Categorical` or `Join`, or an error. `tags:mean:|` is short for
+`tags:mean:separator=|`. A colon (in lists a comma) that belongs
 to a name is written \: (or \,); \t is a tab. Pure: no file is touched.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, get_args
 
@@ -23,9 +26,11 @@ from foresee.errors import DataError
 LABEL_SYNTAX = "NAME[:number|:classes=A|B|C][:threshold=NUMBER][:column=COLUMN][:optional]"
 DENSE_SYNTAX = "NAME[:log1p|:standard][:empty=NUMBER][:missing=TEXT]"
 CATEGORICAL_SYNTAX = (
-    "NAME[:mean|:sum[:SEPARATOR]][:table=NAME][:min_count=N][:hash_buckets=N][:num_rows=N][:missing=TEXT]"
+    "NAME[:mean|:sum][:separator=TEXT][:table=NAME][:min_count=N][:hash_buckets=N][:num_rows=N][:missing=TEXT]"
 )
 CLASSES_MAX = 100_000
+_SETTING = re.compile(r"[A-Za-z_-]{2,}=")
+"""What looks like a setting; as a separator it is almost certainly a mistake."""
 JOIN_SYNTAX = "FILE:KEY[=KEY_THERE]:COLUMN,COLUMN[:separator=TEXT][:encoding=NAME][:names=A,B,C][:quoted=no]"
 
 
@@ -37,7 +42,7 @@ def parse_label(text: str) -> Label:
     words = _cut(text, ":")
     optional = "optional" in words[1:]
     words = [words[0], *(word for word in words[1:] if word != "optional")]
-    settings = _settings(text, words, {"threshold": float, "column": str, "classes": str}, LABEL_SYNTAX)
+    settings = _settings(text, words, {"threshold": _finite, "column": str, "classes": str}, LABEL_SYNTAX)
     kind = _one(text, words[1:], LABEL_SYNTAX) or "binary"
     if kind not in ("binary", "number"):
         raise DataError(f"label {words[0]}: {kind!r} is not known; use {LABEL_SYNTAX} ({_colon_hint(text)}).")
@@ -61,7 +66,7 @@ def _classes(text: str) -> tuple[str, ...]:
 def parse_dense(text: str, missing: tuple[str, ...] = ()) -> Dense:
     """A column of numbers; `missing` are markers of all columns."""
     words = _cut(text, ":")
-    settings = _settings(text, words, {"empty": float, "missing": str}, DENSE_SYNTAX)
+    settings = _settings(text, words, {"empty": _finite, "missing": str}, DENSE_SYNTAX)
     transform = _one(text, words[1:], DENSE_SYNTAX) or "none"
     if transform not in get_args(Transform):
         known = ", ".join(get_args(Transform))
@@ -78,20 +83,29 @@ def parse_dense(text: str, missing: tuple[str, ...] = ()) -> Dense:
 
 def parse_categorical(text: str, missing: tuple[str, ...] = ()) -> Categorical:
     """A column of values; `missing` are markers of all columns."""
-    words = _cut(f"{text[:-1]}\\:" if text.endswith("::") else text, ":")  # the separator may be a colon
+    words = _cut(f"{text[:-1]}\\:" if text.endswith(("::", "=:")) else text, ":")  # the separator may be a colon
     whole = {"min_count": int, "hash_buckets": int, "num_rows": int}
-    settings = _settings(text, words, {**whole, "table": str, "missing": str}, CATEGORICAL_SYNTAX)
+    settings = _settings(text, words, {**whole, "table": str, "separator": str, "missing": str}, CATEGORICAL_SYNTAX)
     pooling = words.pop(1) if len(words) > 1 else "one"
     if pooling not in ("one", "sum", "mean"):
         raise DataError(
             f"column {words[0]}: {pooling!r} is no pooling; use one, sum or mean, or a setting of {CATEGORICAL_SYNTAX} "
             f"({_colon_hint(text)})."
         )
-    given: dict[str, Any] = {key: settings[key][-1] for key in (*whole, "table") if settings[key]}
+    short = _one(text, words[1:], CATEGORICAL_SYNTAX)
+    if _SETTING.match(short):
+        raise DataError(
+            f"{text!r}: there is no setting {short.partition('=')[0]!r}; write {CATEGORICAL_SYNTAX}, with "
+            f"separator={short} if this text stands between values."
+        )
+    if short and settings["separator"]:
+        raise DataError(f"{text!r} has two separators; write one of them.")
+    separator = settings["separator"][0] if settings["separator"] else short or None
+    given: dict[str, Any] = {key: settings[key][0] for key in (*whole, "table") if settings[key]}
     return Categorical(
         name=words[0],
         pooling=pooling,  # type: ignore[arg-type]
-        separator=tabbed(_one(text, words[1:], CATEGORICAL_SYNTAX)) or None,
+        separator=None if separator is None else tabbed(separator),
         missing_markers=(*missing, *settings["missing"]),
         **given,
     )
@@ -107,6 +121,8 @@ def parse_join(text: str) -> Join:
     if len(words) != 3 or not all(words):
         hint = " (of a URL, colons after the first are written \\:)" if is_url(text) else ""
         raise DataError(f"{text!r} does not say which columns to join by which key; write {JOIN_SYNTAX}{hint}.")
+    if settings.get("quoted", "yes") not in ("yes", "no"):
+        raise DataError(f"{text!r}: quoted={settings['quoted']} is neither yes nor no; write {JOIN_SYNTAX}.")
     file, keys, columns = words
     key, _, there = keys.partition("=")
     names = split_names(settings["names"]) if "names" in settings else None
@@ -135,8 +151,15 @@ def _cut(text: str, mark: str) -> list[str]:
     return [piece.replace(f"\\{mark}", mark) for piece in re.split(rf"(?<!\\){mark}", text)]
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
 def _settings(text: str, words: list[str], known: dict[str, Any], syntax: str) -> dict[str, list[Any]]:
-    """Takes `key=value` out of the words after the first."""
+    """Take `key=value` out of the words after the first. Only `missing` may be given several times."""
     found: dict[str, list[Any]] = {key: [] for key in known}
     for word in words[1:]:
         key, equals, value = word.partition("=")
@@ -145,6 +168,8 @@ def _settings(text: str, words: list[str], known: dict[str, Any], syntax: str) -
                 found[key].append(known[key](value))
             except ValueError:
                 raise DataError(f"{text!r}: {key}={value} is no number; write {syntax}.") from None
+            if len(found[key]) > 1 and key != "missing":
+                raise DataError(f"{text!r}: {key} is given twice; write it once.")
             words.remove(word)
     return found
 

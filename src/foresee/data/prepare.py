@@ -44,6 +44,8 @@ class PrepareReport:
     bad_lines_file: Path | None
     num_negative: dict[str, int]
     """Per column with log1p: numbers below 0, which counted as 0. Columns without any are left out."""
+    single_valued: dict[str, str | None]
+    """The separator of each pooled column in which no cell has several values: most likely the wrong one."""
 
 
 def prepare(
@@ -67,6 +69,7 @@ def prepare(
         num_skipped=num_skipped,
         bad_lines_file=bad_lines_file,
         num_negative=passes.num_negative,
+        single_valued=passes.single_valued,
     )
 
 
@@ -104,6 +107,8 @@ class _Passes:
         self._checked, self._seen = False, dict[Place, list[int]]()
         self.num_negative: dict[str, int] = {}
         """Numbers below 0 that log1p took for 0, by column."""
+        self.single_valued = {it.name: it.separator for it in self._columns.categorical if it.multi_valued}
+        """The separators of pooled columns of which no cell so far has several values."""
 
     def scan(self) -> Splitter:
         """Find where the held-out end of the log begins."""
@@ -200,6 +205,8 @@ class _Passes:
                 ids.append(Ids(encoder.ids(cells)))
                 continue
             offsets = cells.offsets.to_numpy() - cells.offsets[0].as_py()
+            if column.name in self.single_valued and np.diff(offsets).max(initial=0) > 1:
+                del self.single_valued[column.name]
             bags = Ids(encoder.ids(cells.flatten()), offsets)
             # Where there is an unknown row, a sample without any value points to it; given ids have none.
             ids.append(bags if column.num_rows is not None else fill_empty(bags, 0))

@@ -5,6 +5,10 @@ one (step, worker); the header stands as JSON in the schema's metadata, the coun
 rows, and the tail behind the end of the stream says where that batch lies. A file is written beside its name and
 renamed when it is complete. Reading holds one record at a time.
 
+A plan that comes straight from its planner gets a digest of all bytes before the closing batch and of the counters.
+While it matches, the plan is the planner's; any other plan is proved while it is trained (`run.kept_plan`). The digest
+protects against edits and programs that write plans, not against somebody who computes another one.
+
 A plan may come from an unknown author, or from a damaged disk: every record has a checksum, and every slot, row and
 position is held against the header (`plan_columns`), because a wrong one would reach memory that is not ours. Nothing
 in a file is ever executed.
@@ -12,6 +16,8 @@ in a file is ever executed.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import struct
@@ -33,9 +39,11 @@ from foresee.plan.record import FORMAT_VERSION, Counters, Header, Record
 
 HEADER = b"foresee.plan"
 COUNTERS = b"foresee.counters"
+DIGEST = b"foresee.sha256"
 CHECKSUM_SUFFIX = b".crc32"
 TAIL = struct.Struct("<QI8s")  # where the closing batch begins, checksum of that number, mark
 TAIL_MARK = b"FORESEE\n"
+READ_BYTES = 4 << 20
 _SCHEMAS = {1: FIRST_SCHEMA, FORMAT_VERSION: SCHEMA}
 """By format version."""
 UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, EOFError, ArithmeticError, MemoryError)
@@ -46,15 +54,28 @@ Progress = Callable[[int, int], None]
 
 
 def write_plan(
-    path: str | Path, header: Header, records: Iterable[Record], progress: Progress | None = None
-) -> Counters:
-    """Keeps a whole plan in a file, which appears complete or not at all. Returns its counters."""
+    path: str | Path, header: Header, records: Iterable[Record], progress: Progress | None = None, *,
+    from_planner: bool = False,
+) -> Counters:  # fmt: skip
+    """Keep a whole plan in a file, which appears complete or not at all.
+
+    Args:
+        path: The file.
+        header: What is planned.
+        records: The records of all steps and workers, in order.
+        progress: Called after each record.
+        from_planner: The records come straight from the header's planner. Such a plan is not proved again when it is
+            trained; never set it for records that were read or changed.
+
+    Returns:
+        What the plan moves.
+    """
     path = Path(path)
     temporary: Path | None = None
     try:
         with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.partial-", delete=False) as file:
             temporary = Path(file.name)
-            counters = _write(file, header, records, progress)
+            counters = _write(file, header, records, progress, from_planner)
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o644)  # a temporary file is its maker's alone; a saved plan is for whoever may read the folder
@@ -70,9 +91,11 @@ def write_plan(
             temporary.unlink(missing_ok=True)
 
 
-def _write(file: IO[bytes], header: Header, records: Iterable[Record], progress: Progress | None) -> Counters:
+def _write(
+    file: IO[bytes], header: Header, records: Iterable[Record], progress: Progress | None, from_planner: bool
+) -> Counters:
     total = header.num_steps * header.num_workers
-    writer = PlanWriter(file, header, total)
+    writer = PlanWriter(file, header, total, from_planner=from_planner)
     for record in records:
         writer.add(record)
         if progress is not None:
@@ -81,13 +104,16 @@ def _write(file: IO[bytes], header: Header, records: Iterable[Record], progress:
 
 
 class PlanWriter:
-    """Records into a file that is open, one after another: of all workers, or of one (`plan_folder`)."""
+    """Write records into a file that is open, one after another: of all workers, or of one (`plan_folder`)."""
 
-    def __init__(self, file: IO[bytes], header: Header, total: int) -> None:
-        """total: records that have to come."""
-        self._file, self._total, self._counting = file, total, Counting()
-        self._stream = pa.ipc.new_stream(file, SCHEMA.with_metadata(_signed(HEADER, header.to_dict())))
+    def __init__(self, file: IO[bytes], header: Header, total: int, *, from_planner: bool = False) -> None:
+        """`total`: expected records. `from_planner`: see `write_plan`."""
+        self._file, self._total, self._counting = _HashedFile(file), total, Counting()
+        self._stream = pa.ipc.new_stream(self._file, SCHEMA.with_metadata(_signed(HEADER, header.to_dict())))
+        self._from_planner = from_planner
         self.num_records = 0
+        self.digest: str | None = None
+        """Of a plan that comes from its planner, once it is written."""
 
     def add(self, record: Record) -> None:
         self._counting.add(record)
@@ -95,16 +121,38 @@ class PlanWriter:
         self.num_records += 1
 
     def end(self) -> Counters:
-        """Closes the stream, not the file."""
+        """Close the stream, not the file."""
         if self.num_records != self._total:
             raise PlanError(
                 f"the plan has {self.num_records} records, its header promises {self._total}; plan the whole stream"
             )
         closing, counters = self._file.tell(), self._counting.counters
-        self._stream.write_batch(empty_batch(), custom_metadata=_signed(COUNTERS, asdict(counters)))
+        metadata = _signed(COUNTERS, asdict(counters))
+        if self._from_planner:
+            self._file.sha256.update(metadata[COUNTERS])
+            self.digest = self._file.sha256.hexdigest()
+            metadata[DIGEST] = self.digest.encode()
+        self._stream.write_batch(empty_batch(), custom_metadata=metadata)
         self._stream.close()
         self._file.write(_tail(closing))
         return counters
+
+
+class _HashedFile(io.RawIOBase):
+    """A file that computes the digest of what is written to it. Arrow closes it; the file itself stays open."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._target, self.sha256 = file, hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self.sha256.update(content)
+        return self._target.write(content)
+
+    def tell(self) -> int:
+        return self._target.tell()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +164,8 @@ class PlanFile:
     counters: Counters
     workers: range
     """Whose records are in it: all, or one where each has a file (`plan_folder`)."""
+    digest: str | None
+    """What its planner's program has signed it with; None: of another program, or of a release before digests."""
 
     @classmethod
     def open(cls, path: str | Path, *, worker: int | None = None) -> PlanFile:
@@ -126,7 +176,8 @@ class PlanFile:
             header = _header_of(stream.schema)
         with _mapped(path) as source:
             workers = range(header.num_workers) if worker is None else range(worker, worker + 1)
-            return cls(path, header, _counters_of(path, source, header, workers), workers)
+            counters, digest = _closing_of(path, source, header, workers)
+            return cls(path, header, counters, workers, digest)
 
     def records(self, first_step: int | None = None) -> Iterator[Record]:
         """The records from a step on, each checked as it is read."""
@@ -145,14 +196,29 @@ class PlanFile:
                     record = record_of(batch, header, step, worker)
                 yield record
 
+    def is_as_planned(self) -> bool:
+        """Compare the plan with its planner's digest; reads the whole file once."""
+        if self.digest is None:
+            return False
+        found = hashlib.sha256()
+        with _mapped(self.path) as source, _damage(self.path, "the plan cannot be read"):
+            source.seek(source.size() - TAIL.size)
+            missing, _, _ = TAIL.unpack(source.read())
+            source.seek(0)
+            while missing and (piece := source.read(min(missing, READ_BYTES))):
+                found.update(piece)
+                missing -= len(piece)
+        found.update(_text_of(asdict(self.counters)))
+        return found.hexdigest() == self.digest
+
     @property
     def num_bytes(self) -> int:
         """On disk."""
         return self.path.stat().st_size
 
 
-def _counters_of(path: Path, source: pa.NativeFile, header: Header, workers: range) -> Counters:
-    """The counters of the closing batch, found through the tail."""
+def _closing_of(path: Path, source: pa.NativeFile, header: Header, workers: range) -> tuple[Counters, str | None]:
+    """The counters and the digest of the closing batch, found through the tail."""
     try:
         source.seek(max(0, source.size() - TAIL.size))
         closing, _, _ = tail = TAIL.unpack(source.read())
@@ -165,7 +231,8 @@ def _counters_of(path: Path, source: pa.NativeFile, header: Header, workers: ran
         counters = counters_from_dict(_verified(COUNTERS, last.custom_metadata))
         if 0 in workers and counters.num_steps != header.num_steps:  # steps are counted with worker 0
             raise ValueError
-        return counters
+        digest = last.custom_metadata.get(DIGEST)
+        return counters, None if digest is None else digest.decode("ascii", "replace")
     except (struct.error, StopIteration, *UNREADABLE):
         raise PlanError(f"{path}: {_what_is_missing(source, header, len(workers))}; plan again") from None
 
@@ -189,8 +256,12 @@ def _tail(closing: int) -> bytes:
     return TAIL.pack(closing, zlib.crc32(struct.pack("<Q", closing)), TAIL_MARK)
 
 
+def _text_of(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True).encode()
+
+
 def _signed(key: bytes, content: dict[str, Any]) -> dict[bytes, bytes]:
-    text = json.dumps(content, sort_keys=True).encode()
+    text = _text_of(content)
     return {key: text, key + CHECKSUM_SUFFIX: str(zlib.crc32(text)).encode()}
 
 

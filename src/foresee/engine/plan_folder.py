@@ -1,6 +1,6 @@
 """The saved plan of several workers: a folder with one file for each worker, and a manifest written last.
 
-    PLAN/manifest.json     how many workers, and for each its file and the file's size
+    PLAN/manifest.json     how many workers, and for each its file, the file's size and the digest in it
     PLAN/worker-000.arrow  the records of one worker, a plan file as `plan_file` has it
 
 In: a header and the records of all workers, in order. Out: a folder, which appears whole or not at all, or the same
@@ -30,16 +30,19 @@ MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 
 
-def save_plan(path: str | Path, header: Header, records: Iterable[Record]) -> Counters:
-    """Keeps a whole plan: a file for one worker, a folder for several. Appears complete or not at all."""
+def save_plan(path: str | Path, header: Header, records: Iterable[Record], *, from_planner: bool = False) -> Counters:
+    """Keep a whole plan: a file for one worker, a folder for several. Appears complete or not at all.
+
+    `from_planner`: the records come straight from the header's planner, see `write_plan`.
+    """
     if header.num_workers == 1:
-        return write_plan(path, header, records)
+        return write_plan(path, header, records, from_planner=from_planner)
     path = Path(path)
     _check_free(path)
     draft: Path | None = None
     try:
         draft = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.partial-"))
-        counters = _write(draft, header, records)
+        counters = _write(draft, header, records, from_planner)
         draft.chmod(0o755)  # a temporary folder is its maker's alone
         if path.exists():
             shutil.rmtree(path)
@@ -62,11 +65,11 @@ def _check_free(path: Path) -> None:
         )
 
 
-def _write(folder: Path, header: Header, records: Iterable[Record]) -> Counters:
+def _write(folder: Path, header: Header, records: Iterable[Record], from_planner: bool) -> Counters:
     counting, files = Counting(), [_file_of(worker) for worker in range(header.num_workers)]
     with ExitStack() as open_files:
         handles = [open_files.enter_context(open(folder / name, "wb")) for name in files]
-        writers = [PlanWriter(file, header, header.num_steps) for file in handles]
+        writers = [PlanWriter(file, header, header.num_steps, from_planner=from_planner) for file in handles]
         for record in counting.watch(records):
             writers[record.worker].add(record)
         for writer, file in zip(writers, handles, strict=True):
@@ -75,7 +78,11 @@ def _write(folder: Path, header: Header, records: Iterable[Record]) -> Counters:
             os.fsync(file.fileno())
     content = {
         "format_version": FORMAT_VERSION,
-        "workers": [{"file": name, "bytes": (folder / name).stat().st_size} for name in files],
+        "workers": [
+            {"file": name, "bytes": (folder / name).stat().st_size}
+            | ({} if writer.digest is None else {"sha256": writer.digest})
+            for name, writer in zip(files, writers, strict=True)
+        ],
         "counters": asdict(counting.counters),
     }
     Files().publish(folder / MANIFEST, (json.dumps(content, indent=2) + "\n").encode())
@@ -94,6 +101,8 @@ class PlanFolder:
     header: Header
     counters: Counters
     workers: tuple[PlanFile, ...]
+    digests: tuple[str | None, ...]
+    """That the files have according to the manifest."""
 
     @classmethod
     def open(cls, path: str | Path) -> PlanFolder:
@@ -101,7 +110,9 @@ class PlanFolder:
         path = Path(path)
         try:
             content = json_fields.parse_object((path / MANIFEST).read_bytes())
-            sizes = [json_fields.whole(it, "bytes") for it in json_fields.objects(content, "workers")]
+            entries = json_fields.objects(content, "workers")
+            sizes = [json_fields.whole(it, "bytes") for it in entries]
+            digests = tuple(json_fields.text_of(it, "sha256") if "sha256" in it else None for it in entries)
             counters = counters_from_dict(json_fields.object_of(content, "counters"))
             version = json_fields.whole(content, "format_version")
         except (OSError, ValueError) as error:
@@ -116,12 +127,17 @@ class PlanFolder:
                 raise PlanError(f"{plan.path} is not the file that {MANIFEST} names: another plan's; plan again")
         if not plans or plans[0].header.num_workers != len(plans):
             raise PlanError(f"{path / MANIFEST} names {len(plans)} workers, and the plan has others; plan again")
-        return cls(path, plans[0].header, counters, plans)
+        return cls(path, plans[0].header, counters, plans, digests)
 
     def records(self, first_step: int | None = None) -> Iterator[Record]:
         """The records of all workers from a step on, step by step."""
         for together in zip(*(plan.records(first_step) for plan in self.workers), strict=True):
             yield from together
+
+    def is_as_planned(self) -> bool:
+        """Compare the files with their planner's digests, and with each other's plan; reads all of them once."""
+        same = self.digests == tuple(plan.digest for plan in self.workers)
+        return same and all(plan.is_as_planned() for plan in self.workers)
 
     @property
     def num_bytes(self) -> int:

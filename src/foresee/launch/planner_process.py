@@ -26,6 +26,7 @@ from foresee.run.build import (
     train_stream,
 )
 from foresee.run.config import RunConfig
+from foresee.run.kept_plan import KeptPlan
 from foresee.run.memory import check_memory, in_words, planner_memory
 
 _logger = logging.getLogger(__name__)
@@ -42,8 +43,11 @@ def run_planner(config: RunConfig, *, host: str, port: int, security: Security, 
     stream = train_stream(config, log)
     header = plan_header(config, log, stream)  # what is wrong is said now, not to the first worker
     saved = saved_plan(config, stream)
+    kept: KeptPlan | None = None
     if saved is not None:
         check_same_plan(saved, header)
+        kept = KeptPlan.from_saved(saved)
+        print(kept.summary(), flush=True)
     needed = planner_memory(table_layout(config, log), header, stream.batch(0), config.train.shuffle_samples)
     print(in_words(needed), flush=True)
     check_memory(needed)
@@ -56,7 +60,7 @@ def run_planner(config: RunConfig, *, host: str, port: int, security: Security, 
             host=host,
             port=port,
             security=security,
-            records=lambda header: records_of(saved, stream, header),
+            records=lambda header: records_of(kept, stream, header),
         )
     except (OSError, pa.ArrowException) as error:
         raise PlanError(f"the planner cannot listen on {host}:{port} ({error}); choose another port") from error

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from foresee.errors import PlanError
-from foresee.plan.check import Verdict, check
+from foresee.plan.check import check
 from foresee.plan.check_additive import check_additive
+from foresee.plan.check_step import Verdict
 from foresee.plan.grouped import grouped
 from foresee.plan.in_flight import InFlight
 from foresee.plan.policies import all_policies, find, is_trainable, register, trainable, unregister

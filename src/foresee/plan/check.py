@@ -10,8 +10,8 @@ For each step it proves:
   reads      each lookup finds its own row, with all updates of earlier steps, and no gradient still on its way; a
              step that is in flight has read the newest rows there were, at most `staleness` steps before its own
   fetches    the row's last write-back is at or before `not_before`; the store's version is the true, promised one
-  slots      a slot is below the capacity, free when a row is put into it, and never used after it was freed; a worker
-             holds a row once
+  slots      a slot is one of the row's group, or of the cache where there are no groups; it is free when a row is put
+             into it, and never used after it was freed; a worker holds a row once
   updates    each touched row, and no other, is applied exactly once, where its optimiser state is, with the gradient of
              every other user; or summed over all workers and applied by each to its replica; none where rows are only
              read, and there nothing is written back
@@ -23,54 +23,37 @@ and at the end that no update is left behind in a cache. It uses dictionaries an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from foresee.errors import PlanViolation
-from foresee.plan.check_step import FlightReads, StatedUses, faults_of_fetch, faults_of_lookups, faults_of_step
+from foresee.errors import PlanError
+from foresee.plan.check_step import (
+    NEVER,
+    VIOLATIONS_MAX,
+    FlightReads,
+    SlotRanges,
+    StatedUses,
+    Verdict,
+    faults_of_fetch,
+    faults_of_lookups,
+    faults_of_step,
+    played,
+    walk,
+)
 from foresee.plan.count import Counting
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Kind, Record, Transfers, compared_parts
-
-VIOLATIONS_MAX = 20
-NEVER = -1
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What the checker found."""
-
-    counters: Counters = field(default_factory=Counters)
-    stale_reads: int = 0
-    """Rows read without all earlier updates."""
-    missing_updates: int = 0
-    """Of stale reads, where plans allow them: (worker, step) updates that a read did not see, summed."""
-    missing_updates_max: int = 0
-    violations: list[str] = field(default_factory=list)
-    """The first few, in words."""
-    num_violations: int = 0
-
-    @property
-    def right(self) -> bool:
-        return self.num_violations == 0
-
-    def require(self) -> None:
-        """Raises PlanViolation unless the plan is right."""
-        if not self.right:
-            shown = "; ".join(self.violations[:3])
-            raise PlanViolation(f"the plan breaks {self.num_violations} rules, first: {shown}")
 
 
 def check(
     header: Header, trace: Iterable[Accesses], records: Iterable[Record], counters: Counters | None, *,
     earlier: Sequence[Accesses] = (),
 ) -> Verdict:  # fmt: skip
-    """Plays a plan through. `counters` are those the plan promised, if it did.
+    """Play a plan through. `counters` are those the plan promised, if it did.
 
     earlier: the steps before the plan's first one, all in the store; without them, versions of a plan that starts in
-    the middle are taken for what it says.
+    the middle are taken for what it says. Raises PlanError for a record that cannot be played at all.
     """
     game = _Game(header)
     for step, accesses in enumerate(earlier, start=header.first_step - len(earlier)):
@@ -80,32 +63,31 @@ def check(
     return walk(game, header, trace, records, counters)
 
 
-class Game(Protocol):
-    """A plan being played by some protocol's rules."""
+def proved_records(
+    header: Header, trace: Iterable[Accesses], records: Iterable[Record], counters: Counters | None, *, name: str
+) -> Iterator[Record]:
+    """Yield the records of each step once they are proved, so that they can be carried out meanwhile.
 
-    def wrong(self, what: str) -> None: ...
+    Errors call the plan by `name`. The last step waits for the end of the plan, where updates that never reach the
+    store are found.
 
-    def play(self, step: int, accesses: Accesses, records: list[Record]) -> None: ...
+    Raises:
+        PlanError: The plan breaks a rule; no record of that step was yielded.
+    """
+    game = _Game(header)
+    proved: list[Record] = []
+    for step in played(game, header, trace, records):
+        _refuse(game.verdict, name)
+        yield from proved
+        proved = step
+    _refuse(game.finish(counters), name)
+    yield from proved
 
-    def finish(self, promised: Counters | None) -> Verdict: ...
 
-
-def walk(
-    game: Game, header: Header, trace: Iterable[Accesses], records: Iterable[Record], counters: Counters | None
-) -> Verdict:
-    """Plays step after step; every step needs one record of each worker."""
-    remaining: Iterator[Record] = iter(records)
-    num_steps = 0
-    for step, accesses in enumerate(trace, start=header.first_step):
-        mine = list(islice(remaining, header.num_workers))
-        if len(mine) < header.num_workers:
-            game.wrong(f"step {step} has no record")
-            break
-        game.play(step, accesses, mine)
-        num_steps += 1
-    if next(remaining, None) is not None:
-        game.wrong(f"the plan has more records than the {num_steps} steps of the trace")
-    return game.finish(counters)
+def _refuse(verdict: Verdict, name: str) -> None:
+    if not verdict.right:
+        found = "; ".join(verdict.violations[:3])
+        raise PlanError(f"{name}: the plan is wrong: {found}; do not train with it: plan again")
 
 
 @dataclass(slots=True)
@@ -120,6 +102,17 @@ class _Held:
     """Other workers hold the same, so that one of them can write it back for all."""
     copy: bool = False
     """Came as a VALUE: without the optimiser's state, so it can neither be applied nor written back."""
+
+
+class _Where(NamedTuple):
+    """A place in a plan; becomes text only in a message."""
+
+    step: int
+    row: int
+    slot: int
+
+    def __str__(self) -> str:
+        return f"step {self.step}, row {self.row}, slot {self.slot}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +135,7 @@ class _Game:
         self.store_version: dict[int, int] = {}
         self.written_back_at: dict[int, int] = {}
         self.knows_versions = header.first_step == 0
+        self.slot_ranges = SlotRanges(header)
         self.slots: list[dict[int, _Held]] = [{} for _ in range(header.num_workers)]
         self.rows: list[dict[int, int]] = [{} for _ in range(header.num_workers)]
         """The same the other way round: the slot of each row."""
@@ -168,7 +162,7 @@ class _Game:
         for fault in (*faults_of_step(step, accesses, records), *self.stated_uses.use(step, accesses)):
             self.wrong(fault)
         for parcel in self.parcels.pop(step, []):
-            self._put(f"step {step}", parcel.worker, parcel.slot, parcel.held)
+            self._put(step, parcel.worker, parcel.slot, parcel.held)
         for record in records:
             self._fetch(step, record)
             self._read_ahead(step, record)
@@ -179,10 +173,10 @@ class _Game:
             self._evict(step, record)
             self._drop(step, record)
 
-    def _put(self, where: str, worker: int, slot: int, held: _Held) -> None:
-        where = f"{where}, row {held.row}, slot {slot}"
-        if not 0 <= slot < self.header.capacity_rows:
-            self.wrong(f"{where}: the cache has {self.header.capacity_rows} slots")
+    def _put(self, step: int, worker: int, slot: int, held: _Held) -> None:
+        where = _Where(step, held.row, slot)
+        if (fault := self.slot_ranges.fault(held.row, slot)) is not None:
+            self.wrong(f"{where}: {fault}")
         if slot in self.slots[worker]:
             self.wrong(f"{where}: put into a slot that holds row {self.slots[worker][slot].row}")
         if held.row in self.rows[worker]:
@@ -200,11 +194,12 @@ class _Game:
     def _fetch(self, step: int, record: Record) -> None:
         for fault in faults_of_fetch(step, record.fetch, record.not_before, self.header):
             self.wrong(fault)
-        for row, slot, version in zip(record.fetch.row, record.fetch.slot, record.fetch.version, strict=True):
-            self._fetch_row(step, record.worker, int(row), int(slot), int(version), record.not_before)
+        fetch = record.fetch
+        for row, slot, version in zip(fetch.row.tolist(), fetch.slot.tolist(), fetch.version.tolist(), strict=True):
+            self._fetch_row(step, record.worker, row, slot, version, record.not_before)
 
     def _fetch_row(self, step: int, worker: int, row: int, slot: int, version: int, not_before: int) -> None:
-        where = f"step {step}, row {row}, slot {slot}"
+        where = _Where(step, row, slot)
         if self.written_back_at.get(row, NEVER) > not_before:
             self.wrong(f"{where}: written back after step {self.written_back_at[row]}, read after {not_before}")
         stored, true = self.store_version.get(row, 0), self.true_version.get(row, 0)
@@ -212,7 +207,7 @@ class _Game:
             self.wrong(f"{where}: the store has version {stored}, training needs {true}")
         if version not in (true, UNKNOWN_VERSION) and self.knows_versions:
             self.wrong(f"{where}: the plan promises version {version}, training needs {true}")
-        self._put(f"step {step}", worker, slot, _Held(row, stored))
+        self._put(step, worker, slot, _Held(row, stored))
 
     def _read_ahead(self, step: int, record: Record) -> None:
         """Later steps read what is the newest now."""
@@ -361,11 +356,12 @@ class _Game:
             self.wrong(f"step {step}, row {record.evict.row[0]}: written back, but rows are only read")
         for fault in self.stated_uses.leave(step, record.evict):
             self.wrong(fault)
-        for slot, row, version in zip(record.evict.slot, record.evict.row, record.evict.version, strict=True):
-            self._evict_slot(step, record.worker, int(slot), int(row), int(version))
+        evict = record.evict
+        for slot, row, version in zip(evict.slot.tolist(), evict.row.tolist(), evict.version.tolist(), strict=True):
+            self._evict_slot(step, record.worker, slot, row, version)
 
     def _evict_slot(self, step: int, worker: int, slot: int, row: int, version: int) -> None:
-        where = f"step {step}, row {row}, slot {slot}"
+        where = _Where(step, row, slot)
         held = self._take(worker, slot)
         if held is None or held.row != row:
             self.wrong(f"{where}: evicted, but the slot holds {held.row if held else None}")

@@ -17,8 +17,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foresee.plan.check import NEVER, VIOLATIONS_MAX, Verdict, walk
-from foresee.plan.check_step import faults_of_fetch, faults_of_lookups, faults_of_step
+from foresee.plan.check_step import (
+    NEVER,
+    VIOLATIONS_MAX,
+    SlotRanges,
+    Verdict,
+    faults_of_fetch,
+    faults_of_lookups,
+    faults_of_step,
+    walk,
+)
 from foresee.plan.count import Counting
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Counters, Header, Record, compared_parts
 
@@ -55,6 +63,7 @@ class _Game:
         self.stored: dict[int, list[int]] = {}
         self.stored_version: dict[int, int] = {}
         self.written_at: dict[int, int] = {}
+        self.slot_ranges = SlotRanges(header)
         self.slots: list[dict[int, _Replica]] = [{} for _ in range(header.num_workers)]
 
     def wrong(self, what: str) -> None:
@@ -78,14 +87,14 @@ class _Game:
             self._push(step, record)
 
     def _fetch(self, step: int, record: Record) -> None:
-        for fault in faults_of_fetch(step, record.fetch, record.not_before, self.header):
-            self.wrong(fault)
+        for wrong in faults_of_fetch(step, record.fetch, record.not_before, self.header):
+            self.wrong(wrong)
         slots, fetch = self.slots[record.worker], record.fetch
         held = {replica.row for replica in slots.values()}
         for row, slot, version in zip(fetch.row.tolist(), fetch.slot.tolist(), fetch.version.tolist(), strict=True):
             where = f"step {step}, row {row}, slot {slot}"
-            if not 0 <= slot < self.header.capacity_rows:
-                self.wrong(f"{where}: the cache has {self.header.capacity_rows} slots")
+            if (fault := self.slot_ranges.fault(row, slot)) is not None:
+                self.wrong(f"{where}: {fault}")
             if slot in slots:
                 self.wrong(f"{where}: put into a slot that holds row {slots[slot].row}")
             if row in held:

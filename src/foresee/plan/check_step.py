@@ -1,4 +1,4 @@
-"""What every record must be, whatever its protocol: the part that both checkers share.
+"""What both checkers share: how a plan is played, and what every record must be, whatever its protocol.
 
 In: the accesses of a step, the records of all workers, and which row each slot read holds. Out: what is wrong.
 A record's samples, lookups, distinct slots and digest follow from the accesses alone, so they are compared, not played.
@@ -6,14 +6,126 @@ A record's samples, lookups, distinct slots and digest follow from the accesses 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from typing import Protocol
 
 import numpy as np
 
 from foresee.base.arrays import Int64
-from foresee.plan.record import NOT_KNOWN, Accesses, Evict, Fetch, Header, Record
+from foresee.errors import PlanError, PlanViolation
+from foresee.plan.record import NOT_KNOWN, Accesses, Counters, Evict, Fetch, Header, Record, compared_parts
 from foresee.plan.row_table import checksum_of
+
+VIOLATIONS_MAX = 20
+NEVER = -1
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the checker found."""
+
+    counters: Counters = field(default_factory=Counters)
+    stale_reads: int = 0
+    """Rows read without all earlier updates."""
+    missing_updates: int = 0
+    """Of stale reads, where plans allow them: (worker, step) updates that a read did not see, summed."""
+    missing_updates_max: int = 0
+    violations: list[str] = field(default_factory=list)
+    """The first few, in words."""
+    num_violations: int = 0
+
+    @property
+    def right(self) -> bool:
+        return self.num_violations == 0
+
+    def require(self) -> None:
+        """Raises PlanViolation unless the plan is right."""
+        if not self.right:
+            shown = "; ".join(self.violations[:3])
+            raise PlanViolation(f"the plan breaks {self.num_violations} rules, first: {shown}")
+
+
+class Game(Protocol):
+    """A plan being played by some protocol's rules."""
+
+    def wrong(self, what: str) -> None: ...
+
+    def play(self, step: int, accesses: Accesses, records: list[Record]) -> None: ...
+
+    def finish(self, promised: Counters | None) -> Verdict: ...
+
+
+def walk(
+    game: Game, header: Header, trace: Iterable[Accesses], records: Iterable[Record], counters: Counters | None
+) -> Verdict:
+    """Play all steps."""
+    for _ in played(game, header, trace, records):
+        pass
+    return game.finish(counters)
+
+
+def played(game: Game, header: Header, trace: Iterable[Accesses], records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Play step after step, and yield the records of each; every step needs one of each worker."""
+    remaining: Iterator[Record] = iter(records)
+    num_steps = 0
+    for step, accesses in enumerate(trace, start=header.first_step):
+        mine = list(islice(remaining, header.num_workers))
+        if len(mine) < header.num_workers:
+            game.wrong(f"step {step} has no record")
+            return
+        require_form(step, accesses, mine, header.num_workers)
+        game.play(step, accesses, mine)
+        num_steps += 1
+        yield mine
+    if next(remaining, None) is not None:
+        game.wrong(f"the plan has more records than the {num_steps} steps of the trace")
+
+
+def require_form(step: int, accesses: Accesses, records: list[Record], num_workers: int) -> None:
+    """Raise PlanError for records that cannot be played at all, because they name nothing that exists."""
+    for record in records:
+        where = f"step {step}, worker {record.worker}"
+        if not 0 <= record.worker < num_workers:
+            raise PlanError(f"step {step}: a record is of worker {record.worker}, the plan has {num_workers} workers")
+        parts = (record.fetch, record.recv, record.send, *compared_parts(record))
+        lengths = [{len(getattr(part, it.name)) for it in fields(part)} for part in parts]
+        lengths.append({len(record.evict.slot), len(record.evict.row), len(record.evict.version)})
+        if any(len(different) > 1 for different in lengths):
+            raise PlanError(f"{where}: its columns of rows and slots have different lengths")
+        found = record.samples
+        if len(found) and not 0 <= found.min() <= found.max() < accesses.num_samples:
+            raise PlanError(
+                f"{where}: samples holds {found.min()} to {found.max()}, the batch has samples 0 to "
+                f"{accesses.num_samples - 1}"
+            )
+
+
+class SlotRanges:
+    """Which slots each row may use: those of its row group, or all of them where there are no groups."""
+
+    def __init__(self, header: Header) -> None:
+        ranges: list[tuple[int, int, int]] = []  # (first row after a table, first slot, first slot after its group)
+        first_slot = 0
+        for group in header.groups:
+            end_slot = first_slot + group.capacity_rows
+            ranges += [(first + size, first_slot, end_slot) for first, size in group.tables]
+            first_slot = end_slot
+        ranges = sorted(ranges) or [(header.num_rows, 0, header.capacity_rows)]
+        self._ends = [end for end, _, _ in ranges]
+        self._ranges = [*ranges, ranges[-1]]  # the last one again, for rows that no table has
+
+    def fault(self, row: int, slot: int) -> str | None:
+        """What is wrong with this row in this slot."""
+        _, first, end = self._ranges[bisect_right(self._ends, row)]
+        if first <= slot < end:
+            return None
+        if len(self._ends) == 1:
+            return f"the cache has {end} slots"
+        return f"the row's group has slots {first} to {end - 1}"
 
 
 def faults_of_step(step: int, accesses: Accesses, records: list[Record]) -> Iterator[str]:

@@ -32,6 +32,7 @@ from foresee.plan.record import Header, Record
 from foresee.run import checkpoint
 from foresee.run.by_name import build, look_in, model_dim, row_width
 from foresee.run.config import AnyRun, RowOptimizerConfig, RowScheduleConfig, RunConfig
+from foresee.run.kept_plan import KeptPlan
 from foresee.run.run_folder import RunFolder
 from foresee.run.run_storage import RunStorage
 from foresee.run.shard_folders import open_store
@@ -124,45 +125,65 @@ def saved_plan(config: RunConfig, stream: LogStream) -> SavedPlan | None:
             f"{plan.path} was made for another log, seed, batch size or number of epochs than this run has; "
             "plan this run again, or leave cache.plan_file out"
         )
-    if plan.header.num_steps != stream.num_steps:
-        raise PlanError(
-            f"{plan.path} covers {plan.header.num_steps} of the run's {stream.num_steps} steps; plan the whole run"
-        )
+    first, num_steps = plan.header.first_step, plan.header.num_steps
+    if (first, num_steps) != (0, stream.num_steps):
+        part = f"{num_steps}" if first == 0 else f"{num_steps} (from step {first} on)"
+        raise PlanError(f"{plan.path} covers {part} of the run's {stream.num_steps} steps; plan the whole run")
     return plan
 
 
-def check_alone(saved: SavedPlan) -> None:
-    """Refuses the plan of several workers for one process."""
-    if saved.header.num_workers > 1:
+def check_alone(saved: SavedPlan, header: Header) -> None:
+    """Refuse a saved plan that one process cannot train with.
+
+    The plan may have another planner, cache and window than the run; in everything else its header has to be `header`,
+    the one that the run itself would be planned with.
+    """
+    theirs = saved.header
+    if theirs.num_workers > 1:
         raise PlanError(
-            f"{saved.path} is a plan for {saved.header.num_workers} workers; train with --workers "
-            f"{saved.header.num_workers}, or plan this run again"
+            f"{saved.path} is a plan for {theirs.num_workers} workers; train with --workers {theirs.num_workers}, plan "
+            "this run again, or leave cache.plan_file out"
         )
+    if not is_trainable(theirs.planner):
+        raise PlanError(
+            f"{saved.path} was planned by {theirs.planner!r}, which is no planner that trains; plan this run again"
+        )
+    chosen = ("window_steps", "window_bytes", "window_first_bytes", "remember_versions", "uses_ahead_steps")
+    options = replace(header.options, **{name: getattr(theirs.options, name) for name in chosen})
+    groups = [group.tables for group in header.groups] == [group.tables for group in theirs.groups]
+    expected = replace(
+        header, planner=theirs.planner, options=options, capacity_rows=theirs.capacity_rows,
+        fetch_ahead_steps=theirs.fetch_ahead_steps,
+        groups=theirs.groups if groups else header.groups,
+    )  # fmt: skip
+    check_same_plan(saved, expected)
 
 
 def check_same_plan(saved: SavedPlan, header: Header) -> None:
-    """Refuses a saved plan that was made with other settings than those of a run with several workers."""
+    """Refuse a saved plan that was made with other settings than this header has."""
     theirs, ours = saved.header.to_dict(), header.to_dict()
-    for name in ours:
-        if theirs.get(name) != ours[name]:
+    theirs |= theirs.pop("parameters")
+    ours |= ours.pop("parameters")
+    for name in ours | theirs:
+        if name != "format_version" and theirs.get(name) != ours.get(name):
             raise PlanError(
-                f"{saved.path} was planned with {name} {theirs.get(name)}, this run has {ours[name]}; plan this run "
-                "again, or leave cache.plan_file out"
+                f"{saved.path} was planned with {name} {theirs.get(name)}, this run has {ours.get(name)}; plan this "
+                "run again, or leave cache.plan_file out"
             )
 
 
-def records_of(saved: SavedPlan | None, stream: LogStream, header: Header) -> Iterator[Record]:
+def records_of(kept: KeptPlan | None, stream: LogStream, header: Header) -> Iterator[Record]:
     """The records of all workers: of the saved plan, where the header begins with it, or planned as the stream is read.
 
     A run in the middle is planned: its caches have to be filled, and a saved plan began with empty ones.
     """
-    if saved is not None and saved.header.first_step == header.first_step:
-        return saved.records()
+    if kept is not None and kept.header.first_step == header.first_step:
+        return kept.records(stream)
     return planned_records(stream, header)
 
 
 def make_run(
-    config: RunConfig, log: ClickLog, stream: LogStream, tables: Tables, header: Header, saved: SavedPlan | None = None,
+    config: RunConfig, log: ClickLog, stream: LogStream, tables: Tables, header: Header, kept: KeptPlan | None = None,
     *, num_threads: int = 1,
 ) -> Run:  # fmt: skip
     """Steps from the tables' last commit on, as the saved plan has them or planned as they go.
@@ -171,8 +192,8 @@ def make_run(
     planner in as many slots. The caller commits: rows belong together with the dense half.
     """
     first_step, records = tables.store.committed_step, None
-    if saved is not None and saved.header.first_step == first_step:
-        records = saved.records()
+    if kept is not None and kept.header.first_step == first_step:
+        records = kept.records(stream)
     else:
         header = replace(header, first_step=first_step, num_steps=stream.num_steps - first_step)
     return Run(

@@ -43,6 +43,7 @@ from foresee.run.ending import Stop
 from foresee.run.evaluation import group_position, ranked_task
 from foresee.run.given_metrics import Given, GivenMetrics, given_metrics
 from foresee.run.group import Alone, Group
+from foresee.run.kept_plan import KeptPlan
 from foresee.run.loop import Clip, Objective, clip_of, train_run
 from foresee.run.memory import check_memory, in_words, memory_needed, rows_in_words, uses_in_words, window_in_words
 from foresee.run.progress import Display, FoldDisplay, make_display, show_fold
@@ -118,10 +119,12 @@ def train(
     model, stream = build_model(config, log), train_stream(config, log)
     half = DenseHalf.of(config, model, stream.num_steps)
     tasks, given = checked_tasks(config, log, metrics)
-    first_batch, kept = stream.batch(0), saved_plan(config, stream)
-    if kept is not None:
-        check_alone(kept)
-    header = kept.header if kept else plan_header(config, log, stream)
+    first_batch, saved, header = stream.batch(0), saved_plan(config, stream), plan_header(config, log, stream)
+    kept: KeptPlan | None = None
+    if saved is not None:
+        check_alone(saved, header)
+        kept = KeptPlan.from_saved(saved)
+        header = kept.header
     check_batch_fits(header, first_batch, stream)
     memory = memory_needed(
         table_layout(config, log), header, first_batch, config.train.shuffle_samples,
@@ -141,6 +144,7 @@ def train(
         opening=lambda run, first_step: [
             _opening(config, run, first_step), in_words(memory), window_in_words(header, first_batch),
             *([uses_in_words(header, first_batch)] if header.options.uses_ahead_steps else []),
+            *([kept.summary()] if kept is not None and first_step == kept.header.first_step else []),
         ],
     )  # fmt: skip
     return carry_out(

@@ -17,7 +17,7 @@ class Csv:
     r"""Any delimited text with one sample a line, such as CSV and TSV.
 
         foresee prepare csv clicks.csv --out data/clicks --label clicked --dense age:standard:empty=0 \
-            --categorical user --categorical item --categorical 'tags:mean:|' --time clicked_at
+            --categorical user --categorical item --categorical 'tags:mean:separator=|' --time clicked_at
     """
 
     name: ClassVar[str] = "csv"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ _PACKED: tuple[tuple[bytes, str, Callable[[Any], Any]], ...] = (
     (b"\x1f\x8b", "gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
     (b"BZh", "bzip2", bz2.BZ2File),
     (b"\xfd7zXZ\x00", "xz", lzma.LZMAFile),
-    (b"\x28\xb5\x2f\xfd", "zstd", lambda raw: pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")),
+    (b"\x28\xb5\x2f\xfd", "zstd", lambda raw: _Zstd(raw)),
 )
 _NO_TEXT = (
     (b"PAR1", "a Parquet file, not text; use `foresee prepare parquet`"),
@@ -92,21 +93,63 @@ def _open(path: Place) -> Iterator[tuple[IO[bytes], IO[bytes], str]]:
 
 
 def _pieces(stream: IO[bytes], where: str, packing: str, num_bytes: int) -> Iterator[bytes]:
-    line = 1
+    newlines = returns = 0
     while True:
-        try:
-            piece = stream.read(num_bytes)
-        except EOFError:
-            raise DataError(f"{where}:{line}: the {packing} file ends early after this line; fetch it again.") from None
-        except (zlib.error, lzma.LZMAError, pa.ArrowException, OSError) as error:
-            if not packing:
-                raise DataError(f"{where}: cannot be read ({error}); check the disk or fetch it again.") from None
-            reason = f"is damaged after this line ({str(error).splitlines()[0]})"
-            raise DataError(f"{where}:{line}: the {packing} file {reason}; fetch it again.") from None
+        piece, failure = _read_up_to(stream, num_bytes)
+        newlines, returns = newlines + piece.count(b"\n"), returns + piece.count(b"\r")
+        if failure is not None:
+            raise _unreadable(failure, where, packing, newlines or returns) from None
         if not piece:
             return
-        line += piece.count(b"\n")
         yield piece
+
+
+def _read_up_to(stream: IO[bytes], num_bytes: int) -> tuple[bytes, Exception | None]:
+    """Read so many bytes, fewer at the end. Of a stream that fails: those before the failure, and what was raised.
+
+    `read1` of a packed stream returns everything unpacked before it raises; `read` discards it.
+    """
+    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+    parts: list[bytes] = []
+    try:
+        while num_bytes and (part := read(num_bytes)):
+            parts.append(part)
+            num_bytes -= len(part)
+    except (EOFError, zlib.error, lzma.LZMAError, pa.ArrowException, OSError) as error:
+        return b"".join(parts), error
+    return b"".join(parts), None
+
+
+def _unreadable(failure: Exception, where: str, packing: str, num_lines: int) -> DataError:
+    """The error for a stream that fails after so many whole lines."""
+    if not packing:
+        return DataError(f"{where}: cannot be read ({failure}); check the disk or fetch it again.")
+    early = isinstance(failure, EOFError) or "Truncated" in str(failure)
+    reason = "ends early" if early else "is damaged"
+    detail = "" if early else f" ({str(failure).splitlines()[0]})"
+    return DataError(
+        f"{where}:{max(1, num_lines)}: the {packing} file {reason} after this line{detail}, {num_lines:,} whole lines "
+        "could be unpacked; fetch it again."
+    )
+
+
+class _Zstd(io.RawIOBase):
+    """A zstd stream whose `read1` returns everything unpacked before it raises; Arrow's own reads discard it."""
+
+    def __init__(self, raw: Any) -> None:
+        self._stream = pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")
+        self._failure: Exception | None = None
+
+    def read1(self, num_bytes: int) -> bytes:
+        if self._failure is not None:
+            raise self._failure
+        buffer = bytearray(num_bytes)
+        try:
+            return bytes(memoryview(buffer)[: self._stream.readinto(buffer)])
+        except (pa.ArrowException, OSError) as error:
+            self._failure = error
+            # Arrow does not say how much it has written into the buffer. Text has no zero bytes.
+            return bytes(buffer.rstrip(b"\0")) or self.read1(num_bytes)
 
 
 def _as_utf8(pieces: Iterator[bytes], encoding: str, where: str) -> Iterator[bytes]:

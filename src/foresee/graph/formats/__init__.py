@@ -10,7 +10,7 @@ from foresee.errors import DataError
 from foresee.graph.formats.archives import Archive, is_tar, split_files
 from foresee.graph.formats.npz import Npz
 from foresee.graph.formats.ogb import Ogb, is_ogb
-from foresee.graph.formats.source import GraphSource
+from foresee.graph.formats.source import UNPACKED_MAX_GB, GraphSource
 from foresee.graph.formats.tables import Tables
 
 
@@ -22,7 +22,8 @@ def open_source(files: tuple[Place, ...], temporary: Path, settings: dict[str, A
         temporary: A folder for what has to be unpacked; it stays until the source is used no more.
         settings: Of `Tables`.
     """
-    settings = settings or {}
+    settings = dict(settings or {})
+    max_gb = settings.pop("unpacked_max_gb", UNPACKED_MAX_GB)
     if not files:
         raise DataError("no file is named; name at least one.")
     path = files[0]
@@ -30,13 +31,13 @@ def open_source(files: tuple[Place, ...], temporary: Path, settings: dict[str, A
     if one and isinstance(path, Path) and path.is_dir():
         if is_ogb(path):
             _refuse_settings(path, settings)
-            return Ogb.open(path, temporary)
+            return Ogb.open(path, temporary, max_gb)
         return Tables(**settings | split_files(path.iterdir(), path))
     if one and name_of(path).endswith(".npz"):
         _refuse_settings(path, settings)
-        return Npz.open(path, temporary)
+        return Npz.open(path, temporary, max_gb)
     if one and is_tar(path):
-        return Archive.open(path, temporary, settings)
+        return Archive.open(path, temporary, settings, max_gb)
     return Tables(edge_files=files, **settings)
 
 

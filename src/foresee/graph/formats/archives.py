@@ -1,23 +1,27 @@
 """Data sets as they are handed around: a folder or a tar archive with train, valid and test files of edges.
 
-An archive is unpacked into a temporary folder, only files whose names say which split they are, and none elsewhere;
-sentences about its lines name the archive and the file in it.
+Only the files of an archive whose names say which split they are get unpacked, into a temporary folder and below their
+own paths. Nothing is written outside that folder: a split file that is a link, or whose path leaves the archive, is an
+error, and so are two split files of one name, because either may be the wrong one. Errors in lines name the archive and
+the file in it.
 """
 
 from __future__ import annotations
 
+import lzma
 import re
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from foresee.base.places import Place, name_of, opened, shown, size_of
 from foresee.data.source import BadLine, ReportBadLine
 from foresee.errors import DataError
-from foresee.graph.formats.source import EdgeChunk, NodeChunk
+from foresee.graph.formats.source import UNPACKED_MAX_GB, EdgeChunk, NodeChunk, Unpacking
 from foresee.graph.formats.tables import Tables
 
 _SPLIT_FILE = re.compile(
@@ -55,6 +59,44 @@ def is_tar(path: Place) -> bool:
         return tarfile.is_tarfile(stream)
 
 
+def _unpack(archive: tarfile.TarFile, unpacking: Unpacking) -> None:
+    """Write the split files of an archive below its folder."""
+    where, found = unpacking.where, dict[str, str]()
+    for member in archive:
+        is_split = not member.isdir() and _SPLIT_FILE.match(PurePosixPath(member.name).name) is not None
+        unpacking.count(member.name, member.size, written=is_split)
+        if not is_split:
+            continue
+        path = _path_inside(member, where)
+        if path.name in found:
+            raise DataError(
+                f"{where}: it has both {found[path.name]} and {member.name}, and which one is meant is not clear; "
+                "unpack the archive and name the files of train, those of others with --valid-file and --test-file."
+            )
+        found[path.name] = member.name
+        target = unpacking.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        content = archive.extractfile(member)
+        assert content is not None, "it is a regular file"
+        with content, open(target, "xb") as out:
+            shutil.copyfileobj(content, out, 1 << 20)
+
+
+def _path_inside(member: tarfile.TarInfo, where: str) -> PurePosixPath:
+    """The path of a split file below the archive's folder."""
+    path = PurePosixPath(member.name)
+    if not member.isfile():
+        raise DataError(
+            f"{where}: {member.name} is a link or no regular file, which is not followed; unpack the archive and name "
+            "the files."
+        )
+    if path.is_absolute() or ".." in path.parts:
+        raise DataError(
+            f"{where}: the path {member.name} leads out of the archive; unpack it yourself and name the files."
+        )
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class Archive:
     """A tar archive, unpacked; as `Tables`, with sentences that a person can follow."""
@@ -63,20 +105,16 @@ class Archive:
     unpacked: Path
 
     @staticmethod
-    def open(path: Place, temporary: Path, settings: dict[str, Any]) -> Archive:
+    def open(path: Place, temporary: Path, settings: dict[str, Any], max_gb: int = UNPACKED_MAX_GB) -> Archive:
         folder = temporary / name_of(path)
         folder.mkdir()
+        unpacking = Unpacking(shown(path), folder, max_gb)
         try:
             with opened(path) as stream, tarfile.open(fileobj=stream) as archive:
-                members = [it for it in archive if it.isfile() and _SPLIT_FILE.match(Path(it.name).name)]
-                for member in members:
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    with content, open(folder / Path(member.name).name, "wb") as out:
-                        shutil.copyfileobj(content, out, 1 << 20)
-        except (tarfile.TarError, EOFError, OSError) as error:
+                _unpack(archive, unpacking)
+        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
             raise DataError(f"{shown(path)}: the archive cannot be unpacked ({error}); fetch it again.") from None
-        files = split_files(folder.iterdir(), shown(path))
+        files = split_files((file for file in folder.rglob("*") if file.is_file()), shown(path))
         return Archive(Tables(**settings | files), temporary)
 
     @property

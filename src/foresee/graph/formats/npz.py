@@ -22,7 +22,7 @@ from foresee.base.arrays import Float32, Int64
 from foresee.base.places import Place, name_of, opened, shown
 from foresee.data.source import ReportBadLine
 from foresee.errors import DataError
-from foresee.graph.formats.source import DRAWN, EdgeChunk, NodeChunk, rows_at_once
+from foresee.graph.formats.source import DRAWN, UNPACKED_MAX_GB, EdgeChunk, NodeChunk, Unpacking, rows_at_once
 from foresee.graph.formats.tables import load_npy
 
 EDGE_ROWS = 1 << 18
@@ -31,9 +31,10 @@ EDGE_ROWS = 1 << 18
 class Members:
     """The arrays of an `.npz` file, unpacked when they are asked for."""
 
-    def __init__(self, path: Place, temporary: Path) -> None:
+    def __init__(self, path: Place, temporary: Path, max_gb: int = UNPACKED_MAX_GB) -> None:
         self._path, self._folder, self._where = path, temporary / name_of(path), shown(path)
         self._folder.mkdir(exist_ok=True)
+        self._unpacking = Unpacking(self._where, self._folder, max_gb)
         try:
             with opened(path) as stream, zipfile.ZipFile(stream) as archive:
                 self.names = {name.removesuffix(".npy") for name in archive.namelist()}
@@ -56,6 +57,7 @@ class Members:
                     archive.open(f"{name}.npy") as member,
                     open(unpacked, "wb") as out,
                 ):
+                    self._unpacking.count(name, archive.getinfo(f"{name}.npy").file_size)
                     shutil.copyfileobj(member, out, 1 << 20)
             except (zipfile.BadZipFile, EOFError, OSError) as error:
                 raise DataError(f"{self._where}: {name} cannot be unpacked ({error}); fetch it again.") from None
@@ -107,8 +109,8 @@ class Npz:
     features: NDArray[Any] | Rows | None
 
     @staticmethod
-    def open(path: Place, temporary: Path) -> Npz:
-        members = Members(path, temporary)
+    def open(path: Place, temporary: Path, max_gb: int = UNPACKED_MAX_GB) -> Npz:
+        members = Members(path, temporary, max_gb)
         labels = members.get("labels", 1, "iu") if "labels" in members.names else None
         features = _features(members, path)
         ends: NDArray[Any] | Rows

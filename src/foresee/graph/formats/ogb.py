@@ -26,7 +26,7 @@ from foresee.data.source import BadLine, ReportBadLine
 from foresee.errors import DataError
 from foresee.graph.arrays import ArrayWriter
 from foresee.graph.formats.npz import Members
-from foresee.graph.formats.source import DRAWN, NOWHERE, EdgeChunk, NodeChunk, rows_at_once
+from foresee.graph.formats.source import DRAWN, NOWHERE, UNPACKED_MAX_GB, EdgeChunk, NodeChunk, rows_at_once
 
 EDGES_AT_ONCE = 1 << 18
 
@@ -53,9 +53,9 @@ class Ogb:
     notes: tuple[str, ...]
 
     @staticmethod
-    def open(folder: Path, temporary: Path) -> Ogb:
+    def open(folder: Path, temporary: Path, max_gb: int = UNPACKED_MAX_GB) -> Ogb:
         raw = folder / "raw"
-        parts = _binary(raw, temporary) if (raw / "data.npz").exists() else _text(raw, temporary)
+        parts = _binary(raw, temporary, max_gb) if (raw / "data.npz").exists() else _text(raw, temporary)
         graph = Ogb(splits=_splits(folder, parts["num_nodes"]), notes=_notes(folder), **parts)
         graph._check(raw)
         return graph
@@ -126,11 +126,11 @@ def _text(raw: Path, temporary: Path) -> dict[str, Any]:
     }
 
 
-def _binary(raw: Path, temporary: Path) -> dict[str, Any]:
-    members = Members(raw / "data.npz", temporary)
+def _binary(raw: Path, temporary: Path, max_gb: int) -> dict[str, Any]:
+    members = Members(raw / "data.npz", temporary, max_gb)
     labels = None
     if (raw / "node-label.npz").exists():
-        floats = Members(raw / "node-label.npz", temporary).get("node_label", 2, "fiu")
+        floats = Members(raw / "node-label.npz", temporary, max_gb).get("node_label", 2, "fiu")
         if floats.shape[1] != 1:
             raise DataError(f"{raw / 'node-label.npz'}: expected one class a node, found {floats.shape[1]} columns.")
         labels = _whole(np.asarray(floats[:, 0]))

@@ -6,8 +6,10 @@ asked, finds the same every time, and knows nothing of what becomes of it.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +19,7 @@ from foresee.base.arrays import Bool, Float32, Int64
 from foresee.base.places import Place
 from foresee.data.cells import as_strings, to_mask
 from foresee.data.source import BadLine, RawChunk, ReportBadLine
+from foresee.errors import DataError
 
 DRAWN = -1
 """The split of an edge or node that is to be drawn."""
@@ -24,6 +27,10 @@ NOWHERE = -2
 """The split of a node that is in none."""
 BLOCK_BYTES = 4 << 20
 """Some nodes with their features take about so much."""
+GB = 1_000_000_000
+UNPACKED_MAX_GB = 100
+MEMBERS_MAX = 100_000
+"""Of an archive."""
 
 
 def rows_at_once(num_features: int) -> int:
@@ -111,3 +118,43 @@ def whole_numbers(cells: pa.Array) -> tuple[Int64, Bool]:
     usable = to_mask(pa.compute.match_substring_regex(texts, "^[0-9]{1,18}$"))
     values = pa.compute.if_else(pa.array(usable), texts, "0").cast(pa.int64()).to_numpy(zero_copy_only=False)
     return values, ~usable
+
+
+@dataclass(slots=True)
+class Unpacking:
+    """Counts the members of one archive and refuses the first that exceeds a limit.
+
+    A few kilobytes of gzip can claim terabytes. Sizes stand in the headers of an archive, and neither tar nor zip gives
+    more than it declares, so a member that exceeds a limit is refused before a byte of it is written.
+
+    Attributes:
+        where: The archive, for error messages.
+        folder: Where members are written.
+        max_gb: How much all members together may take.
+    """
+
+    where: str
+    folder: Path
+    max_gb: int = UNPACKED_MAX_GB
+    num_bytes: int = 0
+    num_members: int = 0
+
+    def count(self, name: str, num_bytes: int, *, written: bool = True) -> None:
+        """Count a member before it is unpacked; `written`: to the disk, not only passed over."""
+        self.num_members += 1
+        self.num_bytes += num_bytes
+        if self.num_members > MEMBERS_MAX:
+            raise DataError(
+                f"{self.where}: the archive has more than {MEMBERS_MAX:,} members; unpack it and name the files."
+            )
+        if self.num_bytes > self.max_gb * GB:
+            raise DataError(
+                f"{self.where}: with {name} the archive unpacks to {self.num_bytes / GB:,.1f} GB, the limit is "
+                f"{self.max_gb:,} GB; if it is really that large, raise the limit with --unpacked-max-gb."
+            )
+        free = shutil.disk_usage(self.folder).free
+        if written and num_bytes > free:
+            raise DataError(
+                f"{self.where}: {name} unpacks to {num_bytes / GB:,.1f} GB, and the disk of {self.folder.parent} has "
+                f"{free / GB:,.1f} GB free; make room, or give --out on another disk."
+            )

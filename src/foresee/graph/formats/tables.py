@@ -26,7 +26,16 @@ from foresee.data.formats.text import line_blocks
 from foresee.data.order import SPLIT_NAMES
 from foresee.data.source import BadLine, RawChunk, ReportBadLine, check_files, check_names
 from foresee.errors import DataError
-from foresee.graph.formats.source import DRAWN, NOWHERE, EdgeChunk, NodeChunk, report_rows, rows_at_once, whole_numbers
+from foresee.graph.formats.source import (
+    DRAWN,
+    NOWHERE,
+    UNPACKED_MAX_GB,
+    EdgeChunk,
+    NodeChunk,
+    report_rows,
+    rows_at_once,
+    whole_numbers,
+)
 
 BY_POSITION = {2: ("head", "tail"), 3: ("head", "relation", "tail"), 4: ("head", "relation", "tail", "weight")}
 FIRST_LINE, NAME_COLUMN = "correct the first line", "call the column of names name"
@@ -69,6 +78,7 @@ class Tables:
         Place | None, "A .npy file with a row of numbers for each line of --node-file, or for each number of a node."
     ] = None
     labels: Annotated[Place | None, "A .npy file with a class for each node, in the same order; below 0: none."] = None
+    unpacked_max_gb: Annotated[int, "Refuse an archive that unpacks to more than so many GB."] = UNPACKED_MAX_GB
 
     def __post_init__(self) -> None:
         own = tuple(path for path in (self.node_file, self.features, self.labels) if path is not None)
