@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from leaks import held, left_behind
+from real_data import RealData
 from s3_server import ENVIRONMENT, Network, s3_server
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -27,6 +28,19 @@ def nothing_is_left_behind() -> Iterator[None]:
     yield
     found = left_behind(before)
     assert not found, f"this test leaks: {'; '.join(found)}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that takes the fixture `real_data`, itself or through another fixture."""
+    for item in items:
+        if "real_data" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.real_data)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> RealData:
+    """Real logs; a test that asks for a missing one is skipped."""
+    return RealData()
 
 
 @pytest.fixture(scope="session")
