@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from run_results import dense_half, num_steps_done, rows_in_folders, rows_on_servers
-from warm_commands import Command, Commands, wait_until
+from warm_commands import Command, Commands
 
 from foresee.run.build import open_log, table_layout
 from foresee.run.run_file import load_run
 from foresee.run.run_folder import open_run
 from foresee.store.contract import write_layout
+from waiting import wait_until
 
 NUM_STEPS = 25
 
