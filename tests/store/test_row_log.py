@@ -110,7 +110,7 @@ class _Machine(store_machine(_create, _reopen)):  # type: ignore[misc]
             self.store.fold()
 
 
-class TestSmallMachine(_Machine.TestCase):  # type: ignore[misc]
+class TestSmallMachine(_Machine.TestCase):  # type: ignore[misc, name-defined]
     settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
 
     def setUp(self) -> None:
