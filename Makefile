@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-graph test test-coverage test-rest lint types check chaos chaos-machines newcomer bench-env bench clean
+.PHONY: demo demo-graph test lint types check chaos chaos-machines newcomer bench-env bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -16,17 +16,9 @@ demo: $(VENV)/.installed
 demo-graph: $(VENV)/.installed
 	$(BIN)/foresee graph demo
 
+# make test COVERAGE=1 also prints the coverage of the source. Options of pytest select tests: make test ONLY='-m real_data'.
 test: $(VENV)/.installed
-	$(BIN)/pytest -n 3
-
-# The two halves of `make test`. Tracing slows tests down, so only the rooms whose tests run in their own
-# process are traced. Coverage sees neither what numba compiles (left out of the count) nor what started processes run.
-COVERED := tests/base tests/data tests/models tests/plan tests/report tests/run
-test-coverage: $(VENV)/.installed
-	$(BIN)/pytest -n 3 $(COVERED) --cov --cov-report=term
-
-test-rest: $(VENV)/.installed
-	$(BIN)/pytest -n 3 $(COVERED:%=--ignore=%)
+	$(BIN)/pytest -n 3 $(ONLY) $(if $(COVERAGE),--cov --cov-report=term)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

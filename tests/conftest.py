@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from leaks import held, left_behind
+from real_data import RealData
 from s3_server import ENVIRONMENT, Network, s3_server
+
+TESTS = Path(__file__).parent
+COVERED = ("base", "data", "models", "plan", "report", "run")
+"""Folders whose tests count for `make test COVERAGE=1`. Tracing slows tests down, so the others, of which most start
+processes that coverage does not see, run untraced."""
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests send it to processes
@@ -27,6 +34,21 @@ def nothing_is_left_behind() -> Iterator[None]:
     yield
     found = left_behind(before)
     assert not found, f"this test leaks: {'; '.join(found)}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that take the fixture `real_data`, themselves or through another fixture, and those not to trace."""
+    for item in items:
+        if "real_data" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.real_data)
+        if not any(item.path.is_relative_to(TESTS / folder) for folder in COVERED):
+            item.add_marker(pytest.mark.no_cover)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> RealData:
+    """Real logs; a test that asks for a missing one is skipped."""
+    return RealData()
 
 
 @pytest.fixture(scope="session")

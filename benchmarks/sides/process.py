@@ -67,10 +67,16 @@ class Process:
             sys.exit(f"the side {self._name} ended before it was asked to {question}")
         line = self._process.stdout.readline()
         if not line:
-            sys.exit(f"the side {self._name} ended before it could {question}")
+            sys.exit(f"the side {self._name} ended before it could {question}{self._reason()}")
         self._signal(signal.SIGSTOP)
         answer: Answer = json.loads(line)
         return answer
+
+    def _reason(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            if self._process.wait(timeout=END_SECONDS) == -signal.SIGKILL:
+                return ": it was killed, as the system does where a memory limit is reached; give a larger --limit-mb"
+        return ""
 
     def _signal(self, number: signal.Signals) -> None:
         """To the process and to what it forked."""

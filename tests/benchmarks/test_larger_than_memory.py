@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import larger_than_memory
+from sides import memory_limit
 from sides.memory_limit import (
     Cgroup,
     Limit,
@@ -23,6 +25,7 @@ from sides.memory_limit import (
     make_older_cgroup,
     resident_bytes,
 )
+from sides.process import Process
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MEGABYTE = 1_000_000
@@ -140,6 +143,59 @@ def test_a_limit_too_small_ends_the_run_with_an_error(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "tables_over_limit" not in done.stdout
     assert "the side --side ours ended" in done.stderr
+
+
+def test_a_limit_that_cannot_be_held_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without control groups, as for a user who may not make one."""
+    monkeypatch.setattr(memory_limit, "make_cgroup", lambda parent, num_bytes: None)
+    monkeypatch.setattr(memory_limit, "make_older_cgroup", lambda parent, num_bytes: None)
+    monkeypatch.setenv("FORESEE_BENCH_DIR", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["larger_than_memory.py", "--written"])
+    with pytest.raises(SystemExit, match=r"may not make a control group, .* or give --limit-mb 1100 or more"):
+        larger_than_memory.main()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_side_killed_at_its_limit_says_so() -> None:
+    code = "import os, signal, sys; sys.stdin.readline(); os.kill(os.getpid(), signal.SIGKILL)"
+    with (
+        pytest.raises(SystemExit, match=r"ended before it could train: it was killed, .* a larger --limit-mb"),
+        Process([sys.executable, "-c", code]) as side,
+    ):
+        side.ask("train")
+
+
+def test_kernels_are_compiled_outside_of_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler takes 110 MB on a machine where the kernels never ran: that is no memory of training."""
+    begun: list[tuple[str, bool]] = []
+
+    class Asked:
+        def __enter__(self) -> Asked:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def ask(self, question: str) -> dict[str, float]:
+            return {}
+
+    def side(arguments: argparse.Namespace, name: str, limit: Limit | None) -> Asked:
+        begun.append((name, limit is None))
+        return Asked()
+
+    def stop(arguments: argparse.Namespace) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(larger_than_memory, "side", side)
+    monkeypatch.setattr(larger_than_memory, "make_log", lambda *_, **__: None)
+    monkeypatch.setattr(larger_than_memory, "make", stop)
+    monkeypatch.setattr(sys, "argv", ["larger_than_memory.py", "--limit-mb", "2000"])
+    monkeypatch.setenv("FORESEE_BENCH_DIR", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        larger_than_memory.main()
+    assert begun == [("ours", True)]
 
 
 def test_the_docstring_says_what_is_printed() -> None:

@@ -1,22 +1,16 @@
 """Where the published traces are, and small clusters to plan for."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from foresee.cluster.formats.shockwave import StoredResult, Trace, read_results, read_trace
-
-DATA = Path(os.environ.get("FORESEE_DATA", Path(__file__).parents[3] / "shared" / "data")) / "cluster"
+from real_data import RealData
 
 
 @pytest.fixture(scope="session")
-def published() -> Path:
-    if not DATA.is_dir():
-        pytest.skip(
-            f"the published cluster traces are not in {DATA}: set FORESEE_DATA to the folder that holds cluster/"
-        )
-    return DATA
+def published(real_data: RealData) -> Path:
+    return real_data.path("cluster")
 
 
 @pytest.fixture(scope="session")

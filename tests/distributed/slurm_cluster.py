@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from warm_commands import wait_until
+from waiting import wait_until
 
 NODES = ("node1", "node2", "node3", "node4")
 CONTROLLER = "controller"

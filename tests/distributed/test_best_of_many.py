@@ -9,13 +9,14 @@ from pathlib import Path
 
 import yaml
 from run_results import Bytes, dense_half, num_steps_done, rows_in_folders, rows_of
-from warm_commands import Commands, is_alive, wait_until
+from warm_commands import Commands, is_alive
 
 from foresee.data import ClickLog
 from foresee.run.evaluation import evaluate
 from foresee.run.run_folder import RunFolder, open_run
 from foresee.run.serving.export import trained, trained_model
 from foresee.store.disk import DiskStore
+from waiting import wait_until
 
 
 def _overfitting(file: Path, log: ClickLog) -> Path:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 from manifests import Manifests, check, cluster_of, container_of, jobs_of, of_kind, options_of, pods_of
+from ports import free_ports
 from run_results import Bytes, dense_half, num_steps_done, rows_in_folders
-from test_start_by_hand import free_ports
 from warm_commands import Command, Commands
 
 from command_line import foresee

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from run_results import dense_half, num_steps_done, rows_in_folders, rows_on_servers
-from warm_commands import Command, Commands, wait_until
+from warm_commands import Command, Commands
 
 from foresee.run.build import open_log, table_layout
 from foresee.run.run_file import load_run
 from foresee.run.run_folder import open_run
 from foresee.store.contract import write_layout
+from waiting import wait_until
 
 NUM_STEPS = 25
 
@@ -31,12 +32,6 @@ def train_unplanned(commands: Commands, run_file: Path, *settings: str) -> Path:
     assert "done: " in text
     assert "AUC" in text
     return run
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class ByHand:

@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from warm_commands import wait_until
+from ports import free_port
 
 from foresee.testing import EngineSuite
+from waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -66,12 +67,6 @@ def one_node(folder: Path) -> Iterator[str]:
         finally:
             node.terminate()
             node.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])
 
 
 def is_open(port: int) -> bool:

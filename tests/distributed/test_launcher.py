@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from run_results import num_steps_done
-from warm_commands import Command, Commands, is_alive, wait_until
+from warm_commands import Command, Commands, is_alive
+
+from waiting import wait_until
 
 PARTS = {"serve0", "serve1", "plan-server", "worker0", "worker1"}
 ENDLESS = ("--set", "train.epochs=10000")

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from test_engines import LONG
-from warm_commands import wait_until
+
+from waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "with_ray_train.py"
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from run_results import Bytes, dense_half, num_steps_done, rows_in_folders
-from warm_commands import SPEECHLESS, Command, Commands, is_alive, wait_until
+from warm_commands import SPEECHLESS, Command, Commands, is_alive
+
+from waiting import wait_until
 
 EPOCHS = 4
 NUM_STEPS = 25 * EPOCHS

@@ -8,25 +8,16 @@ import socket
 from pathlib import Path
 
 import pytest
+from ports import free_ports
 from run_results import dense_half, num_steps_done
-from warm_commands import SPEECHLESS, Command, Commands, wait_until
+from warm_commands import SPEECHLESS, Command, Commands
 
 from foresee.errors import INPUT_CODE, UNAVAILABLE_CODE, StoreError
 from foresee.rpc.endpoint import Endpoint
 from foresee.store.remote.opening import await_servers
+from waiting import wait_until
 
 TOKEN, OTHER_TOKEN = "a-token-of-some-length", "another-token-of-some-length"
-
-
-def free_ports(number: int) -> list[int]:
-    listeners = [socket.socket() for _ in range(number)]
-    try:
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [int(listener.getsockname()[1]) for listener in listeners]
-    finally:
-        for listener in listeners:
-            listener.close()
 
 
 def start_worker(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -14,18 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ports import free_port
 
 import foresee
 from foresee.data import tiny
 from foresee.errors import DataError, UsageError
 
 SCRIPT = Path(__file__).with_name("own_trainers.py")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.mark.slow

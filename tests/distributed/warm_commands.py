@@ -14,8 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,18 +24,12 @@ from typing import Any
 from foresee.errors import ForeseeError
 from foresee.launch.fork_server import become
 
+sys.path.append(str(Path(__file__).parents[1]))  # the warm process runs this file as a script
+from waiting import wait_until
+
 WAIT_SECONDS = 60.0
 SPEECHLESS = "FORESEE_TEST_SPEECHLESS"
 """Variable of a command whose errors say nothing but x, in it and in all that it starts."""
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Looks again and again; the time is only a bound for a test that fails."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not happen within {seconds:.0f} s")
-        time.sleep(0.01)
 
 
 @dataclass

@@ -25,8 +25,7 @@ from foresee.graph.formats import open_source
 from foresee.graph.formats import source as graph_source
 from foresee.graph.options import GraphOptions
 from foresee.graph.prepare import prepare_graph
-
-DATA = Path(__file__).parents[3] / "shared" / "data" / "graph"
+from real_data import RealData
 
 
 def write(path: Path, text: str) -> Path:
@@ -401,10 +400,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         ("amazon_cs.npz", (13752, 0, {"train": 245861}, 767, 10)),
     ],
 )
-def test_real_graphs(tmp_path: Path, name: str, sizes: tuple[Any, ...]) -> None:
-    if not (DATA / name).exists():
-        pytest.skip(f"{name} is not there; the data sets of graphs are not part of the repository")
-    graph = prepared(tmp_path, DATA / name, valid_share=0.1, test_share=0.1).graph
+def test_real_graphs(real_data: RealData, tmp_path: Path, name: str, sizes: tuple[Any, ...]) -> None:
+    graph = prepared(tmp_path, real_data.path(f"graph/{name}"), valid_share=0.1, test_share=0.1).graph
     found = (graph.num_nodes, graph.num_relations, graph.num_edges, graph.num_features, graph.num_classes)
     assert found == sizes
 

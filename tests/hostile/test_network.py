@@ -21,7 +21,7 @@ import hostile_wire as wire
 import numpy as np
 import pytest
 from pyarrow import flight
-from remote_servers import Server, Servers, wait_until
+from remote_servers import Server, Servers
 
 from foresee.errors import ForeseeError, StoreError
 from foresee.rpc.endpoint import Endpoint
@@ -29,6 +29,7 @@ from foresee.rpc.failures import raise_failure
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.remote import RemoteStore, protocol
 from foresee.store.remote.opening import ask_status, check_agreement
+from waiting import wait_until
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 LAYOUT = Layout(tables=(Table("t", 5000),), width=16, state_width=1, optimizer="x")
@@ -360,4 +361,4 @@ def test_no_connection_is_left_to_a_dead_socket(server: Server) -> None:
         wire.send(connection, SMALL_CALL[:80])
         connection.close()
     wait_until(lambda: len(os.listdir(f"/proc/{server.process_id}/fd")) < 60, "the end of reset connections")
-    assert ask_status(server.address, token=TOKEN)["connections"] == 0
+    wait_until(lambda: ask_status(server.address, token=TOKEN)["connections"] == 0, "the end of their exchanges")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,8 +28,8 @@ from foresee.data.prepare import prepare
 from foresee.data.source import PrepareOptions, Source
 from foresee.run.metrics import measure
 from foresee.run.serving.exported import Exported, load_exported
+from real_data import RealData
 
-DATA = Path(os.environ.get("FORESEE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 MODELS = ("{name: dlrm, dim: 4, options: {bottom: [8], top: [8]}}", "{name: deepfm, dim: 4}")
 VALID_SHARE = 0.25
 NUM_SAMPLES = 1200
@@ -170,11 +169,9 @@ def shop_parquet(folder: Path) -> Case:
     return Case(Parquet(files=(folder / "shop.parquet",), columns=columns), "click", forms)
 
 
-def avazu(folder: Path) -> Case:
+def avazu(folder: Path, real_data: RealData) -> Case:
     """Real rows: hexadecimal text, ids that look like numbers, -1."""
-    raw = DATA / "avazu" / "avazu_union_sorted.csv"
-    if not raw.is_file():
-        pytest.skip(f"{raw} is not there; set FORESEE_DATA to the folder with the real logs")
+    raw = real_data.path("avazu/avazu_union_sorted.csv")
     file = folder / "avazu.csv"
     with open(raw, encoding="utf-8") as stream:
         file.write_text("".join(line for _, line in zip(range(3001), stream, strict=False)))
@@ -190,11 +187,9 @@ def avazu(folder: Path) -> Case:
     return Case(Csv(files=(file,), columns=columns), "click", forms)
 
 
-def anime(folder: Path) -> Case:
+def anime(folder: Path, real_data: RealData) -> Case:
     """Real ratings as Parquet: integers, and a rating as the label."""
-    raw = DATA / "anime" / "ratings_val.parquet"
-    if not raw.is_file():
-        pytest.skip(f"{raw} is not there; set FORESEE_DATA to the folder with the real logs")
+    raw = real_data.path("anime/ratings_val.parquet")
     table = pq.read_table(raw).slice(0, 3000)
     users, items = table.schema.names[:2]
     table = table.append_column("liked", pa.array((table.column("rating").to_numpy() >= 8).astype(np.int8)))
@@ -209,10 +204,10 @@ def anime(folder: Path) -> Case:
     return Case(Parquet(files=(folder / "anime.parquet",), columns=columns), "liked", forms)
 
 
-CASES: dict[str, Callable[[Path], Case]] = {
-    "csv": lambda folder: shop_csv(folder, zipped=False),
-    "gzip": lambda folder: shop_csv(folder, zipped=True),
-    "parquet": shop_parquet,
+CASES: dict[str, Callable[[Path, RealData], Case]] = {
+    "csv": lambda folder, _: shop_csv(folder, zipped=False),
+    "gzip": lambda folder, _: shop_csv(folder, zipped=True),
+    "parquet": lambda folder, _: shop_parquet(folder),
     "avazu": avazu,
     "anime": anime,
 }
@@ -220,9 +215,13 @@ CASES: dict[str, Callable[[Path], Case]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_auc_of_raw_rows_is_that_of_evaluate(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    real_data: RealData,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    case = CASES[name](tmp_path)
+    case = CASES[name](tmp_path, real_data)
     options = PrepareOptions(split="order", valid_share=VALID_SHARE)
     log = prepare(case.source, tmp_path / "log", options).log
     num_valid = log.split_sizes["valid"]

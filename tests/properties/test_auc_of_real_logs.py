@@ -7,7 +7,6 @@ orders do, and not to the byte.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +22,10 @@ from foresee.engine.tables import Tables
 from foresee.run.by_name import build, row_width
 from foresee.run.evaluation import evaluate
 from foresee.run.steps import lookahead
+from real_data import RealData
 from reference_loop import RowOptimizer, train_plainly
 from whole_run import all_rows, train_step
 
-DATA = Path(os.environ.get("FORESEE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 DIM = 8
 
 
@@ -64,12 +63,8 @@ CASES = {
 }  # fmt: skip
 
 
-def prepared(case: Case, folder: Path) -> ClickLog:
-    files = tuple(DATA / name for name in case.files)
-    missing = [name for name, file in zip(case.files, files, strict=True) if not file.exists()]
-    if missing:
-        pytest.skip(f"{missing[0]} is not in the data folder; FORESEE_DATA names another one.")
-    source, options = case.source(files)
+def prepared(case: Case, real_data: RealData, folder: Path) -> ClickLog:
+    source, options = case.source(tuple(real_data.path(name) for name in case.files))
     return prepare(source, folder, options).log
 
 
@@ -85,8 +80,8 @@ def smallest_cache(case: Case, log: ClickLog) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_auc_equals_that_of_a_plain_loop(case: Case, tmp_path: Path) -> None:
-    log = prepared(case, tmp_path / "log")
+def test_auc_equals_that_of_a_plain_loop(case: Case, real_data: RealData, tmp_path: Path) -> None:
+    log = prepared(case, real_data, tmp_path / "log")
     width = row_width(case.model, DIM)
     with Tables.on_disk(tmp_path / "tables", log, dim=width, optimizer=case.optimizer) as tables:
         first_values = all_rows(tables.store).values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -61,11 +62,14 @@ def uninterrupted(log: ClickLog, tmp_path_factory: pytest.TempPathFactory) -> di
 def test_a_signal_ends_the_loop_after_a_step_and_keeps_it(
     log: ClickLog, tmp_path: Path, uninterrupted: dict[str, bytes], number: signal.Signals, code: int
 ) -> None:
-    config = small_run(log, tmp_path / "run", train={"epochs": 3, "log_every_steps": 1})
-    child = _start(config, resume=False)
-    _wait_for_step(config, 20)
-    os.kill(child, number)
-    assert _exit_code(child) == code
+    for attempt in range(10):  # on a machine that stalls, a run may be over before the signal is sent
+        config = small_run(log, tmp_path / f"run-{attempt}", train={"epochs": 3, "log_every_steps": 1})
+        child = _start(config, resume=False)
+        _wait_for_step(config, 20)
+        os.kill(child, number)
+        if (found := _exit_code(child)) != 0:
+            break
+    assert found == code
     commits = [line["step"] for line in RunFolder(config.run).read_metrics() if line["kind"] == "commit"]
     assert len(commits) == 1
     assert 20 <= commits[0] < 300
@@ -81,16 +85,19 @@ def test_kill_9_at_any_moment_then_resume(
     rng = random.Random(seed)
     config = small_run(log, tmp_path / "run", train={"epochs": 3, "commit_every_steps": 4, "log_every_steps": 1})
     killed = 0
-    for attempt in range(1000):
-        child = _start(config, resume=attempt > 0)
-        seen = max((line["step"] for line in RunFolder(config.run).read_metrics()), default=0) if attempt else 0
+    for _ in range(1000):
+        child = _start(config, resume=killed > 0)
+        seen = max((line["step"] for line in RunFolder(config.run).read_metrics()), default=0) if killed else 0
         if killed < 5:
             _wait_for_step(config, seen + 1)
             time.sleep(rng.random() * 0.1)
             os.kill(child, signal.SIGKILL)
         code = _exit_code(child)
-        if code == 0:
+        if code == 0 and killed:
             break
+        if code == 0:  # it was over before it was killed, as on a machine that stalls: again from the start
+            shutil.rmtree(config.run)
+            continue
         assert code == -signal.SIGKILL
         killed += 1
     assert killed >= 1

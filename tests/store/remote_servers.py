@@ -12,8 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,16 +20,10 @@ from typing import Any
 from foresee.store.contract import Layout, layout_from_dict, layout_to_dict
 from foresee.store.remote import RemoteStore
 
+sys.path.append(str(Path(__file__).parents[1]))  # the warm process runs this file as a script
+from waiting import wait_until
+
 WAIT_SECONDS = 30.0
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Looks again and again; the time is only a bound for a test that fails."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not happen within {WAIT_SECONDS:.0f} s")
-        time.sleep(0.005)
 
 
 @dataclass

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import settings
-from remote_servers import OwnedStore, Servers, open_owned, wait_until
+from remote_servers import OwnedStore, Servers, open_owned
 
 from foresee.store.contract import Layout, Store, Table
 from foresee.testing.store_suite import StoreSuite, random_rows, store_machine
+from waiting import wait_until
 
 
 class RemoteSuite(StoreSuite):

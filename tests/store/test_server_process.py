@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from remote_servers import Server, Servers, wait_until
+from remote_servers import Server, Servers
 from typer.testing import CliRunner
 
 from foresee.cli.serve import serve, status
@@ -27,9 +27,10 @@ from foresee.errors import ConfigError, ForeseeError, StoreError, StoreUnavailab
 from foresee.rpc.endpoint import Endpoint
 from foresee.rpc.security import Security, check_address, read_token
 from foresee.store.contract import Rows, Table, read_layout, write_layout
-from foresee.store.remote import RemoteStore
+from foresee.store.remote import RemoteStore, link
 from foresee.store.remote.opening import ask_status
 from foresee.testing.store_suite import SUITE_LAYOUT, assert_same, ids, initial_rows, random_rows, read_rows
+from waiting import wait_until
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -38,6 +39,12 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 def _none_left(servers: Servers) -> Iterator[None]:
     yield
     servers.end_all()
+
+
+@pytest.fixture
+def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is busy is not asked again: its refusal is raised at once, and no deadline has to be short."""
+    monkeypatch.setattr(link, "FIRST_PAUSE_SECONDS", 1000.0)
 
 
 def open_store(processes: list[Server], deadline_seconds: float = 20.0) -> RemoteStore:
@@ -125,11 +132,12 @@ def test_a_server_killed_while_a_read_is_parked_is_named(servers: Servers) -> No
 
 def test_a_slow_server_delays_and_a_hanging_one_is_named(servers: Servers) -> None:
     process = servers.start(SUITE_LAYOUT)
-    patient, hasty = open_store([process]), open_store([process], deadline_seconds=0.5)
+    patient, hasty = open_store([process]), open_store([process])
     source = random_rows(np.random.default_rng(2), 3, SUITE_LAYOUT, 1)
     patient.write(ids(1, 2, 3), source)
     read_rows(hasty, ids(1))
     process.signal(signal.SIGSTOP)
+    hasty._links[0]._deadline_seconds = 0.5  # only while the server is stopped: a slow machine may need longer
     with ThreadPoolExecutor(1) as background:
         slow = background.submit(read_rows, patient, ids(1, 2, 3))
         with pytest.raises(
@@ -139,6 +147,7 @@ def test_a_slow_server_delays_and_a_hanging_one_is_named(servers: Servers) -> No
         assert not slow.done()
         process.signal(signal.SIGCONT)
         assert_same(slow.result(), source)
+    hasty._links[0]._deadline_seconds = 20.0
     assert len(read_rows(hasty, ids(1))) == 1, "a new connection works"
     patient.close()
     hasty.close()
@@ -155,7 +164,7 @@ def test_a_dropped_connection_is_made_again(servers: Servers) -> None:
         proxy.cut()
         assert_same(read_rows(store, ids(1, 2, 3, 4, 5)), source)
         proxy.cut()
-    assert ask_status(process.address)["watermarks"] == [2]
+    wait_until(lambda: ask_status(process.address)["watermarks"] == [2], "the last write")
     store.close()
     proxy.close()
 
@@ -203,7 +212,7 @@ def test_rows_over_the_limit_come_in_parts(servers: Servers) -> None:
     store = open_store([process])
     rows = np.arange(SUITE_LAYOUT.num_rows, dtype=np.int64)
     assert_same(read_rows(store, rows), initial_rows(SUITE_LAYOUT, rows))
-    assert ask_status(process.address)["requests"] == 11
+    wait_until(lambda: ask_status(process.address)["requests"] == 11, "eleven requests")
     source = random_rows(np.random.default_rng(9), len(rows), SUITE_LAYOUT, 1)
     store.write(rows, source)
     assert_same(read_rows(store, rows), source)
@@ -215,22 +224,25 @@ def test_rows_over_the_limit_come_in_parts(servers: Servers) -> None:
     store.close()
 
 
+@pytest.mark.usefixtures("one_try")
 def test_bytes_in_flight_are_limited(servers: Servers) -> None:
     process = servers.start(SUITE_LAYOUT, limits={"bytes_in_flight_max": 4000})
-    large, small = open_store([process], deadline_seconds=0.3), open_store([process])
+    large, small = open_store([process]), open_store([process])
     with pytest.raises(StoreError, match=r"would be over the limit of 4,000 bytes in flight"):
         read_rows(large, np.arange(1000, dtype=np.int64))
     with pytest.raises(StoreError, match=r"would be over the limit of 4,000 bytes in flight"):
         large.write(np.arange(1000), random_rows(np.random.default_rng(6), 1000, SUITE_LAYOUT, 1))
     assert len(read_rows(small, ids(1, 2, 3))) == 3
-    assert ask_status(process.address)["bytes_in_flight"] == 0
+    # The server sends a reply before it releases its bytes.
+    wait_until(lambda: ask_status(process.address)["bytes_in_flight"] == 0, "the release of all bytes")
     large.close()
     small.close()
 
 
+@pytest.mark.usefixtures("one_try")
 def test_connections_are_limited(servers: Servers) -> None:
     process = servers.start(SUITE_LAYOUT, limits={"connections_max": 1})
-    first, second = open_store([process]), open_store([process], deadline_seconds=0.4)
+    first, second = open_store([process]), open_store([process])
     read_rows(first, ids(1))
     with pytest.raises(StoreError, match="all 1 connections are taken"):
         read_rows(second, ids(1))
@@ -251,8 +263,8 @@ def test_a_wrong_token_is_refused_at_once(servers: Servers) -> None:
     store = RemoteStore([process.address], token=TOKEN)
     assert len(read_rows(store, ids(1))) == 1
     # One that opens a connection with another token gets no further.
-    link = store._links[0]
-    link.endpoint = replace(link.endpoint, token="f" * 32)
+    first = store._links[0]
+    first.endpoint = replace(first.endpoint, token="f" * 32)
     with pytest.raises(StoreError, match="refuses the token"):
         store.write(ids(1), random_rows(np.random.default_rng(7), 1, SUITE_LAYOUT, 1))
     store.close()
