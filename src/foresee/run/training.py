@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from foresee.base.places import shown
@@ -50,6 +49,7 @@ from foresee.run.run_folder import BEHIND_FILE, RunFolder
 from foresee.run.run_storage import RunStorage, copying, opened_folder
 from foresee.run.shard_folders import finish_switch
 from foresee.run.tasks import Tasks, tasks_of
+from foresee.run.torch_settings import torch_settings
 from foresee.store.registry import store_kind
 from foresee.store.row_groups import groups_of
 
@@ -176,7 +176,7 @@ def carry_out(
     with (
         opened_folder(config, log_digest=parts.digest, resume=resume, replace=replace) as folder,
         copying(config) as stored,
-        torch_threads(config.train.num_threads) as num_threads,
+        torch_settings(config.train.num_threads) as num_threads,
         FoldDisplay(console) as folding,
         parts.open_tables(stored) as tables,
         Stop(folder.stop_file) as stop,
@@ -262,17 +262,6 @@ def recording(config: AnyRun) -> Timeline:
         config.run, timeline_steps=report.timeline_steps, series_points=report.series_points,
         num_servers=config.num_servers,
     )  # fmt: skip
-
-
-@contextmanager
-def torch_threads(num_threads: int | None) -> Iterator[int]:
-    """Torch's threads are a setting of the whole process, so it gets its old number back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads or before)
-    try:
-        yield num_threads or before
-    finally:
-        torch.set_num_threads(before)
 
 
 def _opening(config: RunConfig, run: Run, first_step: int) -> str:

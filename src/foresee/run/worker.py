@@ -50,6 +50,7 @@ from foresee.run.progress import Display
 from foresee.run.run_folder import RunFolder, plan_origin
 from foresee.run.run_storage import RunStorage, copying, opened_folder
 from foresee.run.stored_shards import stored_steps
+from foresee.run.torch_settings import torch_settings
 from foresee.run.training import checked_tasks, early_words, recording, sinks_of
 from foresee.store.remote.opening import await_servers, open_run
 from foresee.store.remote.store import remote_tables
@@ -93,7 +94,6 @@ def run_worker(
     model, stream = build_model(config, log), train_stream(config, log)
     half = DenseHalf.of(config, model, stream.num_steps)
     tasks, given = checked_tasks(config, log)
-    torch.set_num_threads(config.train.num_threads or torch.get_num_threads())
     sys.setswitchinterval(SWITCH_SECONDS)
     with collective():
         _meet(place)
@@ -101,6 +101,7 @@ def run_worker(
     folder = RunFolder(config.run)
     # A launcher looks for the file itself, and sends a signal.
     with ExitStack() as at_exit, display, Stop(None if folder_use == "ready" else folder.stop_file) as stop:
+        at_exit.enter_context(torch_settings(config.train.num_threads))
         sums, sinks = at_exit.enter_context(Sums()), list[Sink]()
         stored: RunStorage | None = None
         if place.rank == 0:
