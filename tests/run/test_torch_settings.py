@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,22 +83,25 @@ def test_the_gradient_of_an_index_is_the_same_for_any_number_of_threads() -> Non
         assert {gradient_of_indexing() for _ in range(50)} == {alone}
 
 
+def settings() -> tuple[int, int, bool]:
+    fill: Any = torch.utils.deterministic
+    return torch.get_num_threads(), torch.get_deterministic_debug_mode(), fill.fill_uninitialized_memory
+
+
 def test_settings_of_the_process_come_back() -> None:
-    before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
-    with pytest.raises(KeyError), torch_settings(before[0] + 1):
-        assert torch.are_deterministic_algorithms_enabled()
-        assert not torch.utils.deterministic.fill_uninitialized_memory
+    before = settings()
+    assert before[1:] == (0, True)
+    with suppress(KeyError), torch_settings(before[0] + 1):
+        assert settings() == (before[0] + 1, 1, False)
         raise KeyError
-    assert (torch.get_num_threads(), torch.get_deterministic_debug_mode()) == before
-    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert settings() == before
 
 
 def test_somebody_who_wants_errors_keeps_them() -> None:
     torch.set_deterministic_debug_mode("error")
     try:
         with torch_settings(None):
-            assert torch.get_deterministic_debug_mode() == 2
-            assert torch.utils.deterministic.fill_uninitialized_memory
+            assert settings()[1:] == (2, True)
         assert torch.get_deterministic_debug_mode() == 2
     finally:
         torch.set_deterministic_debug_mode("default")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from foresee.base.terminal import counted
 from foresee.engine.header import make_header
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
@@ -53,7 +54,7 @@ class Verdict:
         if self.num_differing:
             found = f"{self.num_differing:,} of {self.num_bytes:,} bytes differ, the first in {self.first}"
             return found if self.is_deterministic else f"{found}\n{NOT_DETERMINISTIC}"
-        return f"all {self.num_bytes:,} bytes are equal after {self.num_steps:,} steps"
+        return f"all {self.num_bytes:,} bytes are equal after {counted(self.num_steps, 'step')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class FirstSteps:
 
     stream: Any
     num_steps: int
+    source = "graph"
 
     @property
     def num_rows(self) -> int:

@@ -75,25 +75,16 @@ def run_name(config: AnyRun) -> str:
 
 
 def _look_beside(file: Path, content: dict[str, Any]) -> None:
-    """Look for modules of a person's own (models, decoders, optimisers, metrics) in the run file's folder."""
+    """Look for a user's modules (models, decoders, encoders, metrics) in the run file's folder."""
     model, train = content.get("model", {}), content.get("train", {})
     if not isinstance(model, dict) or model.get("folder") is not None:
         return
-    named = any(_IMPORT_PATH.fullmatch(text) for text in _texts([model, train]))
+    named = any(_IMPORT_PATH.fullmatch(value) for value in model.values() if isinstance(value, str))
     if named or (isinstance(train, dict) and train.get("metrics")):
         content["model"] = {**model, "folder": str(file.parent)}
 
 
 _IMPORT_PATH = re.compile(r"\w+(\.\w+)*:\w+")
-
-
-def _texts(content: Any) -> Iterator[str]:
-    """All texts in nested sections and lists."""
-    if isinstance(content, str):
-        yield content
-    elif isinstance(content, dict | list):
-        for item in content.values() if isinstance(content, dict) else content:
-            yield from _texts(item)
 
 
 def make_run(content: dict[str, Any], *, where: str) -> RunConfig:

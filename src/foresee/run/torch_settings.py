@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-import torch.utils.deterministic
+from torch.utils import deterministic
 
 NOT_DETERMINISTIC = (
     "two in-memory runs of this model differ: the model's own arithmetic is not deterministic, so this says nothing "
@@ -33,14 +34,15 @@ def torch_settings(num_threads: int | None) -> Iterator[int]:
         The number of threads.
     """
     threads_before, mode_before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
-    fill_before = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = deterministic
+    fill_before = memory.fill_uninitialized_memory
     torch.set_num_threads(num_threads or threads_before)
     if not torch.are_deterministic_algorithms_enabled():  # who chose them chose also between warnings and errors
         torch.set_deterministic_debug_mode("warn")
-        torch.utils.deterministic.fill_uninitialized_memory = False  # no result depends on it, and filling takes time
+        memory.fill_uninitialized_memory = False  # no result depends on it, and filling takes time
     try:
         yield torch.get_num_threads()
     finally:
         torch.set_num_threads(threads_before)
         torch.set_deterministic_debug_mode(mode_before)
-        torch.utils.deterministic.fill_uninitialized_memory = fill_before
+        memory.fill_uninitialized_memory = fill_before

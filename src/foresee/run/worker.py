@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from foresee.base import failpoints, logs
 from foresee.base.failpoints import failpoint
+from foresee.base.terminal import counted
 from foresee.data.click_log import ClickLog
 from foresee.engine.exchange.dense import Sums, dense_group, shared, worker_device
 from foresee.engine.exchange.mesh import TorchMesh, collective, span_of, timed
@@ -277,8 +278,8 @@ def _opening(config: RunConfig, run: Run, place: WorkerContext) -> str:
     header, layout = run.header, run.tables.layout
     begin = f"from step {header.first_step:,} on" if header.first_step else "from the start"
     return (
-        f"{config.model.name} on {config.log}: {run.stream.num_steps:,} steps of {config.train.batch_size:,} samples "
-        f"over {place.num_workers} workers, {begin}\n"
+        f"{config.model.name} on {config.log}: {counted(run.stream.num_steps, 'step')} of "
+        f"{config.train.batch_size:,} samples over {place.num_workers} workers, {begin}\n"
         f"{rows_in_words(layout, header)} on {_servers(place)}; cache of "
         f"{header.capacity_rows:,} rows a worker, planner {header.planner}, placement {config.distributed.placement}"
     )
@@ -292,7 +293,7 @@ def _closing(config: RunConfig, run: Run, best: Best) -> str:
     finished = run.steps_done == run.stream.num_steps
     if best.exhausted and not finished:
         return early_words(config, best, run.steps_done, run.stream.num_steps)
-    state = f"{run.steps_done:,} of {run.stream.num_steps:,} steps, kept"
+    state = f"{run.steps_done:,} of {counted(run.stream.num_steps, 'step')}, kept"
     if finished:
-        return f"done: {run.steps_done:,} steps, kept; dense half and metrics in {config.run}"
+        return f"done: {counted(run.steps_done, 'step')}, kept; dense half and metrics in {config.run}"
     return f"stopped after {state}; go on with --resume"
