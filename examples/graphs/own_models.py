@@ -5,6 +5,7 @@ Foresee looks for the module beside the run file. docs/graphs.md says what a dec
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ class Attention(nn.Module):
         widths = [in_width] + [out_width] * num_layers
         self.convs = nn.ModuleList(
             GATv2Conv(one, other, heads=heads, concat=False, add_self_loops=False, residual=True)
-            for one, other in zip(widths, widths[1:], strict=False)
+            for one, other in pairwise(widths)
         )
 
     def forward(self, sample: Any, rows: Tensor) -> Tensor:
