@@ -49,7 +49,7 @@ from foresee.run.dense_half import DenseHalf
 from foresee.run.group import Alone
 from foresee.run.loop import train_steps
 from foresee.run.run_file import make
-from foresee.run.training import torch_threads
+from foresee.run.torch_settings import torch_settings
 
 DATA = Path(os.environ.get("FORESEE_GRAPH_DATA", Path(__file__).parents[2] / "shared" / "data" / "graph"))
 ORDERS: dict[str, dict[str, Any]] = {
@@ -164,7 +164,7 @@ def _trained(content: dict[str, Any], split: str) -> dict[str, float]:
     stream, dense = build.train_stream(config, folder, chosen), build.build_model(config, folder)
     half = DenseHalf.of(config, dense, stream.num_steps)
     header = build.plan_header(config, folder, stream, chosen)
-    with torch_threads(1), build.new_tables(config, folder, Path("nowhere")) as tables:
+    with torch_settings(1), build.new_tables(config, folder, Path("nowhere")) as tables:
         run = Run(stream, tables, header, Pooling.of([False]))
         moves = [MoveRate(half.schedule)]
         train_steps(run, half.optimizer, Alone(dense, forward), moves, objective=objective_of(config))

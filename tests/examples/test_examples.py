@@ -18,9 +18,9 @@ BENCH_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-def run(script: str, *options: str, python: str = sys.executable) -> str:
-    """What the script printed. Warnings are errors there too, except TorchRec's own."""
-    strict = ["-W", "error"] if python == sys.executable else []
+def run(script: str, *options: str, python: str = sys.executable, strict_warnings: bool = True) -> str:
+    """What the script printed. Warnings are errors there too, except those of TorchRec and PyTorch Geometric."""
+    strict = ["-W", "error"] if strict_warnings and python == sys.executable else []
     done = subprocess.run(
         [python, *strict, str(EXAMPLES / script), *options],
         capture_output=True, text=True, timeout=380, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -61,6 +61,16 @@ def test_several_trainers_in_ones_own_loop(tmp_path: Path) -> None:
     told = run("several_trainers_loop.py", "--folder", str(tmp_path / "tables"))
     assert told.startswith("158 steps by 1 trainers")
     assert float(re.findall(r"AUC on the valid split (\d\.\d+)", told)[0]) > 0.75
+
+
+@pytest.mark.parametrize("options", [[], ["--encoder"]])
+def test_graph_models_of_ones_own(tmp_path: Path, options: list[str]) -> None:
+    if options and importlib.util.find_spec("torch_geometric") is None:
+        pytest.skip("torch_geometric is not installed: pip install it")
+    told = run("graphs/train.py", "--folder", str(tmp_path), "--epochs", "2", *options, strict_warnings=not options)
+    disk, memory = (float(mrr) for mrr in re.findall(r"MRR (\d\.\d+)", told))
+    assert disk == memory > 0.01
+    assert told.splitlines()[-1] == "0 of 64,000 values of the nodes' vectors differ"
 
 
 def test_torchrecs_script_before_and_after() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from foresee.graph.commands import app
 from foresee.graph.folder import GraphFolder
 from foresee.graph.trained import open_trained
 from foresee.run.run_file import load_run
+from foresee.run.run_folder import RunFolder
 
 Ask = Callable[..., str]
 
@@ -77,6 +79,38 @@ def test_figures_of_a_split(place: Path) -> None:
         ask("evaluate", str(place / "run"), "--best")
     with pytest.raises(ForeseeError, match=r"holds no run .*start one with `foresee graph train`"):
         ask("evaluate", str(place / "nowhere"))
+
+
+def test_a_run_in_memory_is_evaluated_and_exported_when_it_ends(place: Path, tmp_path: Path) -> None:
+    run = tmp_path / "in-memory"
+    options = ("--set", f"run={run}", "--set", "tables.store=memory")
+    said = " ".join(ask("train", str(place / "run.yaml"), *options).split())
+    assert "rows were in memory and end" not in said
+    with pytest.raises(ForeseeError, match="were in memory and ended with their process"):
+        ask("train", str(place / "run.yaml"), *options, "--resume")
+    figures = [json.loads(ask("evaluate", str(it), "--json")) for it in (place / "run", run)]
+    assert {**figures[0], "run": ""} == {**figures[1], "run": ""}
+    for folder, out in ((place / "run", "disk"), (run, "memory")):
+        ask("export", str(folder), "--out", str(tmp_path / out), "--format", "npy")
+    assert (tmp_path / "disk" / "nodes.npy").read_bytes() == (tmp_path / "memory" / "nodes.npy").read_bytes()
+    assert check(run).is_whole
+    said = " ".join(ask("train", str(place / "run.yaml"), *options, "--replace", "--stop-after", "1").split())
+    assert "stopped after 1 of" in said
+    assert json.loads(ask("evaluate", str(run), "--json"))["step"] == 1
+
+
+def test_a_run_in_memory_that_did_not_end_says_so(place: Path, tmp_path: Path) -> None:
+    ask("train", str(place / "run.yaml"), "--set", f"run={tmp_path / 'run'}", "--set", "tables.store=memory")
+    shutil.rmtree(RunFolder(tmp_path / "run").kept_tables)
+    with pytest.raises(ForeseeError, match="writes them when it ends, and this one has not ended or was killed"):
+        ask("evaluate", str(tmp_path / "run"))
+
+
+def test_one_step_is_one(place: Path, tmp_path: Path) -> None:
+    options = ("--set", f"run={tmp_path / 'run'}", "--set", "train.batch_size=1000", "--set", "train.epochs=1")
+    said = " ".join(ask("train", str(place / "run.yaml"), *options, "--set", "order.buffer=8").split())
+    assert "1 step of up to 1,000 edges" in said
+    assert "done: 1 step, kept in" in said
 
 
 @pytest.mark.parametrize("form", ["safetensors", "npy", "word2vec"])

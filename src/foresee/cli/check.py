@@ -113,6 +113,7 @@ def verify(
     [bold]Exit codes[/]: 0 no byte differs, 1 some do, 2 something in your input is wrong.
     """
     from foresee.analysis.verification import verify as run_verification
+    from foresee.run.torch_settings import NOT_DETERMINISTIC
 
     config = load_run(run_file, overrides or ())
     console = terminal()
@@ -127,4 +128,6 @@ def verify(
         show(console, f"both sides in one process; the run's {config.distributed.workers} workers were not started")
     if not found.equal:
         show(console, f"the first difference: {found.first_difference}")
+        if not found.is_deterministic:
+            show(console, NOT_DETERMINISTIC)
         raise typer.Exit(1)

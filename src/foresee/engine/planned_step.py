@@ -7,6 +7,7 @@ included, and its kernels release the GIL.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -230,7 +231,8 @@ def group_features(pooling: Pooling, groups: tuple[RowGroup, ...]) -> list[Int64
 
 
 TOO_LARGE_REMEDY = (
-    "raise cache.rows or lower train.batch_size in the run file (in Python cache_rows and the size of batches)"
+    "raise cache.rows or cache.share, or lower train.batch_size, in the run file (in Python cache_rows and the size of "
+    "batches)"
 )
 
 
@@ -245,5 +247,9 @@ def too_large(
         needed = max(units, default=0) * partition_rows
     except UsageError:  # batches that can be read only once
         return PlanError(f"{what}; give the cache at least {num_distinct} rows: {TOO_LARGE_REMEDY}")
-    fewest = max(needed, num_distinct)
-    return PlanError(f"{what}; the smallest cache that works for this log is {fewest} rows: {TOO_LARGE_REMEDY}")
+    fewest, source = max(needed, num_distinct), getattr(stream, "source", "log")
+    share = min(1.0, math.ceil(fewest / stream.num_rows * 10_000) / 10_000)
+    return PlanError(
+        f"{what}; the smallest cache that works for this {source} is {fewest} rows (a share of {share:g}): "
+        f"{TOO_LARGE_REMEDY}"
+    )

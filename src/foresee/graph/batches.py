@@ -138,6 +138,9 @@ class GraphStream:
         self._epochs = [self._cut(traverse(epoch)) for epoch in range(epochs)]
         self._first_steps = list(accumulate((epoch.num_steps for epoch in self._epochs), initial=0))
 
+    source = "graph"
+    """What messages call that which is trained on."""
+
     @property
     def num_steps(self) -> int:
         return self._first_steps[-1]

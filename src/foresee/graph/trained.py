@@ -33,7 +33,7 @@ from foresee.run.run_file import load
 from foresee.run.run_folder import CONFIG_FILE, RunFolder
 from foresee.run.stored_shards import brought_run
 from foresee.store.contract import Layout, Store
-from foresee.store.registry import store_kind
+from foresee.store.registry import DISK, store_kind
 
 
 def run_config(run: Path) -> GraphConfig:
@@ -135,15 +135,18 @@ def _store(config: GraphConfig, graph: Any, folder: RunFolder, *, best: bool) ->
             return build.feature_store(config, graph, kept.committed_step)
     if features:
         return build.feature_store(config, graph, max(checkpoint.whole_steps(folder.checkpoints), default=0))
-    kind = store_kind(config.tables.store)
+    kind, tables = store_kind(config.tables.store), config.tables_folder
     if not kind.durable:
-        raise StoreError(
-            f"the rows of {config.run} were in memory and ended with their process; train with tables.store: disk"
-        )
-    if not kind.holds(config.tables_folder):
-        where = config.tables_folder if kind.in_folder else config.tables.store
+        kind, tables = DISK, folder.kept_tables
+        if not kind.holds(tables):
+            raise StoreError(
+                f"{config.run} has no rows: a run with rows in memory writes them when it ends, and this one has not "
+                "ended or was killed; train it to an end, or with tables.store: disk"
+            )
+    if not kind.holds(tables):
+        where = tables if kind.in_folder else config.tables.store
         raise StoreError(f"{where} holds no tables yet; train first")
-    store = (kind.open_reader or kind.open)(config.tables_folder, layout)
+    store = (kind.open_reader or kind.open)(tables, layout)
     try:
         checkpoint.open_newest(store, folder.checkpoints)
     except BaseException:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from foresee.base.places import shown
+from foresee.base.terminal import counted
 from foresee.engine.cache import BatchesInFlight
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling, too_large
@@ -38,12 +39,13 @@ from foresee.graph.examples import sampler_of
 from foresee.graph.ranking import LinkMetrics
 from foresee.plan.record import Header
 from foresee.run.callbacks import Callback, Evaluation
-from foresee.run.dense_half import DenseHalf
+from foresee.run.dense_half import DenseHalf, keep_rows
 from foresee.run.evaluation import judging
 from foresee.run.group import Alone
 from foresee.run.loop import Objective
 from foresee.run.memory import check_memory, in_words, memory_needed
 from foresee.run.progress import Display
+from foresee.run.run_folder import RunFolder
 from foresee.run.training import Outcome, Parts, carry_out
 from foresee.store.contract import Store
 from foresee.store.registry import store_kind
@@ -120,7 +122,16 @@ def parts_of(config: GraphConfig) -> Parts:
         evaluation=lambda run: evaluation_of(config, graph, model, run),
         opening=lambda run, first_step: [_opening(config, run, first_step), *filter(None, [chosen.words]), unit,
                                          in_words(memory)],
+        keep=lambda run: _keep_rows(config, run),
     )  # fmt: skip
+
+
+def _keep_rows(config: GraphConfig, run: Run) -> bool:
+    """Keep the rows of a store that ends with this process; features are in the graph anyway."""
+    if store_kind(config.tables.store).durable or config.model.inputs == "features":
+        return False
+    keep_rows(run.tables.store, RunFolder(config.run).kept_tables, run.steps_done)
+    return True
 
 
 def _checked(header: Header, stream: Any) -> Any:
@@ -186,7 +197,7 @@ def _opening(config: GraphConfig, run: Run, first_step: int) -> str:
     model = config.model
     what = " and ".join(filter(None, [model.encoder, model.decoder if model.task == "links" else None]))
     return (
-        f"{what} on {shown(config.graph)}: {run.stream.num_steps:,} steps of up to "
+        f"{what} on {shown(config.graph)}: {counted(run.stream.num_steps, 'step')} of up to "
         f"{config.train.batch_size:,} {'edges' if model.task == 'links' else 'nodes'}, {begin}\n"
         f"{layout.num_rows:,} nodes of {layout.row_bytes} bytes in {where}; cache of {header.capacity_rows:,} rows "
         f"({header.capacity_rows / layout.num_rows:.1%}), planner {header.planner}, moving {unit}"

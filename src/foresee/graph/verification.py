@@ -3,7 +3,8 @@
 In: a configuration and a number of steps. Out: a `Verdict`: bytes compared, bytes that differ, and the first place. The
 plain run has every row in memory and asks for each step's rows anew; the other has the configuration's store, in a
 folder of its own, its cache, planner and unit. Both train the same batches: order, negatives and neighbours are drawn
-from seeds. Values, optimiser state and version of every row are compared, and every weight of the model.
+from seeds. Values, optimiser state and version of every row are compared, and every weight of the model. If bytes
+differ, the plain run is repeated: a model whose own arithmetic differs from run to run says nothing about the plan.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from foresee.base.terminal import counted
 from foresee.engine.header import make_header
 from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
@@ -29,7 +31,7 @@ from foresee.run.callbacks import MoveRate
 from foresee.run.dense_half import DenseHalf
 from foresee.run.group import Alone
 from foresee.run.loop import train_steps
-from foresee.run.training import torch_threads
+from foresee.run.torch_settings import NOT_DETERMINISTIC, torch_settings
 from foresee.store.contract import Rows, Store
 
 
@@ -44,12 +46,15 @@ class Verdict:
     """Where the first difference is."""
     counters: Counters
     """What the run with its cache moved."""
+    is_deterministic: bool = True
+    """False: the plain run, repeated, gave other bytes too. Only tried if bytes differ."""
 
     def in_words(self) -> str:
-        """One sentence."""
+        """What was found, for a person."""
         if self.num_differing:
-            return f"{self.num_differing:,} of {self.num_bytes:,} bytes differ, the first in {self.first}"
-        return f"all {self.num_bytes:,} bytes are equal after {self.num_steps:,} steps"
+            found = f"{self.num_differing:,} of {self.num_bytes:,} bytes differ, the first in {self.first}"
+            return found if self.is_deterministic else f"{found}\n{NOT_DETERMINISTIC}"
+        return f"all {self.num_bytes:,} bytes are equal after {counted(self.num_steps, 'step')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class FirstSteps:
 
     stream: Any
     num_steps: int
+    source = "graph"
 
     @property
     def num_rows(self) -> int:
@@ -82,16 +88,22 @@ def verify(config: GraphConfig, folder: Path, *, num_steps: int | None = None) -
     plain = replace(plain, options=replace(plain.options, staleness=header.options.staleness))
     plainly = config.model_copy(update={"tables": config.tables.model_copy(update={"store": "memory"})})
     with (
-        torch_threads(config.train.num_threads) as num_threads,
+        torch_settings(config.train.num_threads) as num_threads,
         build.new_tables(plainly, graph, folder) as left,
-        build.new_tables(config, graph, folder) as right,
     ):
         weights, _ = learned(config, graph, first, left, plain, num_threads)
-        others, counters = learned(config, graph, first, right, header, num_threads)
-        num_bytes, num_differing, where = _differences(left.store, right.store, weights, others)
+        with build.new_tables(config, graph, folder) as right:
+            others, counters = learned(config, graph, first, right, header, num_threads)
+            num_bytes, num_differing, where = _differences(left.store, right.store, weights, others)
+        is_deterministic = True
+        if num_differing:
+            with build.new_tables(plainly, graph, folder) as again:
+                repeated, _ = learned(config, graph, first, again, plain, num_threads)
+                is_deterministic = not _differences(left.store, again.store, weights, repeated)[1]
     return Verdict(
-        num_steps=first.num_steps, num_bytes=num_bytes, num_differing=num_differing, first=where, counters=counters
-    )
+        num_steps=first.num_steps, num_bytes=num_bytes, num_differing=num_differing, first=where, counters=counters,
+        is_deterministic=is_deterministic,
+    )  # fmt: skip
 
 
 def learned(

@@ -165,6 +165,28 @@ class BestFolder:
             best.close()
 
 
+def keep_rows(store: Store, folder: Path, step: int) -> None:
+    """Copy the rows of a store that ends with its process into tables on disk, as the commit of `step`.
+
+    Args:
+        store: Holds the rows after `step` steps.
+        folder: Made anew; tables of an earlier run that are there are removed.
+        step: Must have a checkpoint of the dense half, without which nobody can open the copy.
+
+    Raises:
+        StoreError: The folder cannot be written.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    kept = open_groups(store.layout, folder, DiskStore.open_or_create)
+    try:
+        for source, target in zip(groups_of(store), groups_of(kept), strict=True):
+            _copy_changed(source, target)
+        kept.prepare(step)
+        kept.settle(step)
+    finally:
+        kept.close()
+
+
 def open_best(folder: RunFolder, layout: Layout) -> Any:
     """The best rows for reading, at the newest step of which rows and weights are there."""
     if not folder.best_tables.is_dir():

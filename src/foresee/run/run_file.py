@@ -75,12 +75,16 @@ def run_name(config: AnyRun) -> str:
 
 
 def _look_beside(file: Path, content: dict[str, Any]) -> None:
-    """Models and metrics of one's own usually lie beside the run file."""
+    """Look for a user's modules (models, decoders, encoders, metrics) in the run file's folder."""
     model, train = content.get("model", {}), content.get("train", {})
     if not isinstance(model, dict) or model.get("folder") is not None:
         return
-    if ":" in str(model.get("name")) or (isinstance(train, dict) and train.get("metrics")):
+    named = any(_IMPORT_PATH.fullmatch(value) for value in model.values() if isinstance(value, str))
+    if named or (isinstance(train, dict) and train.get("metrics")):
         content["model"] = {**model, "folder": str(file.parent)}
+
+
+_IMPORT_PATH = re.compile(r"\w+(\.\w+)*:\w+")
 
 
 def make_run(content: dict[str, Any], *, where: str) -> RunConfig:

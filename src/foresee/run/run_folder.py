@@ -63,6 +63,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def kept_tables(self) -> Path:
+        """Rows of a run whose store ended with its process; see `dense_half.keep_rows`."""
+        return self.path / "kept-tables"
+
+    @property
     def best(self) -> Path:
         return self.path / "best"
 
@@ -265,7 +270,7 @@ def forget(run: Path) -> None:
     # The configuration goes first: without it the folder counts as no run, whatever of the rest is still there.
     for name in (CONFIG_FILE, IDENTITY_FILE, METRICS_FILE, MARK_FILE, PLAN_FILE, STOP_FILE, BEHIND_FILE):
         (run / name).unlink(missing_ok=True)
-    for tree in (folder.checkpoints, folder.best, folder.tensorboard, run / TIMELINE_FOLDER):
+    for tree in (folder.checkpoints, folder.best, folder.kept_tables, folder.tensorboard, run / TIMELINE_FOLDER):
         shutil.rmtree(tree, ignore_errors=True)
 
 

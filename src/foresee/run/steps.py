@@ -204,7 +204,7 @@ def steps(
         cache_rows: Slots of the cache; at least the distinct rows of the largest batch.
         epochs: Passes over a log.
         seed: Of the order in which a log's samples come.
-        planner: Any of `foresee.plan.PLANNERS`; all give the same bytes, with more or fewer rows moved.
+        planner: A name that `foresee.plan.trainable()` lists; all give the same bytes, with more or fewer rows moved.
         window_steps: A fixed lookahead as in the Bagpipe paper, instead of all that the cache can use.
         window_bytes: What the batches that the planner looks at may take; left out, 2 GB, and as much as
             `window_steps` need.

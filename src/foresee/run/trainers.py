@@ -172,7 +172,7 @@ class Trainers:
             batch_size: Samples of a step, of a log; batches of one's own have theirs. Of all trainers together.
             epochs: Passes over a log.
             seed: Of the order in which a log's samples come.
-            planner: Any of `foresee.plan.PLANNERS`.
+            planner: A name that `foresee.plan.trainable()` lists.
             placement: Which samples go where: location_aware, herald, or contiguous.
             window_steps: A fixed lookahead, instead of all that the cache can use.
             window_bytes: What the batches that the planner looks at may take.

@@ -13,10 +13,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from foresee.base.places import shown
+from foresee.base.terminal import counted
 from foresee.data.click_log import ClickLog
 from foresee.engine.loop import Run
 from foresee.engine.recording.timeline import NOT_RECORDED, Recording, Timeline
@@ -51,6 +51,7 @@ from foresee.run.run_folder import BEHIND_FILE, RunFolder
 from foresee.run.run_storage import RunStorage, copying, opened_folder
 from foresee.run.shard_folders import finish_switch
 from foresee.run.tasks import Tasks, tasks_of
+from foresee.run.torch_settings import torch_settings
 from foresee.store.disk.folding import kept_log_words
 from foresee.store.registry import store_kind
 from foresee.store.row_groups import groups_of
@@ -170,6 +171,8 @@ class Parts:
     opening: Callable[[Run, int], Sequence[str]]
     """What is said when training begins after so many steps."""
     clip: Clip = lambda step: None
+    keep: Callable[[Run], bool] = lambda run: False
+    """Writes rows that would end with the process to the run folder, to be evaluated and exported; False: none."""
 
 
 def carry_out(
@@ -181,7 +184,7 @@ def carry_out(
     with (
         opened_folder(config, log_digest=parts.digest, resume=resume, replace=replace) as folder,
         copying(config) as stored,
-        torch_threads(config.train.num_threads) as num_threads,
+        torch_settings(config.train.num_threads) as num_threads,
         FoldDisplay(console) as folding,
         parts.open_tables(stored) as tables,
         Stop(folder.stop_file) as stop,
@@ -215,7 +218,7 @@ def carry_out(
             exit_code=stop.exit_code,
             best=half.best,
         )
-        display.say(_closing(config, outcome))
+        display.say(_closing(config, outcome, rows_kept=parts.keep(run)))
         if kept := kept_log_words(tables.store, config.tables_folder):
             display.say(kept)
     return outcome
@@ -271,25 +274,14 @@ def recording(config: AnyRun) -> Timeline:
     )  # fmt: skip
 
 
-@contextmanager
-def torch_threads(num_threads: int | None) -> Iterator[int]:
-    """Torch's threads are a setting of the whole process, so it gets its old number back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads or before)
-    try:
-        yield num_threads or before
-    finally:
-        torch.set_num_threads(before)
-
-
 def _opening(config: RunConfig, run: Run, first_step: int) -> str:
     header, layout = run.header, run.tables.layout
     share = header.capacity_rows / layout.num_rows
     where = config.tables_folder if store_kind(config.tables.store).in_folder else config.tables.store
     begin = f"from step {first_step:,} on" if first_step else "from the start"
     return (
-        f"{config.model.name} on {config.log}: {run.stream.num_steps:,} steps of {config.train.batch_size:,} samples, "
-        f"{begin}\n"
+        f"{config.model.name} on {config.log}: {counted(run.stream.num_steps, 'step')} of "
+        f"{config.train.batch_size:,} samples, {begin}\n"
         f"{rows_in_words(layout, header)} in {where}; cache of {header.capacity_rows:,} rows "
         f"({share:.1%}), planner {header.planner}{' as kept' if run.records is not None else ''}"
     )
@@ -298,17 +290,18 @@ def _opening(config: RunConfig, run: Run, first_step: int) -> str:
 def early_words(config: AnyRun, best: Best, steps_done: int, num_steps: int) -> str:
     """The end of a run that has run out of patience."""
     return (
-        f"stopped early after {steps_done:,} of {num_steps:,} steps: {best.num_since} evaluations were no better than "
-        f"{best.words()}, kept in {RunFolder(config.run).best}; use it with --best, or raise train.best.patience and "
-        "go on with --resume"
+        f"stopped early after {steps_done:,} of {counted(num_steps, 'step')}: {best.num_since} evaluations were no "
+        f"better than {best.words()}, kept in {RunFolder(config.run).best}; use it with --best, or raise "
+        "train.best.patience and go on with --resume"
     )
 
 
-def _closing(config: AnyRun, outcome: Outcome) -> str:
+def _closing(config: AnyRun, outcome: Outcome, *, rows_kept: bool) -> str:
     if outcome.best.exhausted and not outcome.finished:
         return early_words(config, outcome.best, outcome.steps_done, outcome.num_steps)
     if outcome.finished and not outcome.counters.num_steps:
-        return f"all {outcome.num_steps:,} steps were done already; raise train.epochs to go on"
+        done = "the only step was" if outcome.num_steps == 1 else f"all {outcome.num_steps:,} steps were"
+        return f"{done} done already; raise train.epochs to go on"
     figures = (
         f"{outcome.counters.hit_rate:.1%} of a step's rows were in the cache, {outcome.wait_share:.1%} of the time "
         "was spent waiting for rows"
@@ -316,8 +309,11 @@ def _closing(config: AnyRun, outcome: Outcome) -> str:
     durable = store_kind(config.tables.store).durable
     copied = config.storage is not None and not (config.run / BEHIND_FILE).exists()
     there = f" and {shown(str(config.storage))}" if copied else ""
-    where = f"kept in {config.run}{there}" if durable else "the rows were in memory and end with this process"
+    where = f"kept in {config.run}{there}"
+    if not durable and not rows_kept:
+        where = "the rows were in memory and end with this process"
     if outcome.finished:
-        return f"done: {outcome.steps_done:,} steps, {where}; {figures}"
+        return f"done: {counted(outcome.steps_done, 'step')}, {where}; {figures}"
     onwards = "; go on with --resume" if durable else ""
-    return f"stopped after {outcome.steps_done:,} of {outcome.num_steps:,} steps, {where}; {figures}{onwards}"
+    num_steps = counted(outcome.num_steps, "step")
+    return f"stopped after {outcome.steps_done:,} of {num_steps}, {where}; {figures}{onwards}"

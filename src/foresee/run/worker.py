@@ -27,6 +27,7 @@ import torch.distributed as dist
 from foresee.base import failpoints, logs
 from foresee.base.failpoints import failpoint
 from foresee.base.machine import scratch_folder
+from foresee.base.terminal import counted
 from foresee.data.click_log import ClickLog
 from foresee.engine.exchange.dense import Sums, dense_group, shared, worker_device
 from foresee.engine.exchange.mesh import TorchMesh, collective, span_of, timed
@@ -50,6 +51,7 @@ from foresee.run.progress import Display
 from foresee.run.run_folder import RunFolder, plan_origin
 from foresee.run.run_storage import RunStorage, copying, opened_folder
 from foresee.run.stored_shards import stored_steps
+from foresee.run.torch_settings import torch_settings
 from foresee.run.training import checked_tasks, early_words, recording, sinks_of
 from foresee.store.remote.opening import await_servers, open_run
 from foresee.store.remote.store import remote_tables
@@ -93,7 +95,6 @@ def run_worker(
     model, stream = build_model(config, log), train_stream(config, log)
     half = DenseHalf.of(config, model, stream.num_steps)
     tasks, given = checked_tasks(config, log)
-    torch.set_num_threads(config.train.num_threads or torch.get_num_threads())
     sys.setswitchinterval(SWITCH_SECONDS)
     with collective():
         _meet(place)
@@ -101,6 +102,7 @@ def run_worker(
     folder = RunFolder(config.run)
     # A launcher looks for the file itself, and sends a signal.
     with ExitStack() as at_exit, display, Stop(None if folder_use == "ready" else folder.stop_file) as stop:
+        at_exit.enter_context(torch_settings(config.train.num_threads))
         sums, sinks = at_exit.enter_context(Sums()), list[Sink]()
         stored: RunStorage | None = None
         if place.rank == 0:
@@ -276,8 +278,8 @@ def _opening(config: RunConfig, run: Run, place: WorkerContext) -> str:
     header, layout = run.header, run.tables.layout
     begin = f"from step {header.first_step:,} on" if header.first_step else "from the start"
     return (
-        f"{config.model.name} on {config.log}: {run.stream.num_steps:,} steps of {config.train.batch_size:,} samples "
-        f"over {place.num_workers} workers, {begin}\n"
+        f"{config.model.name} on {config.log}: {counted(run.stream.num_steps, 'step')} of "
+        f"{config.train.batch_size:,} samples over {place.num_workers} workers, {begin}\n"
         f"{rows_in_words(layout, header)} on {_servers(place)}; cache of "
         f"{header.capacity_rows:,} rows a worker, planner {header.planner}, placement {config.distributed.placement}"
     )
@@ -291,7 +293,7 @@ def _closing(config: RunConfig, run: Run, best: Best) -> str:
     finished = run.steps_done == run.stream.num_steps
     if best.exhausted and not finished:
         return early_words(config, best, run.steps_done, run.stream.num_steps)
-    state = f"{run.steps_done:,} of {run.stream.num_steps:,} steps, kept"
+    state = f"{run.steps_done:,} of {counted(run.stream.num_steps, 'step')}, kept"
     if finished:
-        return f"done: {run.steps_done:,} steps, kept; dense half and metrics in {config.run}"
+        return f"done: {counted(run.steps_done, 'step')}, kept; dense half and metrics in {config.run}"
     return f"stopped after {state}; go on with --resume"
