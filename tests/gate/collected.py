@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 Parts = dict[str, Any]
 TIMES = ("seconds", "samples_per_second", "wait_share", "edges_per_second", "nodes_per_second")
@@ -94,6 +95,20 @@ def files(folder: Path, *, leave_out: Iterable[str] = ()) -> str:
     """Names and bytes of all files below a folder."""
     found = [it for it in sorted(folder.rglob("*")) if it.is_file() and it.name not in leave_out]
     return digest(*(part for it in found for part in (str(it.relative_to(folder)).encode(), it.read_bytes())))
+
+
+def run_file(run: Path) -> Parts:
+    """Every key of a run file with its value, as the run folder keeps them; places are left out."""
+    content = yaml.safe_load((run / "config.yaml").read_text())
+    return {key: it for key, it in _flat("", content) if key not in ("log", "graph", "run")}
+
+
+def _flat(path: str, content: Any) -> Iterable[tuple[str, Any]]:
+    if not isinstance(content, dict) or not content:
+        yield path, content
+        return
+    for key, value in content.items():
+        yield from _flat(f"{path}.{key}" if path else str(key), value)
 
 
 def plan(path: Path) -> str:

@@ -1,8 +1,10 @@
 """`make gate`: did a change that should change nothing change nothing?
 
     python tests/gate/run.py                   compare everything with what was recorded
-    python tests/gate/run.py --only herald     compare the runs whose names contain this
+    python tests/gate/run.py --only herald     compare the runs or `surfaces` whose names contain this
     python tests/gate/run.py --record          write down what is there now; review the diff of golden/
+
+Readers of all format versions are ordinary tests (`test_samples.py`); `make gate` runs them first.
 
 Runs compute in a fixed environment (`pinned.py`), so their digests are those of any x86-64 machine. Exits with 1 and
 names each run and part that differs.
@@ -12,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
@@ -37,17 +38,31 @@ def main() -> None:
     if not pinned.is_pinned():
         pinned.start_pinned()
     begun = time.monotonic()
+    lines = surface_differences(options.only, record=options.record)
     found = all_runs(options.only, options.keep)
     recorded = read_golden()
-    if options.record:
+    if options.record and found:
         write_golden({**recorded, **found} if options.only else found)
     expected = {name: it for name, it in recorded.items() if options.only in name}
-    lines = differences(expected, found)
+    lines += differences(expected, found)
     for line in lines:
         print(line)
     verdict = "recorded" if options.record else "differs" if lines else "same"
     print(f"gate: {len(found)} runs, {len(lines)} differences, {time.monotonic() - begun:.0f} s: {verdict}")
     sys.exit(1 if lines and not options.record else 0)
+
+
+def surface_differences(only: str, *, record: bool) -> list[str]:
+    """Lines of the command line, the public API and the benchmarks' figures that are gone or new."""
+    import surfaces
+
+    lines = []
+    for name in surfaces.SURFACES:
+        if only in f"surfaces: {name}":
+            lines += surfaces.differences(name)
+            if record:
+                surfaces.record(name)
+    return lines
 
 
 def all_runs(only: str, keep: Path | None) -> dict[str, Any]:
@@ -62,9 +77,10 @@ def all_runs(only: str, keep: Path | None) -> dict[str, Any]:
         data = root / "data"
         data.mkdir(parents=True)
         wanted = {name: it for name, it in {**RUNS, **traffic.TRAFFIC}.items() if only in name}
-        found: dict[str, Any] = {"data": prepare(data)} if only in "data" else {}
-        if not found:
-            prepare(data)
+        if not wanted and only not in "data":
+            return {}
+        prepared = prepare(data)
+        found: dict[str, Any] = {"data": prepared} if only in "data" else {}
         folders = {name: root / f"run-{number}" for number, name in enumerate(wanted)}
 
         def one(name: str) -> Any:

@@ -100,6 +100,7 @@ def _(folder: Path, data: Path) -> Parts:
     parts["export"] = collected.files(folder / "export", leave_out=("README.md", "export.json"))
     parts["export.json"] = collected.of_json(json.loads((folder / "export" / "export.json").read_text()))
     commands.foresee("score", "export", data / "clicks.csv", "--out", "scores.csv", folder=folder)
+    parts["run file"] = collected.run_file(folder / "run")
     parts["scores"] = collected.digest((folder / "scores.csv").read_bytes())
     return parts
 
@@ -357,7 +358,8 @@ def _(folder: Path, data: Path) -> Parts:
     write_graph_run(folder, data, order={"partitions": 7, "buffer": 2}, cache={"unit": "partitions"})
     parts = graph_trained(folder, 8)
     commands.foresee("graph", "export", "run", "--out", "vectors", "--format", "npy", folder=folder)
-    return {**parts, "export": collected.files(folder / "vectors", leave_out=("README.md",))}
+    exported = collected.files(folder / "vectors", leave_out=("README.md",))
+    return {**parts, "run file": collected.run_file(folder / "run"), "export": exported}
 
 
 @run("graph: complex, all in one state, rows, logistic loss, in flight")
