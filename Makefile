@@ -41,7 +41,7 @@ check: lint types test
 # the public API, readers of all format versions, names of figures. See docs/testing.md.
 gate: $(VENV)/.installed
 	$(BIN)/pytest -n 0 tests/gate
-	$(BIN)/python tests/gate/run.py
+	$(BIN)/python tests/gate/run_gate.py
 
 # The long version of what `make test` samples: kills, crashes, schedules, hostile bytes. Prints one JSON object last.
 chaos: $(VENV)/.installed

@@ -3,7 +3,7 @@
 Sums depend on how wide a processor's vectors are, and functions such as exp on whether it multiplies and adds in one
 instruction. Each library that computes is held to code without AVX and FMA, so digests are equal on machines with and
 without them. Versions of the libraries are not held here; `constraints.txt` does that. Must be set before any of these
-libraries is loaded, so `run.py` starts itself again with this environment.
+libraries is loaded, so `run_gate.py` starts itself again with this environment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ FIXED = {
     "NUMBA_DISABLE_INTEL_SVML": "1",
     "ARROW_USER_SIMD_LEVEL": "SSE4_2",
     # The C library's exp, log and pow; names of old and new versions of it.
-    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-FMA,-FMA4,-AVX512F,-AVX_Usable,-AVX2_Usable,-FMA_Usable,-FMA4_Usable",
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-FMA,-FMA4,-AVX512F,"
+    "-AVX_Usable,-AVX2_Usable,-FMA_Usable,-FMA4_Usable",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -56,6 +57,8 @@ def start_pinned() -> None:
 
 def _numpy_features() -> list[str]:
     """What numpy would use on this processor beyond its baseline. It refuses names that the processor lacks."""
-    from numpy._core import _multiarray_umath as numpy_core
+    import importlib
+
+    numpy_core = importlib.import_module("numpy._core._multiarray_umath")
 
     return [name for name in numpy_core.__cpu_dispatch__ if numpy_core.__cpu_features__[name]]

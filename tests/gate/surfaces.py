@@ -1,4 +1,4 @@
-"""What scripts and programs of users hold on to, as lines of text: the command line, the public API, run files, figures.
+"""What users' scripts and programs depend on, as lines of text: the command line, the public API, figures.
 
 Words of help are left out. Commands are found as a shell finds them, by `python -m foresee`; nothing here names a
 module inside the package.
@@ -104,7 +104,9 @@ def _thing(path: str, thing: Any) -> Iterator[str]:
     if inspect.ismodule(thing):
         yield f"module {path}"
         documented = (ROOT / "docs" / "api.md").read_text("utf-8")
-        names = getattr(thing, "__all__", [it for it in vars(thing) if f"{path.rpartition('.')[2]}.{it}(" in documented])
+        names = getattr(
+            thing, "__all__", [it for it in vars(thing) if f"{path.rpartition('.')[2]}.{it}(" in documented]
+        )
         for name in sorted(names):
             yield from _thing(f"{path}.{name}", getattr(thing, name))
     elif inspect.isclass(thing):
@@ -155,7 +157,7 @@ def _signature(thing: Callable[..., Any] | None) -> str:
 
 
 def figures() -> Iterator[str]:
-    """Names in each benchmark's source that may be keys of the JSON object it prints; `*` stands for what is filled in."""
+    """Names in each benchmark's source that may be keys of what it prints; `*` stands for what is filled in."""
     folder = ROOT / "benchmarks"
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(folder).as_posix()
@@ -186,7 +188,7 @@ def _name(key: ast.expr | None) -> Iterator[str]:
     if isinstance(key, ast.Constant) and isinstance(key.value, str):
         text = key.value
     elif isinstance(key, ast.JoinedStr):
-        text = "".join(it.value if isinstance(it, ast.Constant) else "*" for it in key.values)
+        text = "".join(str(it.value) if isinstance(it, ast.Constant) else "*" for it in key.values)
     if re.fullmatch(r"[\w*.@]+", text) and text.strip("*"):
         yield text
 

@@ -179,7 +179,14 @@ def test_a_graph_a_run_over_it_and_its_export(
 
 def test_every_sample_has_its_values() -> None:
     names = {it.name for it in SAMPLES.iterdir()} - {"expected.json", "README.md", "run.yaml", "clicks.csv"}
-    covered = {*json.loads(EXPECTED.read_text()), "graph-1", "graph-export-1", "plan-1.arrow", "plan-2.arrow", "plan-folder-1"}
+    covered = {
+        *json.loads(EXPECTED.read_text()),
+        "graph-1",
+        "graph-export-1",
+        "plan-1.arrow",
+        "plan-2.arrow",
+        "plan-folder-1",
+    }
     assert names == covered
     expected = json.loads(EXPECTED.read_text())
     assert expected["export-1"] == pytest.approx(expected["export-2"], rel=1e-5), "the same model in two versions"

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-import surfaces  # noqa: E402 - beside this file, which is no package
+import surfaces
 
 
 @pytest.mark.parametrize("name", surfaces.SURFACES)
 def test_as_recorded(name: str) -> None:
-    """If a change is meant: `python tests/gate/run.py --record --only surfaces`, and a line in CHANGELOG.md."""
+    """If a change is meant: `python tests/gate/run_gate.py --record --only surfaces`, and a line in CHANGELOG.md."""
     assert surfaces.differences(name) == []
 
 
@@ -24,4 +19,6 @@ def test_a_lost_option_and_a_changed_default_are_named(monkeypatch: pytest.Monke
     monkeypatch.setitem(surfaces.SURFACES, "command_line", lambda: iter(now))
     found = surfaces.differences("command_line")
     assert any(line.startswith("command_line: gone: foresee train option --watch") for line in found)
-    assert any(line.startswith("command_line: new: foresee plan run option --steps") for line in found) or len(found) > 1
+    assert (
+        any(line.startswith("command_line: new: foresee plan run option --steps") for line in found) or len(found) > 1
+    )

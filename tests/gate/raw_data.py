@@ -31,7 +31,18 @@ def write_clicks(path: Path) -> None:
         click = int(next(uniform) < 0.15 + 0.5 * ((user + film) % 2))
         rating = 1 + (user * 7 + film * 3) % 9 / 2
         price = "" if next(uniform) < 0.05 else f"{next(uniform) * 40:.2f}"
-        cells = (click, age, price, f"u{user}", f"f{film}", tags, f"c{below(6)}", rating, "ABC"[device], 0.5 + below(4) / 2)
+        cells = (
+            click,
+            age,
+            price,
+            f"u{user}",
+            f"f{film}",
+            tags,
+            f"c{below(6)}",
+            rating,
+            "ABC"[device],
+            0.5 + below(4) / 2,
+        )
         lines.append(",".join(map(str, cells)))
     path.write_text("\n".join(lines) + "\n")
 
@@ -39,7 +50,7 @@ def write_clicks(path: Path) -> None:
 def write_edges(path: Path) -> None:
     """Edges of a small knowledge graph, as text."""
     uniform = numbers(2)
-    lines = set()
+    lines: set[str] = set()
     while len(lines) < 900:
         head = int(next(uniform) ** 2 * 120)
         relation = int(next(uniform) * 4)

@@ -1,8 +1,8 @@
 """`make gate`: did a change that should change nothing change nothing?
 
-    python tests/gate/run.py                   compare everything with what was recorded
-    python tests/gate/run.py --only herald     compare the runs or `surfaces` whose names contain this
-    python tests/gate/run.py --record          write down what is there now; review the diff of golden/
+    python tests/gate/run_gate.py                   compare everything with what was recorded
+    python tests/gate/run_gate.py --only herald     compare the runs or `surfaces` whose names contain this
+    python tests/gate/run_gate.py --record          write down what is there now; review the diff of golden/
 
 Readers of all format versions are ordinary tests (`test_samples.py`); `make gate` runs them first.
 
@@ -67,16 +67,16 @@ def surface_differences(only: str, *, record: bool) -> list[str]:
 
 def all_runs(only: str, keep: Path | None) -> dict[str, Any]:
     """What each run left, by name; of one that failed, its error."""
-    import commands
-    import traffic
-    from runs import RUNS, prepare
+    import forked
+    import plan_traffic
+    from gate_runs import RUNS, prepare
 
-    commands.load_libraries()
+    forked.load_libraries()
     with tempfile.TemporaryDirectory(prefix="foresee-gate-") as temporary:
         root = (keep or Path(temporary)).resolve()
         data = root / "data"
         data.mkdir(parents=True)
-        wanted = {name: it for name, it in {**RUNS, **traffic.TRAFFIC}.items() if only in name}
+        wanted = {name: it for name, it in {**RUNS, **plan_traffic.TRAFFIC}.items() if only in name}
         if not wanted and only not in "data":
             return {}
         prepared = prepare(data)
@@ -89,25 +89,29 @@ def all_runs(only: str, keep: Path | None) -> dict[str, Any]:
             try:
                 return wanted[name](folders[name], data)
             except Exception as error:
-                is_expected = isinstance(error, commands.FailedError)
+                is_expected = isinstance(error, forked.FailedError)
                 return {"failed": str(error) if is_expected else traceback.format_exc()}
             finally:
                 print(f"{time.monotonic() - begun:6.1f} s  {name}", flush=True)
 
         with ThreadPoolExecutor(PROCESSES) as pool:
             found |= dict(zip(wanted, pool.map(one, wanted), strict=True))
-    return json.loads(json.dumps(found))
+    as_kept: dict[str, Any] = json.loads(json.dumps(found))
+    return as_kept
 
 
 def read_golden() -> dict[str, Any]:
-    return json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    content: dict[str, Any] = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    return content
 
 
 def write_golden(found: dict[str, Any]) -> None:
     """One line a run, so that the diff of a review names what changed."""
     failed = [name for name, parts in found.items() if "failed" in parts]
     if failed:
-        sys.exit(f"nothing was recorded: {', '.join(failed)} failed\n" + "\n".join(found[it]["failed"] for it in failed))
+        sys.exit(
+            f"nothing was recorded: {', '.join(failed)} failed\n" + "\n".join(found[it]["failed"] for it in failed)
+        )
     lines = [f"{json.dumps(name)}: {json.dumps(parts)}" for name, parts in found.items()]
     GOLDEN.parent.mkdir(exist_ok=True)
     GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
@@ -124,11 +128,20 @@ def differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
         else:
             parts = sorted({*expected[name], *found[name]})
             lines += [
-                f"{name}: {part}: recorded {json.dumps(expected[name].get(part))}, now {json.dumps(found[name].get(part))}"
+                f"{name}: {part}: recorded {before}, now {now}"
                 for part in parts
-                if json.dumps(expected[name].get(part)) != json.dumps(found[name].get(part))
+                for before, now in [_changed(expected[name].get(part), found[name].get(part))]
+                if before != now
             ]
     return lines
+
+
+def _changed(before: Any, now: Any) -> tuple[str, str]:
+    """Both as JSON; of two objects, only the keys that differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = [key for key in {**before, **now} if json.dumps(before.get(key)) != json.dumps(now.get(key))]
+        before, now = ({key: it[key] for key in keys if key in it} for it in (before, now))
+    return json.dumps(before), json.dumps(now)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import collected
+import forked
 import numpy as np
 import torch
 import yaml
-
-import collected
-import commands
-import foresee
 from collected import Parts
-from data import numbers, write_clicks, write_edges
+from raw_data import numbers, write_clicks, write_edges
+
+import foresee
 
 Run = Callable[[Path, Path], Parts]
 RUNS: dict[str, Run] = {}
@@ -46,15 +46,15 @@ def prepare(data: Path) -> Parts:
     """Make the logs and graphs that runs share. Returns their digests."""
     write_clicks(data / "clicks.csv")
     write_edges(data / "edges.tsv")
-    columns = ("--categorical", "user", "--categorical", "film", "--categorical", "tags:mean:|", "--categorical", "country",
-               "--dense", "age:standard", "--dense", "price:log1p:empty=0")  # fmt: skip
+    categorical = [word for name in ("user", "film", "tags:mean:|", "country") for word in ("--categorical", name)]
+    columns = (*categorical, "--dense", "age:standard", "--dense", "price:log1p:empty=0")
     prepared = ("prepare", "csv", "clicks.csv", *columns, "--split", "order")
-    commands.foresee(*prepared, "--out", "clicks", "--label", "click", folder=data)
+    forked.foresee(*prepared, "--out", "clicks", "--label", "click", folder=data)
     labels = ("--label", "click", "--label", "rating:number", "--label", "device:classes=A|B|C", "--weight", "weight")
-    commands.foresee(*prepared, "--out", "labels", *labels, folder=data)
-    commands.foresee("graph", "prepare", "edges.tsv", "--out", "links", "--partitions", 7, folder=data)
+    forked.foresee(*prepared, "--out", "labels", *labels, folder=data)
+    forked.foresee("graph", "prepare", "edges.tsv", "--out", "links", "--partitions", 7, folder=data)
     nodes = ("--num-nodes", 150, "--num-edges", 900, "--communities", 4, "--num-features", 6, "--labels")
-    commands.foresee("graph", "synthetic", "--out", "nodes", *nodes, "--partitions", 5, folder=data)
+    forked.foresee("graph", "synthetic", "--out", "nodes", *nodes, "--partitions", 5, folder=data)
     logs = {name: collected.files(data / name, leave_out=("bad-lines.txt",)) for name in ("clicks", "labels")}
     return {**logs, **{name: collected.files(data / name) for name in ("links", "nodes")}}
 
@@ -77,7 +77,7 @@ def write_run(folder: Path, data: Path, log: str = "clicks", **sections: Any) ->
 
 def evaluated(folder: Path, *options: str) -> Any:
     """What `foresee evaluate --json` prints."""
-    figures = json.loads(commands.foresee("evaluate", "run", "--split", "train", "--json", *options, folder=folder))
+    figures = json.loads(forked.foresee("evaluate", "run", "--split", "train", "--json", *options, folder=folder))
     return {key: value for key, value in figures.items() if key not in ("run", "log", *collected.TIMES)}
 
 
@@ -85,10 +85,10 @@ def trained(folder: Path, *stops: int, counts: bool = True) -> Parts:
     """Train, stopping and resuming at these steps, and collect everything."""
     resumed: tuple[str, ...] = ()
     for stop in stops:
-        commands.foresee("train", "run.yaml", *resumed, "--stop-after", stop, folder=folder)
+        forked.foresee("train", "run.yaml", *resumed, "--stop-after", stop, folder=folder)
         resumed = ("--resume",)
-    commands.foresee("train", "run.yaml", *resumed, folder=folder)
-    commands.foresee("fold", "run", folder=folder)
+    forked.foresee("train", "run.yaml", *resumed, folder=folder)
+    forked.foresee("fold", "run", folder=folder)
     return {**collected.run(folder / "run", counts=counts), "evaluated": evaluated(folder)}
 
 
@@ -96,10 +96,10 @@ def trained(folder: Path, *stops: int, counts: bool = True) -> Parts:
 def _(folder: Path, data: Path) -> Parts:
     write_run(folder, data)
     parts = trained(folder)
-    commands.foresee("export", "run", "--out", "export", folder=folder)
+    forked.foresee("export", "run", "--out", "export", folder=folder)
     parts["export"] = collected.files(folder / "export", leave_out=("README.md", "export.json"))
     parts["export.json"] = collected.of_json(json.loads((folder / "export" / "export.json").read_text()))
-    commands.foresee("score", "export", data / "clicks.csv", "--out", "scores.csv", folder=folder)
+    forked.foresee("score", "export", data / "clicks.csv", "--out", "scores.csv", folder=folder)
     parts["run file"] = collected.run_file(folder / "run")
     parts["scores"] = collected.digest((folder / "scores.csv").read_bytes())
     return parts
@@ -108,7 +108,8 @@ def _(folder: Path, data: Path) -> Parts:
 @run("deepfm, disk, adagrad, widths, clipped, resumed twice")
 def _(folder: Path, data: Path) -> Parts:
     write_run(
-        folder, data, model={"name": "deepfm", "dim": {"user": 6, "default": 3}, "options": {"deep": [8], "project": 4}},
+        folder, data,
+        model={"name": "deepfm", "dim": {"user": 6, "default": 3}, "options": {"deep": [8], "project": 4}},
         tables={"optimizer": {"name": "adagrad", "lr": 0.1}},
         train={"clip_norm": 0.05, "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.01}, "epochs": 2},
     )  # fmt: skip
@@ -127,9 +128,10 @@ def _(folder: Path, data: Path) -> Parts:
 @run("wide_and_deep, disk, float16 nearest, sgd with a schedule, no cache")
 def _(folder: Path, data: Path) -> Parts:
     schedule = {"shape": "cosine", "warmup_steps": 4, "steps": 30, "floor": 0.01}
+    optimizer = {"name": "sgd", "lr": 0.5, "schedule": schedule}
     write_run(
         folder, data, model={"name": "wide_and_deep", "dim": 4, "options": {}}, cache={"planner": "none"},
-        tables={"dtype": "float16", "rounding": "nearest", "optimizer": {"name": "sgd", "lr": 0.5, "schedule": schedule}},
+        tables={"dtype": "float16", "rounding": "nearest", "optimizer": optimizer},
         train={"schedule": {"name": "CosineAnnealingLR", "options": {"T_max": 40}}},
     )  # fmt: skip
     return trained(folder, 17)
@@ -137,7 +139,11 @@ def _(folder: Path, data: Path) -> Parts:
 
 @run("three tasks, weights, the best by rmse")
 def _(folder: Path, data: Path) -> Parts:
-    tasks = [{"label": "click"}, {"label": "rating", "loss": "huber", "weight": 0.5}, {"label": "device", "weight": 0.2}]
+    tasks = [
+        {"label": "click"},
+        {"label": "rating", "loss": "huber", "weight": 0.5},
+        {"label": "device", "weight": 0.2},
+    ]
     write_run(
         folder, data, "labels", tasks=tasks, cache={"planner": "belady"},
         train={"best": {"metric": "rating.rmse"}, "evaluate_every_steps": 10},
@@ -151,8 +157,8 @@ def _(folder: Path, data: Path) -> Parts:
         folder, data, model={"name": "ncf", "dim": 4, "options": {}},
         train={"precision": "bf16", "ranking": {"group": "user", "at": [2, 5]}},
     )  # fmt: skip
-    commands.foresee("plan", "run.yaml", "--out", "plan.arrow", folder=folder)
-    commands.foresee("train", "run.yaml", "--plan", "plan.arrow", folder=folder)
+    forked.foresee("plan", "run.yaml", "--out", "plan.arrow", folder=folder)
+    forked.foresee("train", "run.yaml", "--plan", "plan.arrow", folder=folder)
     found = {**collected.run(folder / "run"), "evaluated": evaluated(folder, "--group", "film", "--at", "3")}
     return {**found, "plan": collected.plan(folder / "plan.arrow")}
 
@@ -182,9 +188,9 @@ def _(folder: Path, data: Path) -> Parts:
         model={"name": "dcn_v2", "dim": {"film": 3, "default": 5}, "options": {}},
         tables={"optimizer": {"name": "lazy_adam", "lr": 0.02}},
     )  # fmt: skip
-    commands.foresee("plan", "run.yaml", "--out", "plan", folder=folder)
-    commands.foresee("train", "run.yaml", "--plan", "plan", folder=folder)
-    commands.foresee("fold", "run", folder=folder)
+    forked.foresee("plan", "run.yaml", "--out", "plan", folder=folder)
+    forked.foresee("train", "run.yaml", "--plan", "plan", folder=folder)
+    forked.foresee("fold", "run", folder=folder)
     plans = {path.name: collected.plan(path) for path in sorted((folder / "plan").glob("*.arrow"))}
     return {**collected.run(folder / "run", counts=False), "plans": collected.of_json(plans)}
 
@@ -210,7 +216,7 @@ def weights(model: torch.nn.Module) -> str:
 def in_process(function: Callable[[Path, Path], Parts], folder: Path, data: Path) -> Parts:
     """The result of a function in a process of its own."""
     found = folder / "found.json"
-    commands.call(lambda: found.write_text(json.dumps(function(folder, data))), folder)
+    forked.call(lambda: found.write_text(json.dumps(function(folder, data))), folder)
     content: Parts = json.loads(found.read_text())
     return content
 
@@ -235,7 +241,12 @@ def _log_loop(folder: Path, data: Path) -> Parts:
         sgd.zero_grad()
         step.update()
         losses.append(loss.item())
-    return {**in_memory(tables), "dense": weights(model), "losses": collected.of_json([losses, norms]), "last loss": losses[-1]}
+    return {
+        **in_memory(tables),
+        "dense": weights(model),
+        "losses": collected.of_json([losses, norms]),
+        "last loss": losses[-1],
+    }
 
 
 def sequences(films: int = 90, steps: int = 24, samples: int = 32) -> Iterator[tuple[Any, Any, Any]]:
@@ -294,11 +305,11 @@ def _(folder: Path, data: Path) -> Parts:
     started = []
     for rank in range(2):
         environment = {**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        started.append(commands.fork(lambda: _trainer(folder, data), folder / f"trainer-{rank}.txt", environment))
-    codes = [commands.wait(process) for process in started]
+        started.append(forked.fork(lambda: _trainer(folder, data), folder / f"trainer-{rank}.txt", environment))
+    codes = [forked.wait(process) for process in started]
     if any(codes):
         texts = [(folder / f"trainer-{rank}.txt").read_text()[-2000:] for rank in range(2)]
-        raise commands.FailedError(f"trainers ended with {codes}:\n" + "\n".join(texts))
+        raise forked.FailedError(f"trainers ended with {codes}:\n" + "\n".join(texts))
     found: Parts = json.loads((folder / "found.json").read_text())
     return found
 
@@ -344,11 +355,11 @@ def graph_trained(folder: Path, *stops: int, rows: str | None = "run/tables") ->
     """Train over a graph, stopping and resuming at these steps, and collect everything."""
     resumed: tuple[str, ...] = ()
     for stop in stops:
-        commands.foresee("graph", "train", "run.yaml", *resumed, "--stop-after", stop, folder=folder)
+        forked.foresee("graph", "train", "run.yaml", *resumed, "--stop-after", stop, folder=folder)
         resumed = ("--resume",)
-    commands.foresee("graph", "train", "run.yaml", *resumed, folder=folder)
+    forked.foresee("graph", "train", "run.yaml", *resumed, folder=folder)
     parts: Parts = {} if rows is None else collected.tables(folder / rows)
-    figures = json.loads(commands.foresee("graph", "evaluate", "run", "--split", "test", "--json", folder=folder))
+    figures = json.loads(forked.foresee("graph", "evaluate", "run", "--split", "test", "--json", folder=folder))
     figures = {key: value for key, value in figures.items() if key not in ("run", "graph", *collected.TIMES)}
     return {**parts, **collected.checkpoint(folder / "run"), **collected.metrics(folder / "run"), "evaluated": figures}
 
@@ -357,7 +368,7 @@ def graph_trained(folder: Path, *stops: int, rows: str | None = "run/tables") ->
 def _(folder: Path, data: Path) -> Parts:
     write_graph_run(folder, data, order={"partitions": 7, "buffer": 2}, cache={"unit": "partitions"})
     parts = graph_trained(folder, 8)
-    commands.foresee("graph", "export", "run", "--out", "vectors", "--format", "npy", folder=folder)
+    forked.foresee("graph", "export", "run", "--out", "vectors", "--format", "npy", folder=folder)
     exported = collected.files(folder / "vectors", leave_out=("README.md",))
     return {**parts, "run file": collected.run_file(folder / "run"), "export": exported}
 
@@ -375,13 +386,13 @@ def _(folder: Path, data: Path) -> Parts:
 def _(folder: Path, data: Path) -> Parts:
     tables = {"dtype": "bfloat16"}
     write_graph_run(folder, data, model={"decoder": "transe", "loss": "margin"}, tables=tables, order={"buffer": 3})
-    commands.foresee("graph", "layout", "run.yaml", folder=folder)
+    forked.foresee("graph", "layout", "run.yaml", folder=folder)
     serve = ("serve", "--layout", "layout.json", "--num-shards", 2)
-    one = commands.serving(*serve, "--folder", "rows/0", "--shard", 0, "--port-file", "port0", folder=folder)
-    two = commands.serving(*serve, "--folder", "rows/1", "--shard", 1, "--port-file", "port1", folder=folder)
+    one = forked.serving(*serve, "--folder", "rows/0", "--shard", 0, "--port-file", "port0", folder=folder)
+    two = forked.serving(*serve, "--folder", "rows/1", "--shard", 1, "--port-file", "port1", folder=folder)
     with one, two:
         for name in ("port0", "port1"):
-            commands.wait_for(folder / name)
+            forked.wait_for(folder / name)
         ports = [(folder / name).read_text().strip() for name in ("port0", "port1")]
         servers = ",".join(f"grpc://127.0.0.1:{port}" for port in ports)
         write_graph_run(
@@ -389,13 +400,19 @@ def _(folder: Path, data: Path) -> Parts:
             order={"buffer": 3},
         )  # fmt: skip
         parts = graph_trained(folder, rows=None)
-    commands.foresee("fold", "rows/0", "rows/1", folder=folder)
+    forked.foresee("fold", "rows/0", "rows/1", folder=folder)
     return {**parts, **collected.tables(folder / "rows")}
 
 
 @run("graph: graph_sage over features, classes of nodes")
 def _(folder: Path, data: Path) -> Parts:
-    model = {"task": "nodes", "encoder": "graph_sage", "inputs": "features", "fanouts": [4, 3], "encoder_options": {"hidden": [8]}}
+    model = {
+        "task": "nodes",
+        "encoder": "graph_sage",
+        "inputs": "features",
+        "fanouts": [4, 3],
+        "encoder_options": {"hidden": [8]},
+    }
     write_graph_run(folder, data, "nodes", model=model, train={"batch_size": 16})
     return graph_trained(folder, rows=None)
 
@@ -405,5 +422,3 @@ def _(folder: Path, data: Path) -> Parts:
     model = {"task": "nodes", "encoder": "gat", "fanouts": [4], "neighbours": "buffer", "encoder_options": {"heads": 2}}
     write_graph_run(folder, data, "nodes", model=model, train={"batch_size": 16}, order={"partitions": 5, "buffer": 3})
     return graph_trained(folder, 5)
-
-

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import collected
-import commands
+import forked
 from collected import Parts
-from runs import write_graph_run, write_run
+from gate_runs import write_graph_run, write_run
 
 TRAFFIC: dict[str, Callable[[Path, Path], Parts]] = {}
-MEASURED = ("waited_ms", "exchange_ms", "late_ms", "bound_ms", "step_ms", "compute_ms", "servers_ms", "samples_per_second",
-            "efficiency", "planner_ms", "planner_cores", "trainer_gb", "bottleneck")  # fmt: skip
+MEASURED = (
+    "waited_ms", "exchange_ms", "late_ms", "bound_ms", "step_ms", "compute_ms", "servers_ms", "samples_per_second",
+    "efficiency", "planner_ms", "planner_cores", "trainer_gb", "bottleneck",
+)  # fmt: skip
 """Columns of `foresee simulate --csv` that follow from timing this machine."""
 
 
@@ -30,7 +32,7 @@ def traffic(name: str) -> Callable[[Callable[[Path, Path], Parts]], None]:
 
 def printed(folder: Path, *arguments: object) -> Any:
     """The JSON object that a command prints."""
-    return json.loads(commands.foresee(*arguments, folder=folder))
+    return json.loads(forked.foresee(*arguments, folder=folder))
 
 
 def lines(path: Path) -> list[dict[str, str]]:
@@ -51,7 +53,11 @@ def _(folder: Path, data: Path) -> Parts:
 @traffic("plan, 2 and 3 workers by placement and width")
 def _(folder: Path, data: Path) -> Parts:
     found: Parts = {}
-    for workers, placement, dim in ((2, "herald", 4), (3, "location_aware", 4), (3, "contiguous", {"user": 6, "default": 3})):
+    for workers, placement, dim in (
+        (2, "herald", 4),
+        (3, "location_aware", 4),
+        (3, "contiguous", {"user": 6, "default": 3}),
+    ):
         model = {"name": "dcn_v2", "dim": dim, "options": {}}
         distributed = {"workers": workers, "servers": 2, "placement": placement}
         write_run(folder, data, model=model, distributed=distributed, cache={"rows": 130, "window_steps": 12})
@@ -63,8 +69,11 @@ def _(folder: Path, data: Path) -> Parts:
 @traffic("compare, all policies with 1, 2 and 8 trainers")
 def _(folder: Path, data: Path) -> Parts:
     sizes = ("--trainers", "1,2,8", "--cache", "1.5x,0.5", "--steps", 6, "--batch-size", 12, "--staleness", 4)
-    commands.foresee("compare", data / "clicks", *sizes, "--csv", "compare.csv", folder=folder)
-    return {f"{it['policy']}, {it['trainers']} trainers, {it['cache']}": _compared(it) for it in lines(folder / "compare.csv")}
+    forked.foresee("compare", data / "clicks", *sizes, "--csv", "compare.csv", folder=folder)
+    return {
+        f"{it['policy']}, {it['trainers']} trainers, {it['cache']}": _compared(it)
+        for it in lines(folder / "compare.csv")
+    }
 
 
 def _compared(line: dict[str, str]) -> Any:
@@ -74,7 +83,7 @@ def _compared(line: dict[str, str]) -> Any:
 @traffic("simulate, counts without what is timed")
 def _(folder: Path, data: Path) -> Parts:
     sizes = ("--trainers", "2,4", "--batch-size", 12, "--steps", 6)
-    commands.foresee("simulate", data / "clicks", *sizes, "--csv", "simulate.csv", folder=folder)
+    forked.foresee("simulate", data / "clicks", *sizes, "--csv", "simulate.csv", folder=folder)
     found = lines(folder / "simulate.csv")
     return {f"{it['trainers']} trainers": {key: it[key] for key in it if key not in MEASURED} for it in found}
 
@@ -92,7 +101,9 @@ def _(folder: Path, data: Path) -> Parts:
     found: Parts = {}
     for name in ("random", "ring", "beta", "comet"):
         order = {"name": name} if name == "random" else {"name": name, "partitions": 8, "buffer": 4}
-        write_graph_run(folder, data, order=order, cache={"unit": "rows", **({"share": 0.95} if name == "random" else {})})
+        write_graph_run(
+            folder, data, order=order, cache={"unit": "rows", **({"share": 0.95} if name == "random" else {})}
+        )
         content = printed(folder, "graph", "plan", "run.yaml", "--json")
         units = {it.pop("name"): it for it in content.pop("units")}
         found |= {name: content, **{f"{name}, {unit}": counts for unit, counts in units.items()}}
