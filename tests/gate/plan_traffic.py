@@ -11,7 +11,8 @@ from typing import Any
 import collected
 import forked
 from collected import Parts
-from gate_runs import write_graph_run, write_run
+from gate_graph_runs import write_graph_run
+from gate_runs import write_run
 
 TRAFFIC: dict[str, Callable[[Path, Path], Parts]] = {}
 MEASURED = (
