@@ -1,9 +1,10 @@
 """The environment in which gate runs compute: the oldest x86-64 arithmetic that all machines share, on one thread.
 
 Sums depend on how wide a processor's vectors are, and functions such as exp on whether it multiplies and adds in one
-instruction. Each library that computes is held to code without AVX and FMA, so that digests do not depend on either;
-this was tried on one processor with AVX-512, not yet on one without. Versions of the libraries are not held here; `constraints.txt` does that. Must be set before any of these
-libraries is loaded, so `run_gate.py` starts itself again with this environment.
+instruction. Each library that computes is held to code without AVX and FMA, so that digests do not depend on either.
+This was tried on one processor with AVX-512, not yet on one without. Versions of the libraries are not held here;
+`constraints.txt` does that. Must be set before any of these libraries is loaded, so `run_gate.py` starts itself again
+with this environment.
 """
 
 from __future__ import annotations
