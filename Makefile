@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-graph test lint types check chaos chaos-machines newcomer bench-env bench clean
+.PHONY: demo demo-graph test lint types check gate chaos chaos-machines newcomer bench-env bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,12 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 check: lint types test
+
+# For changes that move code and change nothing else: bytes and figures of small runs, counts of plans, the command line,
+# the public API, readers of all format versions, names of figures. See docs/testing.md.
+gate: $(VENV)/.installed
+	$(BIN)/pytest -n 0 tests/gate
+	$(BIN)/python tests/gate/run_gate.py
 
 # The long version of what `make test` samples: kills, crashes, schedules, hostile bytes. Prints one JSON object last.
 chaos: $(VENV)/.installed

@@ -213,17 +213,8 @@ def test_every_layer_is_there() -> None:
     assert sys.version_info >= (3, 11)
 
 
-FILES_MAX = 351
-"""Without graphs, which are a house of their own and keep to the limits of a room. Storage by URL has taken
-ten: the interface, its file systems, places, reading ahead, logs, what is copied in the background, copies of a
-folder, a store with copies, those of a run, their shards. Runs that follow their nodes have taken one (`sizing`),
-halves in registers another (`lanes`), checksums of rows, when to fold, and proofs of kept plans one each. Loaders that
-are pulled by the training loop have taken two (`engine/feed`, `custom_data/shared_memory`)."""
-FILES_MAX = 346
-"""Without graphs, which are a house of their own and keep to the limits of a room. Storage by URL has taken
-ten: the interface, its file systems, places, reading ahead, logs, what is copied in the background, copies of a
-folder, a store with copies, those of a run, their shards. Runs that follow their nodes have taken one (`sizing`),
-halves in registers another (`lanes`), torch's settings a third (`torch_settings`)."""
+FILES_MAX = 352
+"""Without graphs, which keep to the limits of a room."""
 FILES_OF_A_FOLDER_MAX = 40
 FILES_OF_A_ROOM_MAX = 60
 LINES_MAX = 400
