@@ -10,6 +10,7 @@ kernels, as far as the exchange between workers and a flush need it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -258,9 +259,10 @@ class SimulatedCache:
         self.table.free(evict.slot)
         return out
 
-    def changed(self) -> tuple[Int64, Rows]:
-        slots = self.table.changed(self.rows.versions)
-        return self.table.row[slots], self.copy(slots)
+    def changed(self) -> Iterator[tuple[Int64, Rows]]:
+        row_bytes = self.rows.nbytes // len(self.rows)
+        for slots in self.table.changed(self.rows.versions, row_bytes):
+            yield self.table.row[slots], self.copy(slots)
 
 
 @dataclass(frozen=True, slots=True)
