@@ -61,6 +61,32 @@ def test_what_is_announced_is_enough_and_of_the_right_size(
     assert announced / 4 < peak < announced
 
 
+def test_commits_stay_within_what_is_announced(log: ClickLog, tmp_path: Path) -> None:
+    """Most rows of the cache have changed at each commit; a copy of all of them would exceed the bound."""
+    config = small_run(
+        log, tmp_path / "run", model={"dim": 512}, cache={"rows": 40_000},
+        tables={"store": "disk", "optimizer": {"name": "adagrad"}},
+        train={"batch_size": 64, "shuffle_samples": 512},
+    )  # fmt: skip
+    stream = train_stream(config, log)
+    tracemalloc.start()
+    try:
+        with open_tables(config, log) as tables:
+            run = make_run(config, log, stream, tables, plan_header(config, log, stream))
+            announced = memory_needed(tables.layout, run.header, stream.batch(0), 512, kind=DISK)
+            for step in run:
+                step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
+                step.update()
+                if step.index % 100 == 99:
+                    run.commit()
+                if step.index == 399:
+                    break
+            _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert announced.total / 4 < peak < announced.total
+
+
 WIDTHS = {"one width": 24, "three widths": {"C1": 4, "C2": 8, "default": 32}}
 
 

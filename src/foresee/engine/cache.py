@@ -45,7 +45,7 @@ from foresee.store.row_groups import groups_of
 EMPTY = -1
 NEVER_STORED = -1
 COMMIT_BYTES = 1 << 24
-"""Of rows that a commit copies out of a cache at a time: a cache that has changed as a whole is not copied as a whole."""
+"""Rows that a commit copies out of a cache at a time, so that it needs little memory where all rows have changed."""
 COMMIT_SLOTS = 1 << 20
 """Slots that a commit looks through at a time."""
 
@@ -100,9 +100,9 @@ class Cache(Protocol):
         ...
 
     def changed(self) -> Iterator[tuple[Int64, Rows]]:
-        """Yield the rows that the store has in an older version, up to COMMIT_BYTES of them at a time.
+        """Yield the rows that the store has in an older version, in parts of up to COMMIT_BYTES, at least one part.
 
-        Those that were yielded count as written.
+        Rows that were yielded count as written.
         """
         ...
 
@@ -155,14 +155,15 @@ class SlotTable:
     def changed(self, versions: Int32, row_bytes: int) -> Iterator[Int32]:
         """Yield the slots whose row is newer here than in the store, up to COMMIT_BYTES of rows at a time.
 
-        Slots that were yielded count as written.
+        Slots that were yielded count as written. There is at least one part, which may be empty: a commit waits for the
+        write of each part, and so finds out whether an earlier write has failed.
         """
         num_max = max(1, COMMIT_BYTES // row_bytes)
         for begin in range(0, len(self.row), COMMIT_SLOTS):
             part = slice(begin, begin + COMMIT_SLOTS)
             newer = (self.row[part] != EMPTY) & (versions[part] > self.stored_version[part])
             found = (np.flatnonzero(newer) + begin).astype(np.int32)
-            for first in range(0, len(found), num_max):
+            for first in range(0, max(1, len(found)), num_max):
                 slots = found[first : first + num_max]
                 self.stored_version[slots] = versions[slots]
                 yield slots

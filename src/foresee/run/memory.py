@@ -112,7 +112,7 @@ def memory_needed(
 
 
 def _commit_bytes(group: Layout, slots: int) -> int:
-    """Of one cache: the rows that are written, those copied after them, and what is known of the slots looked through."""
+    """Bytes that the commit of one cache takes: two copies, one being written, and the slots looked through."""
     rows = min(slots, max(1, COMMIT_BYTES // group.row_bytes))
     return 2 * rows * (group.row_bytes + ID_BYTES) + min(slots, COMMIT_SLOTS) * COMMIT_SLOT_BYTES
 
