@@ -1,4 +1,4 @@
-"""Edges a second of link prediction in memory: Foresee, DGL, PyTorch-BigGraph, PyKEEN, PyTorch Geometric, and plain PyTorch.
+"""Edges a second of link prediction in memory: Foresee, DGL, BigGraph, PyKEEN, PyTorch Geometric, and plain PyTorch.
 
 DistMult, d = 50, on FB15k-237: batches of 1,000 edges, 500 negatives for each edge and side, softmax, Adagrad, one
 thread. Each side is a process of its own, stopped while another is timed (`graph_rivals/` has one file for each and
