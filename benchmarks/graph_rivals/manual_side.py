@@ -34,10 +34,10 @@ class Side:
             ids = torch.cat([heads, tails, torch.randint(self._edges.num_nodes, (2 * wrong,))])
             rows = self._nodes[ids]
             gradient = torch.zeros_like(rows)
-            parts, learned = (it.split([num, num, wrong, wrong]) for it in (rows, gradient))
+            parts, learned = (torch.split(it, [num, num, wrong, wrong]) for it in (rows, gradient))
             total += self._side(0, relations, (parts[0], parts[1], parts[2]), (learned[0], learned[1], learned[2]))
             total += self._side(1, relations, (parts[1], parts[0], parts[3]), (learned[1], learned[0], learned[3]))
-            unique, inverse = ids.unique(return_inverse=True)
+            unique, inverse = torch.unique(ids, return_inverse=True)
             sums = torch.zeros(len(unique), work.dim).index_add_(0, inverse, gradient)
             squares = self._squares[0][unique].addcmul_(sums, sums)
             self._squares[0][unique] = squares

@@ -72,7 +72,7 @@ def learned() -> list[Tensor]:
     costs: Tensor = SoftmaxOfProducts.apply(  # type: ignore[no-untyped-call]
         queries, candidates, positive, masked, 4, Gradient([len(candidates)]), 0
     )
-    (costs * torch.arange(37)).sum().backward()
+    (costs * torch.arange(37)).sum().backward()  # type: ignore[no-untyped-call]
     return [costs.detach(), *(it.grad for it in (queries, candidates, positive) if it.grad is not None)]
 
 
