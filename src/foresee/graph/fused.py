@@ -21,9 +21,9 @@ from torch.autograd.function import once_differentiable
 
 from foresee.base.arrays import Float32, Int64
 from foresee.engine.kernels import Threads
+from foresee.engine.kernels.products import multiply, padded
 from foresee.errors import UsageError
 from foresee.graph.negatives import chunk_edges
-from foresee.graph.products import multiply, padded
 
 LOG2_E = np.float32(1.4426950408889634)
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)

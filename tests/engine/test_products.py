@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from foresee.base.arrays import Float32
+from foresee.engine.kernels.products import LANES, multiply, padded
 from foresee.errors import UsageError
 from foresee.graph.fused import Gradient, SoftmaxOfProducts
-from foresee.graph.products import LANES, multiply, padded
 
 BEYOND = np.float32(7.0)
 
