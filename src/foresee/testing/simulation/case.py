@@ -229,7 +229,7 @@ class SimulatedCache:
     """As much of `engine.cache.Cache` as is needed without models."""
 
     def __init__(self, layout: Layout, capacity_rows: int) -> None:
-        self.table = SlotTable(capacity_rows)
+        self.table, self._row_bytes = SlotTable(capacity_rows), layout.row_bytes
         self.rows = Rows(
             np.zeros((capacity_rows, layout.width), np.float32),
             np.zeros((capacity_rows, layout.state_width), np.float32),
@@ -260,8 +260,7 @@ class SimulatedCache:
         return out
 
     def changed(self) -> Iterator[tuple[Int64, Rows]]:
-        row_bytes = self.rows.nbytes // len(self.rows)
-        for slots in self.table.changed(self.rows.versions, row_bytes):
+        for slots in self.table.changed(self.rows.versions, self._row_bytes):
             yield self.table.row[slots], self.copy(slots)
 
 
