@@ -215,6 +215,11 @@ def test_every_layer_is_there() -> None:
 
 FILES_MAX = 352
 """Without graphs, which keep to the limits of a room."""
+FILES_MAX = 346
+"""Without graphs, which are a house of their own and keep to the limits of a room. Storage by URL has taken
+ten: the interface, its file systems, places, reading ahead, logs, what is copied in the background, copies of a
+folder, a store with copies, those of a run, their shards. Runs that follow their nodes have taken one (`sizing`),
+halves in registers another (`lanes`)."""
 FILES_OF_A_FOLDER_MAX = 40
 FILES_OF_A_ROOM_MAX = 60
 LINES_MAX = 400

@@ -6,6 +6,7 @@ import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from training_runs import small_run, train_quietly
 
@@ -13,6 +14,7 @@ from foresee.data import ClickLog, synthetic
 from foresee.engine.cache import SlotCache
 from foresee.engine.kernels import ONE_THREAD
 from foresee.engine.loop import Run
+from foresee.engine.optimizers import SGD
 from foresee.errors import ConfigError
 from foresee.run import memory
 from foresee.run.build import make_run, open_tables, plan_header, row_optimizer, table_layout, train_stream
@@ -28,6 +30,7 @@ from foresee.run.memory import (
     window_steps,
 )
 from foresee.run.run_folder import RunFolder, plan_origin
+from foresee.store.contract import Layout, Table
 from foresee.store.registry import DISK, MEMORY, STORES, StoreKind
 
 SHUFFLE_SAMPLES = 8192
@@ -59,6 +62,50 @@ def test_what_is_announced_is_enough_and_of_the_right_size(
         finally:
             tracemalloc.stop()
     assert announced / 4 < peak < announced
+
+
+def test_commits_stay_within_what_is_announced(log: ClickLog, tmp_path: Path) -> None:
+    """Most rows of the cache have changed at each commit; a copy of all of them would exceed the bound."""
+    config = small_run(
+        log, tmp_path / "run", model={"dim": 512}, cache={"rows": 40_000},
+        tables={"store": "disk", "optimizer": {"name": "adagrad"}},
+        train={"batch_size": 64, "shuffle_samples": 512},
+    )  # fmt: skip
+    stream = train_stream(config, log)
+    tracemalloc.start()
+    try:
+        with open_tables(config, log) as tables:
+            run = make_run(config, log, stream, tables, plan_header(config, log, stream))
+            announced = memory_needed(tables.layout, run.header, stream.batch(0), 512, kind=DISK)
+            for step in run:
+                step.embeddings.sum().backward()  # type: ignore[no-untyped-call]
+                step.update()
+                if step.index % 100 == 99:
+                    run.commit()
+                if step.index == 399:
+                    break
+            _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert announced.total / 4 < peak < announced.total
+
+
+def test_a_commit_copies_no_more_than_is_announced() -> None:
+    """All rows of a cache have changed; the bytes of a copy of all of them are several times what is announced."""
+    num_rows = 50_000
+    optimizer = SGD(lr=0.1)
+    layout = Layout(tables=(Table("rows", num_rows),), width=512, state_width=0, optimizer=optimizer.name)
+    cache = SlotCache(layout, optimizer, capacity_rows=num_rows, threads=ONE_THREAD)
+    cache.table.row[:], cache.table.stored_version[:] = np.arange(num_rows), -1
+    cache.copy(np.zeros(1, np.int32))  # compiles
+    tracemalloc.start()
+    try:
+        seen = [rows.copy() for rows, _ in cache.changed()]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert np.array_equal(np.concatenate(seen), np.arange(num_rows))
+    assert peak <= memory._commit_bytes(layout, num_rows) + 8 * num_rows < layout.num_bytes / 2
 
 
 WIDTHS = {"one width": 24, "three widths": {"C1": 4, "C2": 8, "default": 32}}

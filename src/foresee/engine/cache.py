@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol, cast
@@ -44,6 +44,10 @@ from foresee.store.row_groups import groups_of
 
 EMPTY = -1
 NEVER_STORED = -1
+COMMIT_BYTES = 1 << 24
+"""Rows that a commit copies out of a cache at a time, so that it needs little memory where all rows have changed."""
+COMMIT_SLOTS = 1 << 20
+"""Slots that a commit looks through at a time."""
 
 
 class Cache(Protocol):
@@ -95,8 +99,11 @@ class Cache(Protocol):
         """Which rows the slots hold."""
         ...
 
-    def changed(self) -> tuple[Int64, Rows]:
-        """The rows that the store has in an older version, and marks them as written."""
+    def changed(self) -> Iterator[tuple[Int64, Rows]]:
+        """Yield the rows that the store has in an older version, in parts of up to COMMIT_BYTES, at least one part.
+
+        Rows that were yielded count as written.
+        """
         ...
 
 
@@ -145,11 +152,21 @@ class SlotTable:
     def free(self, slots: Int32) -> None:
         self.row[slots] = EMPTY
 
-    def changed(self, versions: Int32) -> Int32:
-        """Slots whose row is newer here than in the store; from now on they count as written."""
-        slots = np.flatnonzero((self.row != EMPTY) & (versions > self.stored_version)).astype(np.int32)
-        self.stored_version[slots] = versions[slots]
-        return slots
+    def changed(self, versions: Int32, row_bytes: int) -> Iterator[Int32]:
+        """Yield the slots whose row is newer here than in the store, up to COMMIT_BYTES of rows at a time.
+
+        Slots that were yielded count as written. There is at least one part, which may be empty: a commit waits for the
+        write of each part, and so finds out whether an earlier write has failed.
+        """
+        num_max = max(1, COMMIT_BYTES // row_bytes)
+        for begin in range(0, len(self.row), COMMIT_SLOTS):
+            part = slice(begin, begin + COMMIT_SLOTS)
+            newer = (self.row[part] != EMPTY) & (versions[part] > self.stored_version[part])
+            found = (np.flatnonzero(newer) + begin).astype(np.int32)
+            for first in range(0, max(1, len(found)), num_max):
+                slots = found[first : first + num_max]
+                self.stored_version[slots] = versions[slots]
+                yield slots
 
 
 class ReusedMemory:
@@ -236,9 +253,9 @@ class SlotCache:
         self.table.free(evict.slot)
         return out
 
-    def changed(self) -> tuple[Int64, Rows]:
-        slots = self.table.changed(self._rows.versions)
-        return self.table.row[slots], self.copy(slots)
+    def changed(self) -> Iterator[tuple[Int64, Rows]]:
+        for slots in self.table.changed(self._rows.versions, self._layout.row_bytes):
+            yield self.table.row[slots], self.copy(slots)
 
     def copy(self, slots: Int32) -> Rows:
         out = Rows.empty(len(slots), self._layout)

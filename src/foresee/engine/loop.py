@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -169,7 +170,7 @@ class Run:
             with self._never_committed_after(BaseException):
                 settled = zip(self.exchange.settle(caches), caches, strict=True)
                 for group, (waiting, cache) in enumerate(settled):
-                    for rows, values in [*waiting, cache.changed()]:
+                    for rows, values in chain(waiting, cache.changed()):
                         pipeline.write_now(self.steps_done - 1, group, rows, values)
                 pipeline.check()
 

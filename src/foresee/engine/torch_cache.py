@@ -6,6 +6,8 @@ computation. On the CPU it gives the bytes of the fused kernels, which is how it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -96,9 +98,9 @@ class TorchCache:
         self.table.free(evict.slot)
         return taken
 
-    def changed(self) -> tuple[Int64, Rows]:
-        slots = self.table.changed(self._rows.versions.cpu().numpy())
-        return self.table.row[slots], self.copy(slots)
+    def changed(self) -> Iterator[tuple[Int64, Rows]]:
+        for slots in self.table.changed(self._rows.versions.cpu().numpy(), self._layout.row_bytes):
+            yield self.table.row[slots], self.copy(slots)
 
     def copy(self, slots: Int32) -> Rows:
         taken = torch_kernels.take_rows(self._rows, self._on_device(slots))

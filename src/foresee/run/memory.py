@@ -16,6 +16,7 @@ from foresee.base.machine import available_bytes, in_megabytes
 from foresee.data.batch import Batch
 from foresee.data.stream import GROUPS_KEPT
 from foresee.engine import uses_ahead
+from foresee.engine.cache import COMMIT_BYTES, COMMIT_SLOTS
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
 from foresee.errors import ConfigError
 from foresee.plan import window_bytes
@@ -30,6 +31,8 @@ SLOT_TABLE_BYTES = 12
 """Which row a slot holds and in which version the store has it."""
 GROUP_BYTES, ID_BYTES = 1, 8
 """Of a lookup in the window, where tables have several widths: its group, and for several workers its row."""
+COMMIT_SLOT_BYTES = 16
+"""Of a slot that a commit looks through: whether its row is newer here, and its number, as int64 and as int32."""
 PLANNER_SLOT_BYTES = 24
 """What the planner keeps for each slot: row, last use, place in a list, place among the free."""
 
@@ -46,6 +49,8 @@ class Memory:
     """Batches that the planner has looked at and the loop has not finished, and what it knows of their rows."""
     log: int
     """Decoded samples that batches are cut from."""
+    commit: int = 0
+    """Rows that a commit has copied out of the cache and not written yet."""
     rows: int = 0
     """All rows of the tables, where they are kept in memory."""
     index: int = 0
@@ -72,6 +77,7 @@ LOWER = {
     "staging": "train.batch_size",
     "window": "cache.window_bytes or train.batch_size",
     "log": "train.shuffle_samples",
+    "commit": "cache.rows or cache.share",
     "rows": "the rows in memory (tables.store: disk)",
     "index": "the rows of each process (distributed.servers on several machines)",
     "buffers": "the rows of each process (distributed.servers on several machines)",
@@ -79,7 +85,7 @@ LOWER = {
     "next_uses": "cache.uses_ahead_steps",
 }
 """For each purpose, what a person lowers to need less."""
-OPTIONAL = ("rows", "index", "buffers", "programs", "next_uses")
+OPTIONAL = ("commit", "rows", "index", "buffers", "programs", "next_uses")
 """Purposes that most runs do not have; they are shown where they are."""
 PROGRAM_BYTES = 256 << 20
 """Of one process with torch, beyond what all of them share."""
@@ -91,16 +97,24 @@ def memory_needed(
     """What a run of this plan takes, beside the model and torch."""
     distinct = len(np.unique(batch.rows))
     in_flight = _steps_in_flight(header)
+    caches = slots_of(layout, header)
     return Memory(
-        slots=sum(slots * (group.row_bytes + SLOT_TABLE_BYTES) for group, slots in slots_of(layout, header)),
+        slots=sum(slots * (group.row_bytes + SLOT_TABLE_BYTES) for group, slots in caches),
         staging=_staged_bytes(layout, header, batch),
         window=_window(header, batch, distinct, in_flight),
         log=(GROUPS_KEPT + 1) * shuffle_samples * sample_bytes(batch),  # one more while it is decoded
+        commit=max(_commit_bytes(group, slots) for group, slots in caches),  # caches are written one after the other
         rows=layout.num_bytes + layout.num_rows // 8 if kind and kind.rows_in_memory else 0,
         index=sum(kind.memory_bytes(group) - kind.buffer_bytes(group) for group in layout.groups) if kind else 0,
         buffers=sum(kind.buffer_bytes(group) for group in layout.groups) if kind else 0,
         next_uses=uses_ahead.memory_bytes(header, distinct),
     )
+
+
+def _commit_bytes(group: Layout, slots: int) -> int:
+    """Bytes that the commit of one cache takes: two copies, one being written, and the slots looked through."""
+    rows = min(slots, max(1, COMMIT_BYTES // group.row_bytes))
+    return 2 * rows * (group.row_bytes + ID_BYTES) + min(slots, COMMIT_SLOTS) * COMMIT_SLOT_BYTES
 
 
 def slots_of(layout: Layout, header: Header) -> list[tuple[Layout, int]]:
@@ -147,7 +161,7 @@ def _staged_rows(header: Header, batch: Batch, distinct: int) -> int:
 
 def planner_memory(layout: Layout, header: Header, batch: Batch, shuffle_samples: int) -> Memory:
     """What a planner takes that does nothing else; it has no cache, and rows never reach it."""
-    return replace(memory_needed(layout, header, batch, shuffle_samples), slots=0, staging=0)
+    return replace(memory_needed(layout, header, batch, shuffle_samples), slots=0, staging=0, commit=0)
 
 
 def launched_memory(
@@ -161,6 +175,7 @@ def launched_memory(
         staging=one.staging,  # each worker fetches its share of a batch's rows
         window=one.window,
         log=(num_workers + 1) * one.log,
+        commit=num_workers * one.commit,
         rows=one.rows,
         index=one.index,
         buffers=one.buffers,

@@ -10,6 +10,7 @@ kernels, as far as the exchange between workers and a flush need it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -228,7 +229,7 @@ class SimulatedCache:
     """As much of `engine.cache.Cache` as is needed without models."""
 
     def __init__(self, layout: Layout, capacity_rows: int) -> None:
-        self.table = SlotTable(capacity_rows)
+        self.table, self._row_bytes = SlotTable(capacity_rows), layout.row_bytes
         self.rows = Rows(
             np.zeros((capacity_rows, layout.width), np.float32),
             np.zeros((capacity_rows, layout.state_width), np.float32),
@@ -258,9 +259,9 @@ class SimulatedCache:
         self.table.free(evict.slot)
         return out
 
-    def changed(self) -> tuple[Int64, Rows]:
-        slots = self.table.changed(self.rows.versions)
-        return self.table.row[slots], self.copy(slots)
+    def changed(self) -> Iterator[tuple[Int64, Rows]]:
+        for slots in self.table.changed(self.rows.versions, self._row_bytes):
+            yield self.table.row[slots], self.copy(slots)
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,7 +329,7 @@ class Trainer(Process):
 
     def _flush(self) -> Task:
         yield from self._finish_background()
-        for rows, values in [*self._protocol.waiting(), self._cache.changed()]:
+        for rows, values in [*self._protocol.waiting(), *self._cache.changed()]:
             self._tickets += 1
             self._writes.append((self._steps_done - 1, rows, values, self._tickets))
         self.progress = True
