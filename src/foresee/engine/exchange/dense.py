@@ -156,10 +156,10 @@ class _TouchAll(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self._learning = [it for it in model.parameters() if it.requires_grad]
+        self.model = model  # whose buffers DDP sends round before any forward
 
     def forward(self) -> Tensor:
-        return torch.stack([it.sum() for it in self._learning]).sum()
+        return torch.stack([it.sum() for it in self.model.parameters() if it.requires_grad]).sum()
 
 
 def _fix_buckets(together: DistributedDataParallel) -> None:
