@@ -83,6 +83,8 @@ def judge(
         expected = drawn.leavings(undisturbed)
         differing = 0
         for cell in range(CELLS_OF_A_SETTING):
+            if counts["cells"] >= cells:
+                break
             rng, disturbed = random.Random(f"{seed} {number} {cell}"), _folder(place / f"cell-{cell}")
             killed = drawn.train_under_kills(commands, disturbed, rng)
             if not killed:
