@@ -95,7 +95,7 @@ def draw(rng: random.Random) -> Drawn:
 class DrawnRun(Setting):
     """A run of `foresee train`."""
 
-    kind: ClassVar[str] = "runs"
+    kind: ClassVar[str] = "soak_runs"
     optimizer: str
     clip_norm: float | None
     widths: bool
@@ -203,7 +203,7 @@ def _kill_all(disturbed: Disturbed) -> bool:
 class DrawnLoop:
     """A user-written loop, of one trainer or several; nobody but the soak starts it again."""
 
-    kind: ClassVar[str] = "loops"
+    kind: ClassVar[str] = "soak_loops"
     workers: int
     loop: Loop
 
