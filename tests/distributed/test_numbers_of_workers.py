@@ -64,6 +64,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ClickLog]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_more_workers_learn_the_same(commands: Commands, tmp_path: Path, logs: dict[str, ClickLog], name: str) -> None:
     file = tmp_path / "run.yaml"

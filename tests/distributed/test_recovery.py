@@ -59,6 +59,7 @@ def test_a_killed_part_is_started_again(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("part", ["worker1", "serve0", "plan-server"])
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_clipped_run_killed_late_ends_with_the_same_bytes(
