@@ -244,7 +244,14 @@ class DrawnLoop:
             commands.start("python", script, folder, environment={**common, "RANK": str(rank)})
             for rank in range(self.workers)
         ]
-        codes = [commands.wait(trainer) for trainer in started]
+        first, *others = started
+        codes = [commands.wait(first)]
+        if "failed to listen" in first.text():  # another process has taken the port meanwhile; the others would wait
+            for trainer in others:
+                trainer.signal(signal.SIGKILL)
+                commands.wait(trainer)
+            return self._live(commands, folder, die)
+        codes += [commands.wait(trainer) for trainer in others]
         if not die and any(codes):
             raise AssertionError("\n".join(trainer.text()[-3000:] for trainer in started))
         return codes
