@@ -60,6 +60,25 @@ def test_a_killed_part_is_started_again(
     assert everything(run) == expected
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("part", ["worker1", "serve0", "plan-server"])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_clipped_run_killed_late_ends_with_the_same_bytes(
+    commands: Commands, run_file: Path, undisturbed: Callable[..., Bytes], workers: int, part: str
+) -> None:
+    """The rows of the first steps after a recovery come from the store, and the norm is the same nevertheless."""
+    more = {"distributed.workers": workers, "distributed.placement": "location_aware", "train.clip_norm": 0.05}
+    options = (*OPTIONS, *(word for key, value in more.items() for word in ("--set", f"{key}={value}")))
+    expected, run = undisturbed(run_file, *options), run_file.parent / "run"
+    launched = commands.start("train", run_file, *options)
+    wait_for_step(launched, run, 62)
+    os.kill(launched.children()[part], signal.SIGKILL)
+    assert commands.wait(launched) == 0, launched.text()
+    assert "was killed by SIGKILL" in launched.text()
+    assert everything(run) == expected
+
+
 def test_a_killed_launcher_leaves_a_run_that_goes_on(
     commands: Commands, run_file: Path, undisturbed: Callable[..., Bytes]
 ) -> None:

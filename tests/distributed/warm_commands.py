@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from foresee.errors import ForeseeError
+from foresee.launch import fork_server
 from foresee.launch.fork_server import become
 
 sys.path.append(str(Path(__file__).parents[1]))  # the warm process runs this file as a script
@@ -75,11 +78,15 @@ def is_alive(process_id: int) -> bool:
 class Commands:
     """The warm process. Use it as a context manager."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, optimizers: Sequence[str] = ("sgd", "rowwise_adagrad"), dtypes: Sequence[str] = ("float32",)
+    ) -> None:
+        """`optimizers`, `dtypes`: of rows whose kernels the warm process loads."""
         self._folder, self._count, self._lock = folder, 0, threading.Lock()
         self._running: dict[int, Command] = {}
         self._warm = subprocess.Popen(
-            [sys.executable, str(Path(__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, str(Path(__file__)), ",".join(optimizers), ",".join(dtypes)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
         )  # fmt: skip
 
@@ -97,7 +104,7 @@ class Commands:
         self._warm.stdout.close()
 
     def start(self, *arguments: object, environment: dict[str, str] | None = None) -> Command:
-        """`foresee` with these arguments."""
+        """`foresee` with these arguments; `python` and a file run that script."""
         with self._lock:
             self._count += 1
             output = self._folder / f"command-{self._count}.txt"
@@ -120,7 +127,7 @@ class Commands:
             code = self._ask({"wait": command.process_id})["code"]
             return code is not None
 
-        wait_until(ended, f"the end of the command that prints into {command.output}")
+        wait_until(ended, f"the end of the command that prints into {command.output}", WAIT_SECONDS)
         del self._running[command.process_id]
         assert code is not None
         return code
@@ -171,9 +178,23 @@ def fork_command(arguments: Sequence[str], environment: dict[str, str], output: 
         Path("/proc/self/comm").write_text(name)
         if SPEECHLESS in environment:
             ForeseeError.__str__ = lambda error: "x"  # type: ignore[method-assign]
+        if arguments[0] == "python":
+            fork_server._run_command = _run_script
         become(arguments, environment, output)
     finally:
         os._exit(70)
+
+
+def _run_script(arguments: Sequence[str]) -> int:
+    """Take the place of the command line in a process that runs a script."""
+    sys.argv = list(arguments[1:])
+    sys.path.insert(0, str(Path(sys.argv[0]).parent))
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 @contextmanager
@@ -182,10 +203,11 @@ def forking(num_workers: int, optimizers: Sequence[str]) -> Iterator[Any]:
     yield fork_command
 
 
-def _warm_up() -> None:
+def _warm_up(optimizers: Sequence[str], dtypes: Sequence[str]) -> None:
     """Loads compiled kernels before the first fork, not in each process: a small run with two threads as workers."""
     import importlib
     import tempfile
+    from itertools import product
     from threading import Thread
 
     import numpy as np
@@ -195,7 +217,7 @@ def _warm_up() -> None:
     from foresee.engine.exchange.peers import PeerExchange
     from foresee.engine.header import make_header
     from foresee.engine.loop import Run
-    from foresee.engine.optimizers import SGD, RowwiseAdagrad
+    from foresee.engine.optimizers import make_optimizer
     from foresee.engine.planned_step import Pooling
     from foresee.engine.tables import Tables, layout_for
     from foresee.store.contract import Rows
@@ -213,8 +235,9 @@ def _warm_up() -> None:
     torch.optim.Adam(model.parameters()).step()  # imports much more than one would think
     with tempfile.TemporaryDirectory() as folder:
         log = tiny(Path(folder) / "log", num_samples=100)
-        for optimizer in (SGD(lr=0.1), RowwiseAdagrad(lr=0.1)):
-            layout = layout_for(log, 4, optimizer, 0, 0.1)
+        for name, dtype in product(optimizers, dtypes):
+            optimizer = make_optimizer(name, {"lr": 0.1})
+            layout = layout_for(log, 4, optimizer, 0, 0.1, dtype)
             shared, meeting = SharedStore(MemoryStore(layout), 2), Meeting(2)
 
             def work(rank: int, optimizer: Any = optimizer, shared: Any = shared, meeting: Any = meeting) -> None:
@@ -233,7 +256,7 @@ def _warm_up() -> None:
                 thread.start()
             for thread in threads:
                 thread.join()
-            shard, at = disk_shard(Path(folder) / optimizer.name, layout, Share(1, 2)), np.array([3, 5])
+            shard, at = disk_shard(Path(folder) / f"{name}-{dtype}", layout, Share(1, 2)), np.array([3, 5])
             rows = Rows.empty(2, layout)
             shard.read(at, rows)
             shard.write(at, rows)
@@ -246,7 +269,7 @@ def _warm_up() -> None:
 def main() -> None:
     import foresee.launch.processes
 
-    _warm_up()
+    _warm_up(*(names.split(",") for names in sys.argv[1:3]))
     foresee.launch.processes.starting = forking
     running: dict[int, _Forked] = {}
     for line in sys.stdin:

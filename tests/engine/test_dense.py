@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -46,6 +49,37 @@ def test_gradients_are_those_of_the_model() -> None:
     for one, weight in zip(alone, model.parameters(), strict=True):
         assert weight.grad is not None
         assert torch.equal(one, weight.grad)
+
+
+def later_gradients(rank: int, num_workers: int, folder: Path) -> None:
+    """Keep the gradients of four equal steps, as worker 0. Runs in a process of its own."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=rank, world_size=num_workers)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(13, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    together, inputs = shared(model), torch.randn(16, 13, generator=torch.Generator().manual_seed(rank))
+    found = []
+    for _ in range(4):
+        together(inputs).square().mean().backward()
+        found.append(torch.cat([it.grad.flatten().clone() for it in model.parameters() if it.grad is not None]))
+        model.zero_grad()
+    if rank == 0:
+        torch.save(found, folder / "found.pt")
+    dist.destroy_process_group()
+
+
+SCRIPT = "import sys; from test_dense import *; later_gradients(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))"
+
+
+@pytest.mark.slow
+def test_the_first_step_after_a_start_has_the_bits_of_any_other(tmp_path: Path) -> None:
+    """DDP lays its buckets out anew after its first backward; a run that resumes begins with the first layout."""
+    command = [sys.executable, "-c", SCRIPT]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    workers = [subprocess.Popen([*command, str(rank), "3", str(tmp_path)], env=environment) for rank in range(3)]
+    assert [worker.wait() for worker in workers] == [0, 0, 0]
+    first, *later = torch.load(tmp_path / "found.pt")
+    assert all(torch.equal(first, it) for it in later)
 
 
 class Watched(Sums):
@@ -106,9 +140,9 @@ def never_summed(gradients: torch.Tensor, **options: object) -> object:
 
 @pytest.mark.usefixtures("one_worker")
 def test_a_sum_that_breaks_is_a_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dist, "all_reduce", never_summed)
     sums = Sums()
     model = shared(nn.Linear(3, 1), sums)  # DDP that nobody holds any more averages nothing
+    monkeypatch.setattr(dist, "all_reduce", never_summed)
     with pytest.raises(PeerLostError), sums:
         model(torch.randn(5, 3)).sum().backward()
     assert not sums.under_way, "whoever waits for the link goes on"

@@ -184,9 +184,9 @@ class Step:
             )
         given = [it.grad for it in parameters if it.grad is not None]
         squares = sum((float(grad.double().square().sum()) for grad in given), 0.0)
-        if self._work.record.learns:
-            squares += self._squared_norm(self._work, self._gradients())
-            given += [leaf.grad for leaf in self.leaves if leaf.grad is not None]
+        # Also where this worker's samples use no rows: all workers take part in the exchange.
+        squares += self._squared_norm(self._work, self._gradients())
+        given += [leaf.grad for leaf in self.leaves if leaf.grad is not None]
         norm = math.sqrt(squares)
         # As torch.nn.utils.clip_grad_norm_ has it.
         if (share := max_norm / (norm + 1e-6)) < 1:

@@ -190,6 +190,11 @@ class Record:
         """Whether this worker's gradient is used, here or at the owner of a row."""
         return len(self.apply) > 0 or bool((self.send.kind == Kind.GRAD).any())
 
+    @property
+    def gradient_positions(self) -> Int32:
+        """Positions in `unique` of rows that have a gradient: of all rows, or of none where rows are only read."""
+        return np.arange(len(self.unique) if self.learns else 0, dtype=np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class ComparedRecord(Record):

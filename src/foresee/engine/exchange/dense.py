@@ -147,7 +147,33 @@ def shared(model: nn.Module, sums: Sums | None = None, group: dist.ProcessGroup 
     together = DistributedDataParallel(model, process_group=group, **options)
     # A lambda, as torch compares annotations with its own classes, and ours are words.
     together.register_comm_hook(sums or Sums(), lambda sums, bucket: _average(sums, bucket, group))
+    _fix_buckets(together)
     return together
+
+
+class _TouchAll(nn.Module):
+    """In the place of a model: uses every parameter once, in their order."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model  # whose buffers DDP sends round before any forward
+
+    def forward(self) -> Tensor:
+        return torch.stack([it.sum() for it in self.model.parameters() if it.requires_grad]).sum()
+
+
+def _fix_buckets(together: DistributedDataParallel) -> None:
+    """Let DDP lay out its buckets before the first step, in an order that follows from the model alone.
+
+    DDP lays them out anew after its first backward, and an all-reduce of three or more workers adds the elements of a
+    bucket in an order that depends on where they are in it. Otherwise the first step after a restart would differ in
+    its last bits from the same step of a run that was never interrupted.
+    """
+    model = together.module
+    together.module = _TouchAll(model)
+    together().backward()
+    together.module = model
+    model.zero_grad()
 
 
 def _average(sums: Sums, bucket: GradBucket, group: dist.ProcessGroup | None) -> Future[Tensor]:

@@ -18,12 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.arrays import Float64, Int32, Int64
 from foresee.engine.cache import Cache
 from foresee.engine.cache_groups import Caches
-from foresee.engine.exchange.dense import Sums, of_all_workers, sum_of_all_workers
-from foresee.engine.exchange.mesh import LinkScheduler, Mesh, UnscheduledLink
-from foresee.engine.exchange.protocol import ExchangeProtocol, Phases, Request, StartBackground, Swap, nothing
+from foresee.engine.exchange.dense import Sums
+from foresee.engine.exchange.mesh import Lane, LinkScheduler, Mesh, UnscheduledLink
+from foresee.engine.exchange.protocol import (
+    ExchangeProtocol,
+    Phases,
+    Request,
+    StartBackground,
+    Swap,
+    nothing,
+    squares_of_rows,
+)
 from foresee.engine.exchange.schedule import ExchangeSchedule, Payload, pack, unpack
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, Timeline, updates_during_backward, updating_track
@@ -94,7 +102,8 @@ class LocalExchange:
 
     def squared_norm(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> float:
         groups = zip(work.groups, gradients, caches, strict=True)
-        return sum(sum_of_squares(cache.sums(it, grad, _all_positions(it)).numpy()) for it, grad, cache in groups)
+        sums = (cache.sums(part, gradient, part.record.gradient_positions) for part, gradient, cache in groups)
+        return sum(sum_of_sorted(squares_of_rows(of_group)) for of_group in sums)
 
     def send_rows(self, work: PlannedStep, caches: Caches) -> None:
         for part, cache in zip(work.groups, caches, strict=True):
@@ -147,20 +156,32 @@ class PeerExchange:
         )
 
     def squared_norm(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> float:
-        """Rows of one worker alone are summed up there; sums of the others go round once more than an update needs."""
-        groups = zip(work.groups, gradients, caches, self._schedules[work.step], strict=True)
-        return sum(self._norm_of_group(part, grad, cache, schedule) for part, grad, cache, schedule in groups)
+        """Sum the gradients of shared rows at their owners, as `update` does; they are sent once more for it.
 
-    def _norm_of_group(self, work: PlannedStep, gradient: Tensor, cache: Cache, schedule: ExchangeSchedule) -> float:
-        positions, shared = _all_positions(work), schedule.travelling
-        sums = cache.sums(work, gradient, positions).div_(self.num_workers).numpy()
-        (alone,) = sum_of_all_workers([sum_of_squares(np.delete(sums, shared, axis=0))])
-        rows = np.concatenate(of_all_workers(cache.table.row[work.record.unique[shared]]))
-        parts = np.concatenate(of_all_workers(sums[shared]))
-        distinct, place = np.unique(rows, return_inverse=True)
-        total = np.zeros((len(distinct), sums.shape[1]), np.float32)
-        np.add.at(total, place, parts)  # in worker order, as the owners add them
-        return alone + sum_of_squares(total)
+        Every worker returns the same bits, and they do not depend on which worker owns a row: a run that resumes, or
+        has another cache, clips by the same norm.
+        """
+        groups = zip(self._protocols, work.groups, self._schedules[work.step], gradients, caches, strict=True)
+        of_groups = self._carry_out(
+            [
+                protocol.squares(part.record, schedule, _OfStep(part, gradient, cache, self.num_workers))
+                for protocol, part, schedule, gradient, cache in groups
+            ]
+        )
+        alone = sum_of_sorted(*(squares for squares, _ in of_groups))
+        of_workers = self._exchange_with_all(np.concatenate([[alone], *(squares for _, squares in of_groups)]))
+        return sum(float(squares[0]) for squares in of_workers) + sum_of_sorted(*(it[1:] for it in of_workers))
+
+    def _exchange_with_all(self, numbers: Float64) -> list[Float64]:
+        """Return the numbers of every worker, in worker order. Workers may have different counts of them."""
+        counts = self._send_to_all(np.array([len(numbers)], np.float64), [1] * self.num_workers)
+        return self._send_to_all(numbers, [int(count[0]) for count in counts])
+
+    def _send_to_all(self, numbers: Float64, counts: list[int]) -> list[Float64]:
+        words = torch.from_numpy(numbers.view(np.float32))
+        sent, expected = words.repeat(self.num_workers), [2 * count for count in counts]
+        finish = self._mesh.start(Lane.CRITICAL, sent, [len(words)] * self.num_workers, expected)
+        return [part.numpy().view(np.float64) for part in torch.split(finish(), expected)]
 
     def send_rows(self, work: PlannedStep, caches: Caches) -> None:
         groups = zip(self._protocols, work.groups, self._schedules.pop(work.step), caches, strict=True)
@@ -176,14 +197,15 @@ class PeerExchange:
         self._finish_background()
         self._thread.shutdown()
 
-    def _carry_out(self, phases: Sequence[Phases]) -> None:
-        """Every group's phases, in step: all of them ask for the same at the same time."""
+    def _carry_out(self, phases: Sequence[Phases]) -> list[Any]:
+        """Run the phases of every group in step, as all ask for the same at the same time. Return their results."""
         answers: Sequence[Any] = [None for _ in phases]
         while True:
             requests = [_next(phase, answer) for phase, answer in zip(phases, answers, strict=True)]
-            if requests[0] is None:
-                return
-            answers = self._do([request for request in requests if request is not None])
+            results = [request.result for request in requests if isinstance(request, _Ended)]
+            if results:
+                return results
+            answers = self._do([request for request in requests if not isinstance(request, _Ended)])
 
     def _do(self, requests: Sequence[Request]) -> Sequence[list[Payload] | None]:
         if swaps := [request for request in requests if isinstance(request, Swap)]:
@@ -227,12 +249,19 @@ class PeerExchange:
         return [unpack(it, swap.incoming, layout) for it, (swap, layout) in zip(arrived, groups, strict=True)]
 
 
-def _next(phase: Phases, answer: Any) -> Request | None:
-    """What the phase asks for next; None: it is over."""
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A phase that is over, and what it returned."""
+
+    result: Any
+
+
+def _next(phase: Phases, answer: Any) -> Request | _Ended:
+    """Return what the phase asks for next."""
     try:
         return phase.send(answer)
-    except StopIteration:
-        return None
+    except StopIteration as end:
+        return _Ended(end.value)
 
 
 def joined(packed: Sequence[tuple[Tensor, list[int]]]) -> tuple[Tensor, list[int]]:
@@ -252,13 +281,9 @@ def divided(buffer: Tensor, sizes: Sequence[Sequence[int]]) -> list[Tensor]:
     return [torch.cat(parts[group :: len(sizes)]) for group in range(len(sizes))]
 
 
-def _all_positions(work: PlannedStep) -> Int32:
-    return np.arange(len(work.record.unique), dtype=np.int32)
-
-
-def sum_of_squares(sums: Float32) -> float:
-    """Over all rows, in an order that follows from the numbers: where rows lie in a cache must not change a bit."""
-    return float(np.sort(np.square(sums, dtype=np.float64).sum(axis=1)).sum())
+def sum_of_sorted(*squares: Float64) -> float:
+    """Add up in an order that follows from the numbers: where rows are cached must not change a bit."""
+    return float(np.sort(np.concatenate(squares)).sum())
 
 
 @dataclass(frozen=True, slots=True)

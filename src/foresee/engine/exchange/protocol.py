@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.base.arrays import Float32, Int32, Int64
+from foresee.base.arrays import Float32, Float64, Int32, Int64
 from foresee.engine.cache import Cache
 from foresee.engine.exchange.mesh import Lane
 from foresee.engine.exchange.schedule import ExchangeSchedule, Joint, Payload, PeerBuffer
@@ -80,7 +80,7 @@ class FinishBackground:
 
 FINISH_BACKGROUND = FinishBackground()
 Request = Swap | StartBackground | FinishBackground
-Phases = Generator[Request, Any, None]
+Phases = Generator[Request, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +160,19 @@ class ExchangeProtocol:
         # Only now: what is not urgent must not take the link from what is.
         yield StartBackground(self._travel(next_step + 1, later, schedule, unfinished, cache))
 
+    def squares(self, record: Record, schedule: ExchangeSchedule, gradients: Gradients) -> Phases:
+        """After backward, before `update`: send all shared gradients to their owners at once, for the norm of a step.
+
+        Returns two arrays with the square of a gradient for each row: of rows that only this worker uses, and of the
+        shared rows that it owns, whose gradients are summed over workers as `update` will sum them.
+        """
+        alone = gradients.sums(np.setdiff1d(record.gradient_positions, schedule.travelling))
+        sums, at_once = gradients.sums(schedule.travelling), schedule.gradients_at_once(record)
+        arrived = yield Swap(Lane.CRITICAL, self._sent(sums, at_once.sent), at_once.outgoing, at_once.incoming)
+        rows = at_once.owned
+        total = sum_in_worker_order(self.rank, _some(sums, rows.own), rows.added, arrived)
+        return squares_of_rows(alone), squares_of_rows(total)
+
     def waiting(self) -> list[tuple[Int64, Rows]]:
         """Rows that belong to this worker and are in no cache yet, because their step has not come.
 
@@ -211,6 +224,12 @@ class ExchangeProtocol:
 def _some(sums: Tensor, places: Int64) -> Tensor:
     """Some rows of a tensor on the CPU: numpy takes a numpy index far quicker."""
     return torch.from_numpy(sums.numpy()[places])
+
+
+def squares_of_rows(sums: Tensor) -> Float64:
+    """[rows]: the squared norm of each row's gradient."""
+    squares: Float64 = np.square(sums.numpy(), dtype=np.float64).sum(axis=1)
+    return squares
 
 
 def sum_in_worker_order(rank: int, own: Tensor, added: list[Int64], arrived: list[Payload]) -> Tensor:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresee.base.arrays import Float32, Int32, Int64
-from foresee.plan.record import Kind, Record, Transfers
+from foresee.plan.record import Kind, Record, Transfers, empty_int32
 from foresee.store.contract import Layout, Rows
 
 KINDS = tuple(int(kind) for kind in Kind)
@@ -133,6 +133,18 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GradientExchange:
+    """One exchange of all gradients that a step sends, whether its update needs them now or in the background."""
+
+    outgoing: list[PeerBuffer]
+    incoming: list[PeerBuffer]
+    sent: list[Int64]
+    """For each worker, the places in `travelling` of the gradients that go to it."""
+    owned: Joint
+    """All shared rows of the step that this worker owns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSchedule:
     """The exchanges of one worker's step; each list has one entry for each worker."""
 
@@ -183,6 +195,24 @@ class ExchangeSchedule:
             alone_staying=alone[~leaves],
             moved=send.slot[send.kind == Kind.MOVE],
         )
+
+    def gradients_at_once(self, record: Record) -> GradientExchange:
+        """Return the exchange that sends every gradient of the step to its owner without waiting for the background."""
+        incoming = _joined_gradients(self.gradients_in, self.background_in)
+        sent = zip(self.gradients_sent, self.background_sent, strict=True)
+        return GradientExchange(
+            outgoing=_joined_gradients(self.gradients_out, self.background_out),
+            incoming=incoming,
+            sent=[np.concatenate(places) for places in sent],
+            owned=_joint(record.unique[self.travelling], incoming),
+        )
+
+
+def _joined_gradients(now: list[PeerBuffer], late: list[PeerBuffer]) -> list[PeerBuffer]:
+    return [
+        PeerBuffer(one.peer, np.concatenate([one.gradients, other.gradients]), empty_int32(), empty_int32())
+        for one, other in zip(now, late, strict=True)
+    ]
 
 
 def _exchange(transfers: Transfers, step: int) -> Int32:
