@@ -27,13 +27,13 @@ from pathlib import Path
 import numpy as np
 
 from foresee.errors import ForeseeError
-from foresee.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, Watchdog, ask_once
-from foresee.rpc.failures import BusyError
 from foresee.store.contract import Layout, Rows, Table, write_layout
 from foresee.store.remote import RemoteStore, protocol
 from foresee.store.remote.link import Exchange, open_exchange
 from foresee.store.remote.opening import ask_status
 from foresee.store.remote.protocol import Opening
+from foresee.store.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, Watchdog, ask_once
+from foresee.store.rpc.failures import BusyError
 
 LAYOUT = Layout(tables=(Table("rows", 200_000),), width=62, state_width=1, optimizer="rowwise_adagrad")
 CONNECTIONS = 64
@@ -43,7 +43,7 @@ REQUEST_ROWS = 16_384
 PARK_SECONDS = 4.0
 START_SECONDS = 60.0
 RUN = "overload"
-SERVE = "import typer; from foresee.cli.serve import serve; typer.run(serve)"
+SERVE = "import typer; from foresee.tools.cli.serve import serve; typer.run(serve)"
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ from torch import Tensor
 from foresee.engine.cache import pool
 from foresee.engine.header import make_header
 from foresee.engine.kernels import Threads, update_rows
-from foresee.engine.loop import Run
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables, layout_for
 from foresee.store.disk import DiskStore
 from foresee.store.disk.base import ROWS_FILE, WRITTEN_FILE
@@ -107,7 +107,7 @@ def cold_parts(
 ) -> tuple[Parts, float]:  # fmt: skip
     """Parts of a step with a copy of a table folder that the system forgets again and again, and the hit rate.
 
-    way: how the folder is read and written, see `foresee.base.direct`.
+    way: how the folder is read and written, see `foresee.io.direct`.
     """
     work = folder.with_name("work")
     os.environ["FORESEE_DISK"] = way

@@ -28,9 +28,9 @@ from foresee.cluster.estimators import Estimator, reactive, regimes
 from foresee.cluster.formats.shockwave import StoredResult, Trace, read_results, read_trace
 from foresee.cluster.metrics import Metrics, measure
 from foresee.cluster.policies import DEFAULT_POLICY, POLICIES, PUBLISHED
-from foresee.cluster.policies.published_profiles import PublishedProfiles
 from foresee.cluster.policies.shockwave import Shockwave
-from foresee.cluster.replay import replay
+from foresee.cluster.published_profiles import PublishedProfiles
+from foresee.cluster.reproduction import replay
 from foresee.cluster.simulation import Order, Run, Simulator, simulate
 
 # (k, lambda) of each published configuration.

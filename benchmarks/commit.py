@@ -38,10 +38,10 @@ from foresee.run.build import build_model, open_log, open_tables, plan_header, t
 from foresee.run.build import make_run as make_steps
 from foresee.run.callbacks import COST_SHARE, SECONDS_MIN, SaveCheckpoint
 from foresee.run.config import RunConfig
-from foresee.run.dense_half import DenseHalf
+from foresee.run.config_file import make_run
+from foresee.run.dense_state import DenseHalf
+from foresee.run.folder import RunFolder
 from foresee.run.group import Alone
-from foresee.run.run_file import make_run
-from foresee.run.run_folder import RunFolder
 
 WAIT_SECONDS = 240.0
 """A bound for what fails; nothing waits for it."""

@@ -30,9 +30,9 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.direct import Way
-from foresee.base.files import Files
 from foresee.data import Avazu, Criteo, PrepareOptions, criteo_table_sizes, prepare, synthetic_rows
+from foresee.io.direct import Way
+from foresee.io.files import Files
 from foresee.plan import make_planner, plan
 from foresee.plan.record import NOT_KNOWN, Accesses, Record
 from foresee.store.contract import Layout, Rows, Table

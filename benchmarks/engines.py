@@ -36,9 +36,9 @@ from typing import Any
 
 import yaml
 
-from foresee.base.places import sent
 from foresee.data import synthetic
 from foresee.data.writer import DESCRIPTION_FILE
+from foresee.io.urls import sent
 from sides.turns import Gate
 
 RATE = ["rate", "1000mbit", "burst", "256kb", "latency", "50ms"]

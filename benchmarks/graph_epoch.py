@@ -152,7 +152,7 @@ def forget(folder: Path) -> None:
 
 def config_of(given: argparse.Namespace, name: str) -> Any:
     from foresee.graph.config import GraphConfig
-    from foresee.run.run_file import make
+    from foresee.run.config_file import make
 
     cache_rows = given.cache_rows if name == "disk" else len(np.load(given.folder / "touched.npy", mmap_mode="r"))
     content = {
@@ -172,10 +172,10 @@ class Side:
     def __init__(self, given: argparse.Namespace) -> None:
         import torch
 
-        from foresee.engine.loop import Run
         from foresee.engine.planned_step import Pooling
+        from foresee.engine.run import Run
         from foresee.graph import build
-        from foresee.run.dense_half import DenseHalf
+        from foresee.run.dense_state import DenseHalf
 
         torch.set_num_threads(THREADS)
         self.name, self.folder = given.side, given.folder

@@ -45,9 +45,9 @@ from foresee.graph.folder import GraphFolder
 from foresee.graph.formats import open_source
 from foresee.graph.options import GraphOptions
 from foresee.graph.prepare import prepare_graph
+from foresee.graph.task import train
 from foresee.graph.trained import open_trained
-from foresee.graph.training import train
-from foresee.run.run_file import make
+from foresee.run.config_file import make
 from graph_quality import DATA
 
 HIDDEN = 64

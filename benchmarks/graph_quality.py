@@ -35,21 +35,21 @@ from typing import Any
 
 import numpy as np
 
-from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
+from foresee.engine.run import Run
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
 from foresee.graph.formats import open_source
 from foresee.graph.options import GraphOptions
 from foresee.graph.prepare import prepare_graph
-from foresee.graph.training import evaluate, forward, objective_of
-from foresee.graph.verification import verify
+from foresee.graph.task import evaluate, forward, objective_of
 from foresee.run.callbacks import MoveRate
-from foresee.run.dense_half import DenseHalf
+from foresee.run.config_file import make
+from foresee.run.dense_state import DenseHalf
 from foresee.run.group import Alone
 from foresee.run.loop import train_steps
-from foresee.run.run_file import make
 from foresee.run.torch_settings import torch_settings
+from foresee.tools.graph_verification import verify
 
 DATA = Path(os.environ.get("FORESEE_GRAPH_DATA", Path(__file__).parents[2] / "shared" / "data" / "graph"))
 ORDERS: dict[str, dict[str, Any]] = {

@@ -30,7 +30,7 @@ from rich.console import Console
 from accuracy import DATA, SUBJECTS
 from foresee.data import ClickLog, synthetic
 from foresee.run.config import RunConfig
-from foresee.run.training import train
+from foresee.run.session import train
 
 FLOAT32, BFLOAT16 = ("float32", "stochastic"), ("bfloat16", "stochastic")
 ALL_SIDES = (FLOAT32, BFLOAT16, ("bfloat16", "nearest"), ("float16", "stochastic"), ("float16", "nearest"))

@@ -298,9 +298,9 @@ class Side:
 
         from foresee import ClickLog, Tables, models
         from foresee.engine.header import make_header
-        from foresee.engine.loop import Run
+        from foresee.engine.next_uses import USES_AHEAD_STEPS
         from foresee.engine.planned_step import Pooling
-        from foresee.engine.uses_ahead import USES_AHEAD_STEPS
+        from foresee.engine.run import Run
         from foresee.run.worker import SWITCH_SECONDS
         from foresee.store.disk import DiskStore
 

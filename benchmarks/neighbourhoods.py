@@ -32,15 +32,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from foresee.base.arrays import Int32, Int64
-from foresee.base.mixing import key_of
+from foresee.arrays import Int32, Int64
 from foresee.data.order import permutation
 from foresee.graph.folder import GraphFolder
 from foresee.graph.options import GraphOptions
 from foresee.graph.sampling import Sampler
 from foresee.graph.synthetic import Synthetic, synthetic_graph
+from foresee.io.hashing import key_of
 from foresee.plan import Lookahead, make_planner, plan
-from foresee.plan.ranked_eviction import RankedEviction
+from foresee.plan.baselines.ranked_eviction import RankedEviction
 from foresee.plan.record import Accesses, Header, Planner
 from sides.process import Answer, Process, serve
 

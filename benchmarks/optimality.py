@@ -202,7 +202,7 @@ def synthetic_traces(*, full: bool) -> Iterator[Trace]:
 
 
 def make_trace(name: str, batches: list[NDArray[np.int64]], num_rows: int) -> Trace:
-    from foresee.plan.policies.belady import in_order_of_first_access
+    from foresee.plan.baselines.belady import in_order_of_first_access
 
     return Trace(name=name, batches=batches, distinct=[in_order_of_first_access(b) for b in batches], num_rows=num_rows)
 

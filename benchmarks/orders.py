@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 from numba import njit
 
-from foresee.base.arrays import Int32
+from foresee.arrays import Int32
 from foresee.graph.orders import ORDERS, Setting
 from foresee.graph.orders.bounds import beta_swaps, ring_multiple, swap_bound, turn_bound
 from foresee.graph.orders.ring import best_path

@@ -40,10 +40,10 @@ from numpy.typing import NDArray
 
 from foresee.data import criteo_table_sizes, synthetic_rows
 from foresee.plan.count import Counting, rows_moved
-from foresee.plan.policies.lookahead import Lookahead
+from foresee.plan.lookahead import Lookahead
+from foresee.plan.ownership import Ownership
+from foresee.plan.placement import LocationAware, Placement, Scene, affordable, contiguous, rank_positions
 from foresee.plan.record import Accesses, Header
-from foresee.plan.workers.ownership import Ownership
-from foresee.plan.workers.placement import LocationAware, Placement, Scene, affordable, contiguous, rank_positions
 
 BATCH_SIZE, NUM_TABLES = 16_384, 26
 CRITEO_ROWS = sum(criteo_table_sizes(1.0))

@@ -26,9 +26,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from foresee.data import ClickLog, synthetic
 from foresee.engine.optimizers import RowwiseAdagrad
-from foresee.engine.recording.timeline import Recording
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables
+from foresee.engine.trace.tracer import Recording
 from foresee.models import DLRM
 from foresee.run.steps import lookahead
 

@@ -32,7 +32,7 @@ from foresee.data import synthetic_rows
 from foresee.engine.tables import layout_for
 from foresee.plan import make_planner, plan
 from foresee.plan.count import count
-from foresee.plan.policies.lookahead import Lookahead
+from foresee.plan.lookahead import Lookahead
 from foresee.plan.record import Accesses, Counters, Header, Planner
 from foresee.store.disk import DiskStore
 from foresee.testing.traces import MemoryStream

@@ -28,7 +28,7 @@ from unittest import mock
 
 import numpy as np
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.data import criteo_table_sizes, synthetic_rows
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore

@@ -37,9 +37,9 @@ from foresee.data import Batch, criteo_table_sizes, synthetic_rows
 from foresee.engine.cache import pool
 from foresee.engine.header import make_header
 from foresee.engine.kernels import LookupOrder, Threads, order_lookups, update_rows
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.planned_step import Pooling
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables, layout_for
 from foresee.models import DLRM, LogShape
 from foresee.store.contract import Rows, Store, Table

@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 
 from foresee.data import synthetic_rows
 from foresee.plan import check_plan, find, plan
+from foresee.plan.baselines.fae import group, hot_rows
 from foresee.plan.count import RowsMoved, count, rows_moved
-from foresee.plan.policies.fae import group, hot_rows
 from foresee.plan.record import Accesses, Header, PlannerOptions, Record
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.store.contract import Layout, Rows, Store, Table, write_layout
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
@@ -41,7 +41,7 @@ NUM_REQUESTS = 4
 FILL_ROWS = 50_000
 START_SECONDS = 30.0
 
-SERVE = "import typer; from foresee.cli.serve import serve; typer.run(serve)"
+SERVE = "import typer; from foresee.tools.cli.serve import serve; typer.run(serve)"
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from foresee.cli.report import report
+from foresee.tools.cli.report import report
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent / "tests"))

@@ -17,9 +17,9 @@ from rich.console import Console
 
 import foresee
 from foresee.data import Categorical, Columns, Csv, Dense, prepare
-from foresee.run.run_file import load_run
+from foresee.run.config_file import load_run
 from foresee.run.serving.export import export
-from foresee.run.training import train
+from foresee.run.session import train
 
 RUN_FILE = """\
 log: log

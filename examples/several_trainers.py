@@ -19,8 +19,8 @@ from pathlib import Path
 from rich.console import Console
 
 from foresee.data import ClickLog, synthetic
-from foresee.run.run_file import load_run
-from foresee.run.training import train
+from foresee.run.config_file import load_run
+from foresee.run.session import train
 
 RUN_FILE = """\
 log: log

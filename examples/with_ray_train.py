@@ -39,7 +39,7 @@ from torch import nn
 import foresee
 from foresee import checkpoint
 from foresee.data import synthetic
-from foresee.rpc.security import read_security
+from foresee.store.rpc.security import read_security
 
 DIM, BATCH_SIZE, KEEP_EVERY_STEPS = 8, 512, 20
 OPTIMIZER = foresee.Adagrad(lr=0.05)

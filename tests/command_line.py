@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from foresee.cli import main
+from foresee.tools.cli import main
 
 
 def foresee(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:

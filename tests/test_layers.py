@@ -175,7 +175,7 @@ def test_every_file_keeps_to_its_layer(path: Path) -> None:
         ("engine/loop.py", "from foresee.run import training", "engine/loop.py imports run.training: the engine"),
         ("engine/loop.py", "from foresee.data import ClickLog", "engine/loop.py imports data.ClickLog: the engine"),
         ("run/worker.py", "from foresee.launch import restarts", "run/worker.py imports launch.restarts: a run"),
-        ("launch/launcher.py", "import foresee.analysis", "launch/launcher.py imports analysis: the launcher"),
+        ("launch/launcher.py", "import foresee.tools", "launch/launcher.py imports analysis: the launcher"),
         ("rpc/endpoint.py", "from foresee.store import remote", "rpc/endpoint.py imports store.remote: both wires"),
         ("base/files.py", "from foresee.plan import record", "base/files.py imports plan.record: base is"),
         ("engine/loop.py", "import pickle", "engine/loop.py imports pickle: data must never"),
@@ -195,7 +195,7 @@ def test_a_breach_is_a_sentence(place: str, text: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("plan/lookahead.py", "import numba\nfrom foresee.base.arrays import Int64\nfrom .record import Record"),
+        ("plan/lookahead.py", "import numba\nfrom foresee.arrays import Int64\nfrom .record import Record"),
         ("store/memory.py", "from foresee.plan.record import Record\nimport os"),
         ("engine/loop.py", "import foresee.plan\nfrom foresee.models.contract import Model\nmodel.eval()"),
         ("cli/train.py", "run(['ls'], shell=False)\nfrom foresee.engine import loop"),

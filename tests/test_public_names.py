@@ -69,5 +69,5 @@ def test_a_star_import_and_a_version() -> None:
 def test_importing_needs_no_engine_and_no_cloud() -> None:
     """Extras only: whoever trains on one machine need not install them."""
     names = ("ray", "boto3", "botocore", "kubernetes", "fsspec", "cryptography")
-    program = f"import sys\nfor name in {names}: sys.modules[name] = None\nimport foresee, foresee.cli.commands"
+    program = f"import sys\nfor name in {names}: sys.modules[name] = None\nimport foresee, foresee.tools.cli.commands"
     subprocess.run([sys.executable, "-c", program], check=True)

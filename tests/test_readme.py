@@ -9,7 +9,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from foresee.cli.commands import COMMANDS
+from foresee.tools.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float32, Int64
+from foresee.arrays import Float32, Int64
 
 
 @dataclass(frozen=True)

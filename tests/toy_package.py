@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor
 
 from foresee import StoreKind
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.errors import UsageError
 from foresee.store.commits import ForgetWrites, Instruction, Part
 from foresee.store.contract import Layout, Rows, open_part, prepare_part, settle_part

@@ -13,9 +13,9 @@ import numpy as np
 
 from foresee.data.batch import Batch
 from foresee.engine.header import make_header
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import Adagrad, Optimizer
 from foresee.engine.planned_step import Pooling, accesses_of
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.plan import make_planner, plan
 from foresee.plan.record import Accesses, Header, Record

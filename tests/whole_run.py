@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from foresee.engine.loop import Run
+from foresee.engine.run import Run
 from foresee.engine.step import Step
 from foresee.store.contract import Rows, Store
 

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from emulated.workers import EmulatedWorkers, Staleness
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.data.batch import Batch
 from foresee.engine.planned_step import accesses_of
 from foresee.plan import find, plan
-from foresee.plan.policies.fae import group, hot_rows
+from foresee.plan.baselines.fae import group, hot_rows
 from foresee.plan.record import Accesses, Header, PlannerOptions, Record
 from foresee.run.metrics import MetricsAccumulator
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.data.batch import Batch
 from foresee.plan.record import Header, Kind, Record, compared_parts
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
+from foresee.engine.run import Run
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
-from foresee.graph.training import LINKS, forward
-from foresee.run.dense_half import DenseHalf
-from foresee.run.run_file import make
+from foresee.graph.task import LINKS, forward
+from foresee.run.config_file import make
+from foresee.run.dense_state import DenseHalf
 from graph_rivals.work import LEARNING_RATE, Edges, Work
 
 EPOCHS = 40

@@ -6,8 +6,8 @@ from collections.abc import Generator
 
 from foresee import Adagrad, ClickLog, Tables
 from foresee.engine.header import make_header
-from foresee.engine.loop import Run
 from foresee.engine.planned_step import Pooling
+from foresee.engine.run import Run
 from foresee.run.evaluation import evaluate
 from foresee.testing.traces import MemoryStream
 from rivals.case import EPS, LEARNING_RATE, THREADS, Case

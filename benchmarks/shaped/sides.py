@@ -22,9 +22,9 @@ from foresee.engine.exchange.mesh import TorchMesh
 from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.header import make_header
 from foresee.engine.kernels import Threads, order_lookups, update_rows
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import Adagrad
 from foresee.engine.planned_step import Pooling, accesses_of
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.plan import make_planner, plan
 from foresee.plan.record import Header, Record

@@ -15,9 +15,9 @@ from typing import Any
 import numba
 import numpy as np
 
-from foresee.base.arrays import Float32, Int64
-from foresee.base.files import Files
-from foresee.base.prefetch import ROWS_AHEAD, prefetch
+from foresee.arrays import Float32, Int64
+from foresee.io.files import Files
+from foresee.prefetch import ROWS_AHEAD, prefetch
 from foresee.store.contract import Layout, Rows
 from foresee.store.disk.base import Base
 from foresee.store.disk.parallel import ParallelCopy

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresee.base.direct import aligned
+from foresee.io.direct import aligned
 from foresee.store.contract import Layout
 from foresee.store.disk.manifest import read_manifest
 from foresee.store.kernels import initial_values

@@ -21,7 +21,7 @@ from unittest import mock
 import numpy as np
 
 from foresee import Adagrad, ClickLog, RowwiseAdagrad
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.data import synthetic
 from foresee.data.stream import LogStream
 from foresee.engine.optimizers import Optimizer

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from foresee.engine.loop import Run
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables
-from foresee.plan.cost import RowBytes, Speeds, predict
 from foresee.store.contract import Rows, Store
 from foresee.store.disk import DiskStore
 from foresee.store.memory import MemoryStore
+from foresee.tools.cost import RowBytes, Speeds, predict
 from simulated.scene import (
     OPTIMIZER,
     Part,

@@ -27,13 +27,13 @@ import torch.distributed as dist
 from foresee.engine.exchange.dense import Sums, shared
 from foresee.engine.exchange.mesh import Lane, TorchMesh
 from foresee.engine.exchange.peers import PeerExchange
-from foresee.engine.loop import Run
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables
-from foresee.plan.cost import RowBytes, Speeds, predict
 from foresee.run.worker import SWITCH_SECONDS
 from foresee.store.contract import Rows, Store
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
+from foresee.tools.cost import RowBytes, Speeds, predict
 from shaped.hosts import ADDRESSES, call, make_secrets, missing, shaped_hosts, start
 from simulated.processor import processor_seconds
 from simulated.scene import (

@@ -19,9 +19,9 @@ from rich.console import Console
 from foresee.graph.config import GraphConfig
 from foresee.graph.options import GraphOptions
 from foresee.graph.synthetic import Synthetic, synthetic_graph
+from foresee.graph.task import train
 from foresee.graph.trained import open_trained
-from foresee.graph.training import train
-from foresee.run.run_file import make
+from foresee.run.config_file import make
 
 HERE = Path(__file__).parent
 MODEL: dict[str, Any] = {"dim": 32, "decoder": "own_models:Diagonal", "folder": str(HERE)}

@@ -23,12 +23,9 @@ from foresee.errors import ForeseeError
 
 if TYPE_CHECKING:
     from foresee import models
-    from foresee.analysis.planning import fetches_by_cache
-    from foresee.custom_data.bags import EmbeddingBagConfig, EmbeddingBags
-    from foresee.custom_data.batches import Batches
     from foresee.data import ClickLog
+    from foresee.data.batches import Batches
     from foresee.data.source import Source
-    from foresee.engine.loop import Run
     from foresee.engine.optimizers import (
         SGD,
         Adagrad,
@@ -38,16 +35,19 @@ if TYPE_CHECKING:
         Schedule,
         register_optimizer,
     )
+    from foresee.engine.run import Run
     from foresee.engine.step import Step
     from foresee.engine.tables import Tables
     from foresee.plan.record import Planner
     from foresee.run import checkpoint
-    from foresee.run.ending import Stop
+    from foresee.run.bags import EmbeddingBagConfig, EmbeddingBags
     from foresee.run.serving.exported import load_exported
     from foresee.run.steps import lookahead, steps
-    from foresee.run.trainers import Trainers
+    from foresee.run.stop import Stop
+    from foresee.run.worker_group import Trainers
     from foresee.store.contract import Store
     from foresee.store.registry import StoreKind, register_store
+    from foresee.tools.forecast import fetches_by_cache
 
 __version__ = "0.2.0"
 
@@ -85,24 +85,24 @@ __all__ = [
 _HOMES = {
     "SGD": "foresee.engine.optimizers",
     "Adagrad": "foresee.engine.optimizers",
-    "Batches": "foresee.custom_data.batches",
+    "Batches": "foresee.data.batches",
     "ClickLog": "foresee.data",
-    "EmbeddingBagConfig": "foresee.custom_data.bags",
-    "EmbeddingBags": "foresee.custom_data.bags",
+    "EmbeddingBagConfig": "foresee.run.bags",
+    "EmbeddingBags": "foresee.run.bags",
     "LazyAdam": "foresee.engine.optimizers",
     "Optimizer": "foresee.engine.optimizers",
     "Planner": "foresee.plan.record",
     "RowwiseAdagrad": "foresee.engine.optimizers",
     "Schedule": "foresee.engine.optimizers",
-    "Run": "foresee.engine.loop",
+    "Run": "foresee.engine.run",
     "Source": "foresee.data.source",
     "Step": "foresee.engine.step",
-    "Stop": "foresee.run.ending",
+    "Stop": "foresee.run.stop",
     "Store": "foresee.store.contract",
     "StoreKind": "foresee.store.registry",
     "Tables": "foresee.engine.tables",
-    "Trainers": "foresee.run.trainers",
-    "fetches_by_cache": "foresee.analysis.planning",
+    "Trainers": "foresee.run.worker_group",
+    "fetches_by_cache": "foresee.tools.forecast",
     "load_exported": "foresee.run.serving.exported",
     "lookahead": "foresee.run.steps",
     "register_optimizer": "foresee.engine.optimizers",

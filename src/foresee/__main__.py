@@ -1,6 +1,6 @@
 """`python -m foresee` is the command `foresee`."""
 
-from foresee.cli import main
+from foresee.tools.cli import main
 
 if __name__ == "__main__":
     main()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresee.analysis.bill import Line, Need, NodeType, knee, line, need_of, read_node_types, that_fit
 from foresee.errors import ConfigError
+from foresee.tools.bill import Line, Need, NodeType, knee, line, need_of, read_node_types, that_fit
 
 positive = st.floats(0.01, 1e6)
 nodes = st.builds(

@@ -10,14 +10,14 @@ from types import ModuleType
 
 import pytest
 
-from foresee.analysis.comparison import CacheSize, Outcome, Question, Sample, compare, policies_named, take_sample
-from foresee.analysis.planning import counters_of, same_for
 from foresee.data import ClickLog, tiny
 from foresee.engine.header import make_header
 from foresee.errors import PlanError
 from foresee.plan import trainable
-from foresee.plan.cost import Speeds
 from foresee.store.contract import Layout, Table
+from foresee.tools.comparison import CacheSize, Outcome, Question, Sample, compare, policies_named, take_sample
+from foresee.tools.cost import Speeds
+from foresee.tools.forecast import counters_of, same_for
 
 LAYOUT = Layout(tables=(Table("t", 10),), width=4, state_width=1, optimizer="rowwise_adagrad")
 NUM_STEPS = 6

@@ -10,23 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foresee.analysis.explanation import RowLife, RowNames, RunPlan, explain_row, explain_step, step_words
-from foresee.analysis.explanation.explain import explain_rows, place_now
-from foresee.analysis.explanation.following import Played
-from foresee.analysis.explanation.row_words import AWAY, KEPT, USED, headline, paragraphs, strip
-from foresee.analysis.explanation.step_account import measured_step
 from foresee.data import Categorical, Columns, Csv, PrepareOptions, prepare, tiny
 from foresee.data.click_log import ClickLog
-from foresee.engine.plan_file import write_plan
 from foresee.engine.planned_step import planned_records
 from foresee.errors import DataError, PlanError
 from foresee.plan.count import count
+from foresee.plan.format.file import write_plan
 from foresee.plan.record import UNKNOWN_VERSION, Counters, Kind
 from foresee.run.build import open_log, plan_header, table_layout, train_stream
 from foresee.run.config import RunConfig
-from foresee.run.run_file import make_run
+from foresee.run.config_file import make_run
 from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
+from foresee.tools.explain import RowLife, RowNames, RunPlan, explain_row, explain_step, step_text
+from foresee.tools.explain.explain import explain_rows, place_now
+from foresee.tools.explain.replay import Played
+from foresee.tools.explain.row_text import AWAY, KEPT, USED, headline, paragraphs, strip
+from foresee.tools.explain.step_account import measured_step
 
 RUNS = {
     "lookahead": {"rows": 130},
@@ -373,7 +373,7 @@ def test_a_recorded_step_in_words(log_folder: Path) -> None:
         found = measured_step(spans(fetched=fetched, waited=waited), step=7, worker=0)
         assert found is not None
         account.measured = [found]
-        text = " ".join(step_words.paragraphs(account, plan.names)[0])
+        text = " ".join(step_text.paragraphs(account, plan.names)[0])
         assert "in the recorded run it took" in text
         assert sentence in text
 

@@ -17,20 +17,20 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
 from hostile_files import interrupt_commit, trained_run
 
-from foresee.analysis.fsck import check
-from foresee.analysis.fsck_tables import FsckReport
-from foresee.cli import main
 from foresee.data import tiny
 from foresee.engine.header import make_header
-from foresee.engine.plan_file import write_plan
 from foresee.engine.planned_step import planned_records
 from foresee.errors import DataError
+from foresee.plan.format.file import write_plan
 from foresee.run import checkpoint
 from foresee.run.serving.export import export
-from foresee.run.training import train
+from foresee.run.session import train
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore
 from foresee.store.server.shard import Share, disk_shard
+from foresee.tools.cli import main
+from foresee.tools.fsck import check
+from foresee.tools.fsck_tables import FsckReport
 
 LAYOUT = Layout(tables=(Table("a", 40), Table("b", 23)), width=3, state_width=1, optimizer="x")
 
@@ -207,7 +207,7 @@ def test_damaged_text_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_run_in_memory_and_one_that_never_committed(tmp_path: Path) -> None:
     log = tiny(tmp_path / "log", num_samples=120)
-    from foresee.run.run_file import make_run as config_of
+    from foresee.run.config_file import make_run as config_of
 
     config = config_of(
         {

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foresee.analysis.comparison import CacheSize, Candidate, take_sample
-from foresee.analysis.simulation import ClusterSpec, Simulated, SyntheticStream, plan_sample, simulate, time_rows
 from foresee.data.synthetic import CRITEO_TABLE_SIZES
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.tables import layout_for
 from foresee.errors import DataError
 from foresee.plan import find
-from foresee.plan.cost import EXCHANGE, PLANNER, Speeds
+from foresee.tools.comparison import CacheSize, Candidate, take_sample
+from foresee.tools.cost import EXCHANGE, PLANNER, Speeds
+from foresee.tools.simulation import ClusterSpec, Simulated, SyntheticStream, plan_sample, simulate, time_rows
 
 NUM_STEPS = 8
 

@@ -13,17 +13,17 @@ import pytest
 import torch
 from training_runs import small_run
 
-from foresee.analysis.verification import Trained, compare, verify
 from foresee.data import ClickLog, tiny
-from foresee.engine.plan_file import write_plan
 from foresee.engine.planned_step import planned_records
 from foresee.errors import PlanError
 from foresee.plan import trainable
+from foresee.plan.format.file import write_plan
 from foresee.run.build import open_tables, plan_header, train_stream
-from foresee.run.training import train
+from foresee.run.session import train
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.memory import MemoryStore
 from foresee.testing.fake_disk import small_chunks
+from foresee.tools.verify import Trained, compare, verify
 
 NUM_STEPS = 6
 

@@ -17,8 +17,8 @@ from uuid import uuid4
 import pytest
 from pyarrow import fs
 
-from foresee.base.storage import Storage
 from foresee.errors import ConfigError, StoreError
+from foresee.io.storage import Storage
 
 AZURE = "abfs://bucket@account.dfs.core.windows.net/a"
 AZURITE_ACCOUNT = "devstoreaccount1"

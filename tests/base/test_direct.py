@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from foresee.base import direct
-from foresee.base.arrays import Float32, Int64
-from foresee.base.direct import Ring, Transfers, Way, probe
+from foresee.arrays import Float32, Int64
 from foresee.errors import ConfigError
+from foresee.io import direct
+from foresee.io.direct import Ring, Transfers, Way, probe
 
 NUM_WORDS = 300_001
 """The file ends in the middle of a sector."""

@@ -11,11 +11,11 @@ from types import ModuleType
 import pytest
 
 from command_line import foresee
-from foresee.base.extras import EXTRAS, OptionalModule
 from foresee.cluster.job import Cluster
 from foresee.cluster.policies import POLICIES
 from foresee.data import tiny
 from foresee.errors import ConfigError
+from foresee.io.optional import EXTRAS, OptionalModule
 
 
 class Hidden:

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import half_reference
-from foresee.base.halves import bfloat16_of, bits_of_column, float16_of, packed, rounding_key, row_key, unpacked
-from foresee.base.mixing import key_and
 from foresee.engine.kernels import apply_rows
 from foresee.engine.kernels.values import form_of
 from foresee.engine.optimizers import SGD
 from foresee.engine.torch_kernels import TensorHalves
+from foresee.io.hashing import key_and
 from foresee.store.contract import Layout, Rows, Table
+from foresee.store.halves import bfloat16_of, bits_of_column, float16_of, packed, rounding_key, row_key, unpacked
 from foresee.store.kernels import initial_values
 
 HALVES = ["bfloat16", "float16"]

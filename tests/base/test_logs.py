@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from command_line import foresee
-from foresee.base import logs
-from foresee.base.logs import LogLevel
 from foresee.data import tiny
-from foresee.rpc.connection_limiter import TELL_SECONDS, ConnectionLimiter, Rules
+from foresee.io import logs
+from foresee.io.logs import LogLevel
+from foresee.store.rpc.connection_limiter import TELL_SECONDS, ConnectionLimiter, Rules
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (DEBUG|INFO|WARNING|ERROR) [a-z]+( \d+)?( step \d+)?: .+")
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from foresee.base.storage import Storage
 from foresee.errors import StoreError, StoreUnavailableError
+from foresee.io.storage import Storage
 from s3_server import Network, url_of
 
 CONTENT = random.Random(0).randbytes(1 << 20)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from foresee.base.machine import scratch_folder
+from foresee.io.machine import scratch_folder
 
 HOLD = """
 import sys
-from foresee.base.machine import scratch_folder
+from foresee.io.machine import scratch_folder
 with scratch_folder() as folder:
     (folder / "content").write_bytes(b"x")
     print(folder, flush=True)

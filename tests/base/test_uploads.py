@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from foresee.base.uploads import Needless, Uploads
 from foresee.errors import StoreError
+from foresee.io.uploads import Needless, Uploads
 
 WAIT_SECONDS = 20.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foresee.base import machine
+from foresee.io import machine
 
 
 def test_threads_sleep_where_cores_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

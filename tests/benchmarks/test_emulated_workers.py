@@ -20,7 +20,7 @@ from emulated.workers import EmulatedWorkers
 from foresee.data.batch import Batch
 from foresee.engine.planned_step import accesses_of
 from foresee.plan import check_plan, find, plan
-from foresee.plan.policies.fae import hot_rows
+from foresee.plan.baselines.fae import hot_rows
 from foresee.plan.record import Fetch, Header, PlannerOptions, Push, Record
 
 NUM_ROWS, WIDTH, NUM_FEATURES, NUM_STEPS, SAMPLES = 60, 3, 2, 40, 16

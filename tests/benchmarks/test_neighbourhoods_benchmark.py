@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import neighbourhoods
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.plan import make_planner, plan
 from foresee.plan.record import Accesses, Header
 

@@ -21,23 +21,24 @@ from hostile_mutations import Rng, mutate, mutate_json
 from rich.console import Console
 from torch import nn
 
-from foresee.analysis.fsck import check
 from foresee.cluster.formats import read_jobs
 from foresee.data import ClickLog, tiny
 from foresee.engine.header import make_header
-from foresee.engine.plan_columns import batch_of
-from foresee.engine.plan_file import PlanFile, write_plan
 from foresee.engine.planned_step import planned_records
-from foresee.rpc.security import read_security, read_token
-from foresee.run import checkpoint, run_folder
+from foresee.plan.format.columns import batch_of
+from foresee.plan.format.file import PlanFile, write_plan
+from foresee.run import checkpoint
+from foresee.run import folder as run_folder
 from foresee.run.config import RunConfig
-from foresee.run.run_file import load_run, make_run
+from foresee.run.config_file import load_run, make_run
 from foresee.run.serving.export import export
 from foresee.run.serving.exported import load_exported
-from foresee.run.training import train
+from foresee.run.session import train
 from foresee.store.contract import Layout, Rows, Table, read_layout, write_layout
 from foresee.store.disk import DiskStore, open_table
+from foresee.store.rpc.security import read_security, read_token
 from foresee.store.server.shard import Share, disk_shard
+from foresee.tools.fsck import check
 
 Target = Callable[[Rng], None]
 Open = Callable[[], Any]

@@ -16,15 +16,15 @@ from hostile_mutations import VALUES, Rng, mutate, mutate_json
 
 from foresee.data.batch import Batch
 from foresee.engine.header import make_header
-from foresee.engine.plan_columns import batch_of, record_of
 from foresee.engine.planned_step import planned_records
+from foresee.engine.planner_service import client as planner_protocol
 from foresee.errors import StoreError
+from foresee.plan.format.columns import batch_of, record_of
 from foresee.plan.record import Header
-from foresee.planner_service import client as planner_protocol
-from foresee.rpc import failures
 from foresee.store.contract import Layout, Rows, Table, layout_to_dict
 from foresee.store.remote import protocol
 from foresee.store.remote.opening import check_agreement
+from foresee.store.rpc import failures
 from foresee.store.server import requests
 from foresee.store.server.applied import Applied
 from foresee.store.server.rows import Guard, RowService

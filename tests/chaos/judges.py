@@ -22,19 +22,19 @@ import numpy as np
 import torch
 from power_cuts import Enough, Tally, try_scenario
 
-from foresee.base.files import Files
 from foresee.engine import pipeline
 from foresee.engine.exchange import protocol
 from foresee.engine.exchange.schedule import Payload
-from foresee.engine.plan_columns import record_of
+from foresee.engine.planner_service.server import PlanSession, kept_steps
 from foresee.errors import ForeseeError, PlanViolation, StaleReadError
+from foresee.io.files import Files
 from foresee.plan import make_planner, plan
+from foresee.plan.baselines.check_additive import check_additive
+from foresee.plan.baselines.herald import herald
+from foresee.plan.baselines.het import het
 from foresee.plan.check import check
-from foresee.plan.check_additive import check_additive
-from foresee.plan.policies.herald import herald
-from foresee.plan.policies.het import het
+from foresee.plan.format.columns import record_of
 from foresee.plan.record import Fetch, Header, Record, compared_parts
-from foresee.planner_service.server import PlanSession, kept_steps
 from foresee.store import commits
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore

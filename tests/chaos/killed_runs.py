@@ -26,12 +26,12 @@ import warm_commands
 from run_results import rows_in_folders, rows_of
 from warm_commands import Command, Commands, is_alive
 
-from foresee.base import failpoints
 from foresee.data import ClickLog, tiny
 from foresee.graph import build
 from foresee.graph.options import GraphOptions
 from foresee.graph.synthetic import Synthetic, synthetic_graph
 from foresee.graph.trained import run_config
+from foresee.io import failpoints
 
 __all__ = ["Commands", "Disturbed", "GraphSetting", "Setting", "is_alive", "leavings", "make_log", "wait_until"]
 

@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from full_disks import fill_disks
 from killed_runs import Commands, Disturbed, GraphSetting, Setting, is_alive, make_log, wait_until
 
-from foresee.base import failpoints
 from foresee.data import ClickLog
+from foresee.io import failpoints
 
 SINGLE = Setting(name="single", epochs=4, commit_every_steps=4)
 LAUNCHED = Setting(name="launched", epochs=6, workers=2, servers=2)

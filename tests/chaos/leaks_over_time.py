@@ -31,7 +31,7 @@ from training_runs import small_run  # noqa: E402
 
 from foresee.data import tiny  # noqa: E402
 from foresee.errors import ForeseeError  # noqa: E402
-from foresee.run.training import train  # noqa: E402
+from foresee.run.session import train  # noqa: E402
 from foresee.store.contract import Layout, Rows, Table  # noqa: E402
 from foresee.store.remote import RemoteStore  # noqa: E402
 

@@ -29,7 +29,7 @@ from ray_cluster import HEAD, RayCluster, missing, ray_cluster
 from foresee.data.synthetic import tiny
 from foresee.launch.ray_engine import GIVE_UP_SECONDS
 from foresee.run.build import open_log, open_tables
-from foresee.run.run_folder import open_run
+from foresee.run.folder import open_run
 from foresee.store.contract import Rows
 
 HANG_SECONDS = 150.0

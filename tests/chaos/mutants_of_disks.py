@@ -13,7 +13,7 @@ import judges
 import numpy as np
 from mutants import Mutant, Patch
 
-from foresee.base.files import Files
+from foresee.io.files import Files
 from foresee.run import checkpoint
 from foresee.store.disk import base, chunks, index, log, manifest, undo
 from foresee.store.disk.base import Base

@@ -9,14 +9,13 @@ from unittest import mock
 import judges
 from mutants import Mutant
 
-from foresee.base.arrays import Int64
-from foresee.plan import row_table
-from foresee.plan.policies.herald import OnDemand
-from foresee.plan.policies.lookahead import Lookahead
-from foresee.plan.workers import ownership_kernels
-from foresee.plan.workers.additive import BoundedStaleness
-from foresee.plan.workers.ownership import Ownership
-from foresee.planner_service import server
+from foresee.arrays import Int64
+from foresee.engine.planner_service import server
+from foresee.plan import ownership_kernels, row_table
+from foresee.plan.baselines.additive import BoundedStaleness
+from foresee.plan.baselines.herald import OnDemand
+from foresee.plan.lookahead import Lookahead
+from foresee.plan.ownership import Ownership
 
 _release, _depart_kernel, _evict = row_table.RowTable.release, ownership_kernels.send_rows, Ownership._evict
 _to_push = OnDemand.to_push

@@ -10,7 +10,7 @@ import judges
 import numpy as np
 from mutants import Mutant
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.engine import pipeline
 from foresee.engine.cache import SlotTable
 from foresee.engine.exchange import protocol

@@ -13,13 +13,13 @@ from unittest import mock
 import numpy as np
 from mutants import Mutant
 
-from foresee.base import halves
-from foresee.base.storage import Stored
-from foresee.base.uploads import Uploads
 from foresee.errors import StoreError
+from foresee.io.storage import Stored
+from foresee.io.uploads import Uploads
 from foresee.run import checkpoint
-from foresee.run.run_folder import RunFolder
-from foresee.run.run_storage import RunStorage, StoredCheckpoint
+from foresee.run.backup import RunStorage, StoredCheckpoint
+from foresee.run.folder import RunFolder
+from foresee.store import halves
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore, chunks
 from foresee.store.disk.chunks import Shape

@@ -28,7 +28,7 @@ from torchrec_fakes import KeyedJaggedTensor
 
 import foresee
 from foresee import checkpoint
-from foresee.custom_data.jagged import JaggedEmbeddings
+from foresee.data.jagged import JaggedEmbeddings
 from foresee.engine.optimizers import make_optimizer
 
 SAMPLES, NUM_DENSE = 12, 3

@@ -27,9 +27,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.errors import ForeseeError
-from foresee.run import checkpoint, run_folder
+from foresee.run import checkpoint
+from foresee.run import folder as run_folder
 from foresee.store.commits import step_to_open
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore

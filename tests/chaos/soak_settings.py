@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Protocol
 from killed_runs import Commands, Disturbed, Setting, is_alive, wait_until
 from run_results import rows_of
 
-from foresee.base import failpoints
 from foresee.data import ClickLog, tiny
+from foresee.io import failpoints
 from own_loop import Loop
 
 BATCH_SIZE, STEPS_OF_AN_EPOCH = 16, 8

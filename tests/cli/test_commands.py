@@ -19,12 +19,12 @@ import pytest
 
 from command_line import foresee
 from foresee import __version__
-from foresee.cli import main
-from foresee.cli.commands import COMMANDS, load
 from foresee.data import ClickLog, tiny
 from foresee.errors import InputError
-from foresee.report.page import write_page
 from foresee.run.serving.exported import load_exported
+from foresee.tools.cli import main
+from foresee.tools.cli.commands import COMMANDS, load
+from foresee.tools.report.page import write_page
 
 GOLDEN = Path(__file__).with_name("commands.golden.txt")
 OURS = ("demo", "init", "train", "evaluate", "export", "score")
@@ -157,7 +157,7 @@ def test_an_error_of_ours_keeps_its_traceback(run_file: Path, monkeypatch: pytes
     def broken(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("foresee.run.training.open_log", broken)
+    monkeypatch.setattr("foresee.run.session.open_log", broken)
     monkeypatch.setattr(sys, "argv", ["foresee", "train", str(run_file)])
     with pytest.raises(ZeroDivisionError):
         main()
@@ -177,13 +177,13 @@ def test_a_disk_that_cannot_be_used_is_one_sentence_and_leaves_no_run(
     def refused(*arguments: Any, **options: Any) -> None:
         raise OSError(number, os.strerror(number), "somewhere/on/a/disk")
 
-    monkeypatch.setattr("foresee.run.training._restore", refused)
+    monkeypatch.setattr("foresee.run.session._restore", refused)
     assert foresee("train", run_file, monkeypatch=monkeypatch) == 2
     told = capsys.readouterr().err
     assert f"foresee: somewhere/on/a/disk cannot be used ({os.strerror(number)}); " in told
     assert remedy in told
     assert not (run_file.parent / "run").exists()
-    monkeypatch.setattr("foresee.cli.report._write_run", refused)
+    monkeypatch.setattr("foresee.tools.cli.report._write_run", refused)
     assert foresee("report", run_file.parent, monkeypatch=monkeypatch) == 2
     assert "somewhere/on/a/disk cannot be used" in capsys.readouterr().err
 
@@ -191,7 +191,7 @@ def test_a_disk_that_cannot_be_used_is_one_sentence_and_leaves_no_run(
 def test_what_a_full_disk_leaves_before_the_first_commit_is_not_to_be_resumed(
     run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("foresee.run.run_folder.METRICS_FILE", "no/such/folder/metrics.jsonl")
+    monkeypatch.setattr("foresee.run.folder.METRICS_FILE", "no/such/folder/metrics.jsonl")
     assert foresee("train", run_file, monkeypatch=monkeypatch) == 2
     assert "nothing was committed yet: free some space, then start anew" in capsys.readouterr().err
     assert not (run_file.parent / "run").exists()
@@ -266,8 +266,8 @@ def test_the_line_of_a_command_in_the_help_is_its_own(name: str) -> None:
 @pytest.mark.parametrize("argument", ["--help", "--version"])
 def test_help_and_version_load_nothing_heavy(argument: str) -> None:
     code = (
-        "import sys, foresee.cli; sys.argv = ['foresee', sys.argv[1]]\n"
-        "try: foresee.cli.main()\n"
+        "import sys, foresee.tools.cli; sys.argv = ['foresee', sys.argv[1]]\n"
+        "try: foresee.tools.cli.main()\n"
         "except SystemExit as end: assert not end.code\n"
         "heavy = {'torch', 'numba', 'numpy', 'pyarrow', 'scipy', 'plotly', 'pydantic'} & set(sys.modules)\n"
         "assert not heavy, heavy"
@@ -309,7 +309,7 @@ def test_ctrl_c_while_a_command_is_imported_is_a_word_and_130(
     def interrupted(name: str) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("foresee.cli.commands.load", interrupted)
+    monkeypatch.setattr("foresee.tools.cli.commands.load", interrupted)
     assert foresee("train", "run.yaml", monkeypatch=monkeypatch) == 130
     assert capsys.readouterr().err == "foresee: interrupted\n"
 
@@ -330,7 +330,7 @@ def test_a_signal_in_the_middle_of_an_import_ends_the_process_with_a_word(tmp_pa
 def test_a_signal_while_a_command_works_is_a_word_and_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("foresee.analysis.fsck.check", lambda path: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("foresee.tools.fsck.check", lambda path: os.kill(os.getpid(), signal.SIGINT))
     assert foresee("check", "somewhere", monkeypatch=monkeypatch) == 130
     assert capsys.readouterr().err == "foresee: interrupted\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -339,11 +339,11 @@ def test_a_signal_while_a_command_works_is_a_word_and_130(
 def test_ctrl_c_before_anything_is_imported_is_a_word_and_130() -> None:
     """Typer itself is interrupted here, before there is a command that could catch it."""
     code = (
-        "import sys, foresee.cli\n"
+        "import sys, foresee.tools.cli\n"
         "class Interrupt:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'typer': raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, Interrupt()); foresee.cli.main()"
+        "sys.meta_path.insert(0, Interrupt()); foresee.tools.cli.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "foresee: interrupted\n")

@@ -11,7 +11,7 @@ import pytest
 
 from command_line import foresee
 from foresee.data import ClickLog, tiny
-from foresee.run.run_file import known_keys, load_run
+from foresee.run.config_file import known_keys, load_run
 
 
 @pytest.fixture(autouse=True)

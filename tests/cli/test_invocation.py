@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foresee.cli.options import invocation
+from foresee.tools.cli.options import invocation
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 
 from command_line import foresee
 from foresee.data import tiny
-from foresee.engine.plan_file import PlanFile, write_plan
+from foresee.plan.format.file import PlanFile, write_plan
 from foresee.plan.record import Evict
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from foresee.cli.commands import app
 from foresee.data import FORMATS, ClickLog
 from foresee.errors import DataError
+from foresee.tools.cli.commands import app
 
 LINES = "user,tags,age,clicked\nann,a|b,31,1\nbob,,40,0\nann,b,31,0\ncid,c|a,22,1\n"
 

@@ -9,7 +9,7 @@ import pytest
 
 from foresee.errors import ConfigError
 from foresee.run.config import RunConfig
-from foresee.run.run_file import changed_result_keys, dump_run, load_run, run_name
+from foresee.run.config_file import changed_result_keys, dump_run, load_run, run_name
 from foresee.run.task_config import Section
 
 SMALLEST = "log: data/log\nrun: runs/a\ncache: {rows: 100}\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from command_line import foresee
-from foresee.analysis import verification
-from foresee.analysis.verification import Verification
 from foresee.data import tiny
+from foresee.tools import verify
+from foresee.tools.verify import Verification
 
 RUN = "log: log\nrun: run\nmodel: {name: dlrm, dim: 4}\ncache: {rows: 150}\ntrain: {batch_size: 32, num_threads: 1}\n"
 
@@ -52,7 +52,7 @@ def test_a_difference_is_told_and_exits_with_1(
     def different(*_: object, **__: object) -> Verification:
         return Verification(num_steps=4, num_rows=9, num_bytes=100, num_differing=2, first_difference="values of row 7")
 
-    monkeypatch.setattr(verification, "verify", different)
+    monkeypatch.setattr(verify, "verify", different)
     assert foresee("verify", "run.yaml", monkeypatch=monkeypatch) == 1
     text = capsys.readouterr().out
     assert "2 differing bytes after 4 steps: 9 rows" in text

@@ -19,9 +19,9 @@ import pytest
 from rich.console import Console
 
 from command_line import foresee
-from foresee.cli.watch import WatchDisplay
 from foresee.data import tiny
 from foresee.run.progress import Display, Reading
+from foresee.tools.cli.watch import WatchDisplay
 
 RUN_FILE = (
     "log: log\nrun: run\nmodel: {dim: 4, options: {bottom: [8], top: [8]}}\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from foresee.cluster.commands import app
 from foresee.cluster.job import in_words
 from foresee.errors import DataError, InputError, PlanError
+from foresee.tools.cli.cluster import app
 
 JOBS = "id,gpus,seconds,arrival,user\n1,2,3600,0,ann\n2,4,7200,0,bob\n3,1,600,300,ann\n"
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from foresee.cluster.commands import app
 from foresee.cluster.estimators import oracle
 from foresee.cluster.generator import STUDIES, generate
 from foresee.cluster.job import Cluster, Job, work_of_seconds
@@ -16,6 +15,7 @@ from foresee.cluster.policies import POLICIES
 from foresee.cluster.policies.guarded import NO_LAXITY, RANKED, SHORT
 from foresee.cluster.questions import explain
 from foresee.errors import PlanError
+from foresee.tools.cli.cluster import app
 
 CLUSTER = Cluster(gpus=2)
 JOBS = [Job(id=str(i), gpus=1 + i % 2, regimes=work_of_seconds(900.0 + 700 * i)) for i in range(7)]

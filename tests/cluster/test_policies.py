@@ -25,10 +25,10 @@ from foresee.cluster.policies.guarded import (
     never_certain,
 )
 from foresee.cluster.policies.orders import fifo, las, longest_first, srsf, srtf
-from foresee.cluster.policies.published_profiles import PublishedProfiles
 from foresee.cluster.policies.shares import Shares
 from foresee.cluster.policies.shockwave import Shockwave
 from foresee.cluster.policies.themis import best_subset, kept_fractions
+from foresee.cluster.published_profiles import PublishedProfiles
 from foresee.cluster.simulation import Live, simulate
 from foresee.errors import InputError, PlanError
 

@@ -7,7 +7,7 @@ import pytest
 from foresee.cluster.formats.shockwave import StoredResult, Trace
 from foresee.cluster.job import Cluster, Job, work_of_seconds
 from foresee.cluster.metrics import measure, rho_static, rho_themis
-from foresee.cluster.replay import replay
+from foresee.cluster.reproduction import replay
 from foresee.errors import PlanError
 
 STORED = [

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import foresee
 from foresee import checkpoint
-from foresee.custom_data.adapters import Stateful, hugging_face, tar_shards
+from foresee.data.adapters import Stateful, hugging_face, tar_shards
 from foresee.errors import DataError, UsageError
 
 SAMPLES, BATCH_SIZE, FILMS = 40, 8, 30

@@ -31,7 +31,7 @@ from torchrec_fakes import (
 )
 
 import foresee
-from foresee.custom_data.jagged import bags_of
+from foresee.data.jagged import bags_of
 from foresee.engine.cache import look_up
 from foresee.engine.header import FETCH_AHEAD_STEPS
 from foresee.engine.optimizers.contract import number_of

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 import foresee
-from foresee.custom_data.shared_memory import private
 from foresee.engine.header import FETCH_AHEAD_STEPS
 from foresee.plan import trainable
+from foresee.run.shared_memory import private
 
 SCRIPT = Path(__file__).with_name("loader_script.py")
 BAGS = foresee.EmbeddingBags(

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torchrec_fakes import EmbeddingConfig, KeyedJaggedTensor
 
 import foresee
-from foresee.custom_data.jagged import JaggedEmbeddings
 from foresee.data.batch import Batch, Pooling
+from foresee.data.jagged import JaggedEmbeddings
 from foresee.errors import ConfigError, DataError, UsageError
 
 SAMPLES, STEPS, DIM = 12, 10, 6

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.data import Batch, ClickLog, LogStream, tiny
 from foresee.data.batch import BatchStream
 from foresee.data.samples import Samples

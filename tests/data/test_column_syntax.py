@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from foresee.data import Categorical, Dense
-from foresee.data.column_syntax import parse_categorical, parse_dense, parse_join, parse_label, split_names
 from foresee.data.columns import spelled
 from foresee.errors import DataError
+from foresee.tools.cli.columns import parse_categorical, parse_dense, parse_join, parse_label, split_names
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from foresee.data import (
     prepare,
     tiny,
 )
-from foresee.data.column_syntax import parse_label
 from foresee.errors import DataError
+from foresee.tools.cli.columns import parse_label
 
 LABELS = (
     Label(name="click"),

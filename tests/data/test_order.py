@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresee.base.arrays import Int64
-from foresee.base.mixing import key_of
+from foresee.arrays import Int64
 from foresee.data.order import EpochOrder, epoch_order, permutation
+from foresee.io.hashing import key_of
 
 sizes_lists = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 

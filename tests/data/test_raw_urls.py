@@ -22,16 +22,16 @@ import typer
 from typer.testing import CliRunner
 
 from command_line import foresee
-from foresee.base import read_ahead
-from foresee.base.places import size_of
-from foresee.base.read_ahead import StoredStream
-from foresee.base.storage import Storage, StoredFile
-from foresee.cli.prepare import command_of
 from foresee.data import Categorical, ClickLog, Columns, Csv, PrepareOptions, prepare
-from foresee.data.column_syntax import parse_join
 from foresee.data.formats.parquet import column_ranges, parquet_chunks
 from foresee.data.source import RawChunk, ReportBadLine
 from foresee.errors import DataError
+from foresee.io import readahead
+from foresee.io.readahead import StoredStream
+from foresee.io.storage import Storage, StoredFile
+from foresee.io.urls import size_of
+from foresee.tools.cli.columns import parse_join
+from foresee.tools.cli.prepare import command_of
 from s3_server import ENVIRONMENT, Network, url_of
 
 COLUMNS = ("--label", "clicked", "--categorical", "user", "--categorical", "item", "--dense", "price:log1p")
@@ -69,7 +69,7 @@ def put(url: str, content: bytes) -> str:
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small files have several."""
-    monkeypatch.setattr(read_ahead, "FIRST_BYTES", 4096)
+    monkeypatch.setattr(readahead, "FIRST_BYTES", 4096)
     monkeypatch.setattr(StoredStream.__init__, "__kwdefaults__", {"range_bytes": 16_384, "bytes_max": 65_536})
 
 

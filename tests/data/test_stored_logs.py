@@ -15,10 +15,7 @@ import pytest
 from training_runs import everything, small_run, train_quietly
 
 from command_line import foresee
-from foresee.base.arrays import Int64
-from foresee.base.places import sent
-from foresee.base.read_ahead import ReadAhead
-from foresee.base.storage import Storage
+from foresee.arrays import Int64
 from foresee.data import ClickLog, tiny
 from foresee.data import log_folder as log_folders
 from foresee.data.batch import Batch
@@ -27,6 +24,9 @@ from foresee.data.samples import Samples
 from foresee.data.stream import RowGroups
 from foresee.data.writer import DESCRIPTION_FILE, LogWriter
 from foresee.errors import ConfigError, DataError, StoreError
+from foresee.io.readahead import ReadAhead
+from foresee.io.storage import Storage
+from foresee.io.urls import sent
 from s3_server import Network, url_of
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.data import ClickLog, log_folder, tiny
 from foresee.data.order import Shares, TimeHistogram, split_at_random, split_by_order, split_by_time
 from foresee.data.samples import Ids, Samples, concatenate, fill_empty, offsets_of, select

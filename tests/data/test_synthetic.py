@@ -10,12 +10,12 @@ import pytest
 from numba import njit
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float64, Int64
-from foresee.base.mixing import combine, uniform
+from foresee.arrays import Float64, Int64
 from foresee.data import ClickLog, criteo_table_sizes, synthetic, synthetic_rows
 from foresee.data.synthetic.planted import ScoreHistogram
 from foresee.data.synthetic.population import zipf_id, zipf_weights
 from foresee.errors import DataError
+from foresee.io.hashing import combine, uniform
 
 SIZES = (50, 400, 7, 3000, 90)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from foresee.run.build import open_log, open_tables
-from foresee.run.run_folder import open_run
+from foresee.run.folder import open_run
 from foresee.store.contract import Rows, Store
 from foresee.store.remote import RemoteStore
 from foresee.store.row_groups import groups_of

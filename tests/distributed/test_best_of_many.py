@@ -13,7 +13,7 @@ from warm_commands import Commands, is_alive
 
 from foresee.data import ClickLog
 from foresee.run.evaluation import evaluate
-from foresee.run.run_folder import RunFolder, open_run
+from foresee.run.folder import RunFolder, open_run
 from foresee.run.serving.export import trained, trained_model
 from foresee.store.disk import DiskStore
 from waiting import wait_until

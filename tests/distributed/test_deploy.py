@@ -16,7 +16,7 @@ from manifests import Manifests, check, cluster_of, container_of, jobs_of, of_ki
 from command_line import foresee
 from foresee.data import ClickLog
 from foresee.launch.deploy.sizes import Sizes, sizes_of
-from foresee.run.run_file import load_run
+from foresee.run.config_file import load_run
 
 POD_OPTIONS = ("--image", "foresee:1", "--data-claim", "logs", "--log-folder", "criteo")
 OVERRIDES = ("--set", "train.epochs=3")

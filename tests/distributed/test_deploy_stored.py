@@ -17,11 +17,11 @@ from run_results import Bytes, dense_half, num_steps_done, rows_in_folders
 from warm_commands import Command, Commands
 
 from command_line import foresee
-from foresee.base.storage import Storage
 from foresee.data import ClickLog
+from foresee.io.storage import Storage
 from foresee.launch.deploy.sizes import sizes_of
-from foresee.run.run_file import load_run
-from foresee.run.stored_shards import brought_run
+from foresee.run.backup_shards import brought_run
+from foresee.run.config_file import load_run
 from s3_server import url_of
 
 STORAGE = "s3://bucket/runs/first-run?endpoint_override=127.0.0.1:9000&scheme=http&region=us east"

@@ -15,8 +15,8 @@ from run_results import dense_half, num_steps_done, rows_in_folders, rows_on_ser
 from warm_commands import Command, Commands
 
 from foresee.run.build import open_log, table_layout
-from foresee.run.run_file import load_run
-from foresee.run.run_folder import open_run
+from foresee.run.config_file import load_run
+from foresee.run.folder import open_run
 from foresee.store.contract import write_layout
 from waiting import wait_until
 

@@ -16,7 +16,7 @@ from ray_cluster import HEAD, RayCluster, missing, ray_cluster
 from test_engines import LONG
 
 from foresee.data.synthetic import tiny
-from foresee.report.run_records import read_run
+from foresee.tools.report.run_records import read_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 

@@ -11,9 +11,9 @@ import torch
 from foresee.data import ClickLog
 from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.header import make_header
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.planned_step import Pooling
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables, layout_for
 from foresee.store.contract import Rows
 from foresee.store.memory import MemoryStore

@@ -10,15 +10,15 @@ import pytest
 from foresee.data import ClickLog
 from foresee.data.stream import LogStream
 from foresee.engine.header import make_header
-from foresee.engine.plan_columns import batch_of, record_of
 from foresee.engine.planned_step import planned_records
+from foresee.engine.planner_service import server as sessions
+from foresee.engine.planner_service.client import Beginning, PlannerClient
+from foresee.engine.planner_service.server import PlannerServer, PlanSession, kept_steps
 from foresee.errors import ConfigError, PlanError, PlanUnavailableError, StoreError, StoreUnavailableError
+from foresee.plan.format.columns import batch_of, record_of
 from foresee.plan.record import Header, Record
-from foresee.planner_service import server as sessions
-from foresee.planner_service.client import Beginning, PlannerClient
-from foresee.planner_service.server import PlannerServer, PlanSession, kept_steps
-from foresee.rpc.endpoint import Endpoint
-from foresee.rpc.security import Security
+from foresee.store.rpc.endpoint import Endpoint
+from foresee.store.rpc.security import Security
 
 NUM_WORKERS = 2
 
@@ -179,7 +179,7 @@ def test_other_settings_are_refused(source: Source, serve: Callable[..., Planner
 def test_a_planner_that_is_away_is_a_sentence(
     source: Source, serve: Callable[..., PlannerServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foresee.planner_service.client.START_SECONDS", 0.3)
+    monkeypatch.setattr("foresee.engine.planner_service.client.START_SECONDS", 0.3)
     server = serve()
     lonely = client(server, source, 0)
     server.shutdown()

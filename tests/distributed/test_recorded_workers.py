@@ -8,9 +8,9 @@ from pathlib import Path
 from warm_commands import Commands
 
 from foresee.data import ClickLog
-from foresee.report.run_breakdown import links_of
-from foresee.report.run_page import run_sections
-from foresee.report.run_records import read_run
+from foresee.tools.report.run_breakdown import links_of
+from foresee.tools.report.run_page import run_sections
+from foresee.tools.report.run_records import read_run
 
 
 def test_every_worker_records_every_step_once_and_they_agree(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foresee.errors import UNAVAILABLE_CODE
-from foresee.launch.restarts import Ended, RestartDecision, decide_restart
+from foresee.launch.decisions import Ended, RestartDecision, decide_restart
 
 KILLED = -9
 

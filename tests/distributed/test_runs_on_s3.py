@@ -11,10 +11,10 @@ from training_runs import everything, small_run, train_quietly
 from warm_commands import Commands
 
 from foresee.data import ClickLog, tiny
-from foresee.run import run_storage
+from foresee.run import backup
 from foresee.run.callbacks import StepResult
-from foresee.run.run_file import dump_run
-from foresee.run.run_folder import BEHIND_FILE
+from foresee.run.config_file import dump_run
+from foresee.run.folder import BEHIND_FILE
 from s3_server import ENVIRONMENT, Network, url_of
 
 
@@ -81,7 +81,7 @@ def test_a_storage_that_is_away_at_the_end_is_told_and_marked(
             network.away = done.steps_done >= 12
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_storage, "BEHIND_SECONDS_MAX", 0.3)
+        patched.setattr(backup, "BEHIND_SECONDS_MAX", 0.3)
         _, said = train_quietly(config, callbacks=[Leave()])
     assert "not all is in the storage" in said
     assert "kept in" in said

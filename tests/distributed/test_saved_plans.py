@@ -9,7 +9,7 @@ import numpy as np
 from run_results import dense_half, rows_in_folders
 from warm_commands import Commands
 
-from foresee.engine.plan_folder import open_plan, save_plan
+from foresee.plan.format.folder import open_plan, save_plan
 
 NUM_STEPS = 25
 

@@ -19,7 +19,7 @@ from slurm_cluster import SlurmCluster
 from warm_commands import Commands
 
 from foresee.data.synthetic import tiny
-from foresee.run.stored_shards import brought_run
+from foresee.run.backup_shards import brought_run
 from foresee.testing.engine_suite import NUM_SAMPLES, SETTINGS, result_of
 
 LONG = os.environ.get("FORESEE_ENGINES") == "long"

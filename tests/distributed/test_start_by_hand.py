@@ -13,8 +13,8 @@ from run_results import dense_half, num_steps_done
 from warm_commands import SPEECHLESS, Command, Commands
 
 from foresee.errors import INPUT_CODE, UNAVAILABLE_CODE, StoreError
-from foresee.rpc.endpoint import Endpoint
 from foresee.store.remote.opening import await_servers
+from foresee.store.rpc.endpoint import Endpoint
 from waiting import wait_until
 
 TOKEN, OTHER_TOKEN = "a-token-of-some-length", "another-token-of-some-length"

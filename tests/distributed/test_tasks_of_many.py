@@ -11,9 +11,9 @@ import pytest
 from warm_commands import Commands
 
 from foresee.data import Categorical, ClickLog, Columns, Csv, Dense, Label, PrepareOptions, prepare
-from foresee.report.run_records import read_run
-from foresee.run.run_folder import open_run
+from foresee.run.folder import open_run
 from foresee.run.serving.export import trained
+from foresee.tools.report.run_records import read_run
 
 
 @pytest.fixture

@@ -216,14 +216,14 @@ def _warm_up(optimizers: Sequence[str], dtypes: Sequence[str]) -> None:
     from foresee.data import tiny
     from foresee.engine.exchange.peers import PeerExchange
     from foresee.engine.header import make_header
-    from foresee.engine.loop import Run
     from foresee.engine.optimizers import make_optimizer
     from foresee.engine.planned_step import Pooling
+    from foresee.engine.run import Run
     from foresee.engine.tables import Tables, layout_for
     from foresee.store.contract import Rows
     from foresee.store.memory import MemoryStore
-    from foresee.store.remote.shards import scatter, split
     from foresee.store.server.shard import Share, disk_shard
+    from foresee.store.sharding import scatter, split
     from foresee.testing.delays import Meeting, SharedStore, ThreadMesh
 
     parts = ("launch.launcher", "launch.planner_process", "run.worker", "run.ending", "store.server.process")

@@ -24,8 +24,8 @@ from foresee.data.batch import Batch, Pooling, Vectors
 from foresee.engine.exchange.mesh import Lane
 from foresee.engine.exchange.peers import LocalExchange, PeerExchange
 from foresee.engine.header import groups_for, make_header
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import SGD, LazyAdam, Optimizer, RowwiseAdagrad
+from foresee.engine.run import Run
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables, layout_for
 from foresee.store.contract import Layout, Rows

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.engine.pipeline import check_versions, joined, parted
 from foresee.errors import StaleReadError
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Record

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from foresee.base import prefetch as prefetch_module
+from foresee import prefetch as prefetch_module
 from foresee.engine import torch_kernels
 from foresee.engine.kernels import (
     ONE_THREAD,

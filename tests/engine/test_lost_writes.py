@@ -15,18 +15,18 @@ import pytest
 from numpy.typing import NDArray
 
 from foresee import Adagrad, ClickLog, Run, Step, Tables
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.data import tiny
 from foresee.engine.header import make_header
 from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import layout_for
 from foresee.errors import InputError, LostWriteError, StoreError
-from foresee.rpc.endpoint import Endpoint
 from foresee.store.contract import Layout, Rows, Store
 from foresee.store.disk import DiskStore
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import open_run
+from foresee.store.rpc.endpoint import Endpoint
 from foresee.store.server import EmbeddingServer, Share
 from foresee.store.server.shard import Shard
 

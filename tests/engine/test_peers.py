@@ -15,9 +15,9 @@ from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.exchange.protocol import sum_in_worker_order
 from foresee.engine.exchange.schedule import Payload
 from foresee.engine.header import make_header
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad
 from foresee.engine.planned_step import Pooling
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.torch_cache import TorchCache
 from foresee.store.contract import Layout, Rows, Table

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.engine.cache import SlotCache
-from foresee.engine.loop import Run
 from foresee.engine.pipeline import Pipeline
 from foresee.engine.planned_step import PlannedStep, Pooling, planned
+from foresee.engine.run import Run
 from foresee.engine.step import Step
 from foresee.errors import PlanError, StoreError, UsageError
 from foresee.plan.record import Record

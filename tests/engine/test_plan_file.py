@@ -17,18 +17,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foresee.data import ClickLog, tiny
-from foresee.engine import plan_columns, plan_file
 from foresee.engine.header import make_header
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import RowwiseAdagrad
-from foresee.engine.plan_columns import CHECKSUM, FIRST_SCHEMA, NEXT_USE, SCHEMA, batch_of, checksum
-from foresee.engine.plan_file import PlanFile, write_plan
 from foresee.engine.planned_step import Pooling, accesses_of
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.errors import PlanError
 from foresee.plan import find, make_planner, plan, trainable
 from foresee.plan.check import check
 from foresee.plan.count import count
+from foresee.plan.format import columns as plan_columns
+from foresee.plan.format import file
+from foresee.plan.format.columns import CHECKSUM, FIRST_SCHEMA, NEXT_USE, SCHEMA, batch_of, checksum
+from foresee.plan.format.file import PlanFile, write_plan
 from foresee.plan.record import Accesses, Header, Record, Transfers
 from foresee.store.contract import Rows
 from foresee.testing.traces import header_for, largest_batch, skewed_trace, traces
@@ -176,10 +177,10 @@ def test_a_plan_of_the_first_version_is_read_without_next_uses(
         columns = [batch.column(field.name) for field in FIRST_SCHEMA if field.name != CHECKSUM]
         return pa.record_batch([*columns, pa.array([checksum(scalars, arrays)], pa.uint32())], schema=FIRST_SCHEMA)
 
-    monkeypatch.setattr(plan_file, "SCHEMA", FIRST_SCHEMA)
-    monkeypatch.setattr(plan_file, "batch_of", first_version)
+    monkeypatch.setattr(file, "SCHEMA", FIRST_SCHEMA)
+    monkeypatch.setattr(file, "batch_of", first_version)
     empty = [pa.array([], field.type) for field in FIRST_SCHEMA]
-    monkeypatch.setattr(plan_file, "empty_batch", lambda: pa.record_batch(empty, schema=FIRST_SCHEMA))
+    monkeypatch.setattr(file, "empty_batch", lambda: pa.record_batch(empty, schema=FIRST_SCHEMA))
     header = replace(PlanFile.open(kept[0]).header, format_version=1)
     write_plan(tmp_path / "first.arrow", header, kept[1])
     monkeypatch.undo()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from test_plan_file import assert_equal, records_of
 
-from foresee.engine.plan_folder import MANIFEST, PlanFolder, open_plan, save_plan
 from foresee.errors import PlanError
+from foresee.plan.format.folder import MANIFEST, PlanFolder, open_plan, save_plan
 from foresee.plan.record import Header, Record
 from foresee.testing.traces import header_for, skewed_trace
 

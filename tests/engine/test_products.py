@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foresee.base.arrays import Float32
+from foresee.arrays import Float32
 from foresee.engine.kernels.products import LANES, multiply, padded
 from foresee.errors import UsageError
 from foresee.graph.fused import Gradient, SoftmaxOfProducts

@@ -11,13 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresee.base.arrays import Float32
-from foresee.engine import loop
+from foresee.arrays import Float32
+from foresee.engine import run as loop
 from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.header import make_header
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import SGD
 from foresee.engine.planned_step import Pooling
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.engine.torch_cache import TorchCache
 from foresee.errors import UsageError

@@ -17,9 +17,9 @@ from foresee.engine.exchange.dense import Sums
 from foresee.engine.exchange.mesh import Finish, Lane
 from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.header import make_header
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import SGD
 from foresee.engine.planned_step import Pooling
+from foresee.engine.run import Run
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables, layout_for
 from foresee.errors import StoreError

@@ -19,12 +19,12 @@ from foresee.data import ClickLog, tiny
 from foresee.engine.exchange.mesh import span_of, timed
 from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.header import make_header
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import SGD
 from foresee.engine.planned_step import Pooling
-from foresee.engine.recording.series import TimelineFile, every_steps
-from foresee.engine.recording.timeline import NOT_RECORDED, SPANS_PER_STEP_MAX, Recording, window_steps
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables
+from foresee.engine.trace.series import TimelineFile, every_steps
+from foresee.engine.trace.tracer import NOT_RECORDED, SPANS_PER_STEP_MAX, Recording, window_steps
 from foresee.run.config import ReportConfig
 from foresee.run.steps import lookahead
 from foresee.store.memory import MemoryStore
@@ -183,7 +183,7 @@ def test_a_full_disk_costs_the_recording_and_not_the_run(
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("foresee.engine.recording.series.open", fail, raising=False)
+    monkeypatch.setattr("foresee.engine.trace.series.open", fail, raising=False)
     with pytest.warns(RuntimeWarning, match="No space left.*training goes on"):
         outcome, _ = train_quietly(small_run(log, tmp_path / "run"))
     assert outcome.finished

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foresee.engine import uses_ahead
+from foresee.engine import next_uses
 from foresee.engine.header import make_header
+from foresee.engine.next_uses import UsesAhead
 from foresee.engine.planned_step import planned_records
-from foresee.engine.uses_ahead import UsesAhead
 from foresee.errors import PlanError
 from foresee.plan import trainable
 from foresee.plan.check import check
@@ -29,10 +29,10 @@ from whole_run import NO_DIFFERENCE, differing_bytes, train
 def _small_segments() -> Iterator[None]:
     """Segments, buckets and chunks that a small trace goes beyond."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(uses_ahead, "FIRST_STEPS", 2)
-        patch.setattr(uses_ahead, "CHUNK_ROWS", 3)
-        patch.setattr(uses_ahead, "CHUNK_BYTES", 12)
-        patch.setattr(uses_ahead, "NUM_BUCKETS", 5)
+        patch.setattr(next_uses, "FIRST_STEPS", 2)
+        patch.setattr(next_uses, "CHUNK_ROWS", 3)
+        patch.setattr(next_uses, "CHUNK_BYTES", 12)
+        patch.setattr(next_uses, "NUM_BUCKETS", 5)
         yield
 
 

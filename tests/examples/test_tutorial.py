@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from foresee.analysis.planning import fetches_by_cache
 from foresee.errors import DataError
+from foresee.tools.forecast import fetches_by_cache
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"from_pytorch": ROOT / "docs" / "tutorial.md", "from_torchrec": ROOT / "docs" / "torchrec.md"}

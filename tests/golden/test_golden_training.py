@@ -11,8 +11,8 @@ import torch
 
 from foresee.data.click_log import ClickLog
 from foresee.data.synthetic import tiny
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.models import DLRM
 from foresee.plan import trainable

@@ -14,10 +14,10 @@ from foresee.graph.config import GraphConfig
 from foresee.graph.folder import GraphFolder
 from foresee.graph.options import GraphOptions
 from foresee.graph.synthetic import Synthetic, synthetic_graph
-from foresee.graph.training import train as train_graph
-from foresee.run.run_file import make
-from foresee.run.run_folder import RunFolder
-from foresee.run.training import Outcome
+from foresee.graph.task import train as train_graph
+from foresee.run.config_file import make
+from foresee.run.folder import RunFolder
+from foresee.run.session import Outcome
 from foresee.store.contract import Rows
 
 

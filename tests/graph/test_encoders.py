@@ -15,12 +15,12 @@ from foresee.errors import ConfigError
 from foresee.graph.config import EvaluationConfig
 from foresee.graph.encoders import ENCODERS, GatLayer, GcnLayer, SageLayer
 from foresee.graph.folder import GraphFolder
-from foresee.graph.neighbours import Neighbours
+from foresee.graph.neighbors import Neighbours
 from foresee.graph.options import GraphOptions
 from foresee.graph.sampling import ALL, Sampler
 from foresee.graph.synthetic import Synthetic, synthetic_graph
 from foresee.graph.trained import open_trained
-from foresee.graph.verification import verify
+from foresee.tools.graph_verification import verify
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.errors import ConfigError, UsageError
 from foresee.graph.batches import GraphStream, whole_graph
 from foresee.graph.draws import below, key_of, shuffled

@@ -17,14 +17,14 @@ from graph_runs import content_of, small_graph
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from foresee.analysis.fsck import check
 from foresee.errors import ForeseeError
-from foresee.graph.answers import NODES_AT_ONCE, likely_ends, most_similar
-from foresee.graph.commands import app
 from foresee.graph.folder import GraphFolder
+from foresee.graph.queries import NODES_AT_ONCE, likely_ends, most_similar
 from foresee.graph.trained import open_trained
-from foresee.run.run_file import load_run
-from foresee.run.run_folder import RunFolder
+from foresee.run.config_file import load_run
+from foresee.run.folder import RunFolder
+from foresee.tools.cli.graph import app
+from foresee.tools.fsck import check
 
 Ask = Callable[..., str]
 
@@ -146,7 +146,7 @@ def test_an_unknown_format_leaves_nothing(place: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at_once", [7, NODES_AT_ONCE])
 def test_answers_are_exact_whatever_the_block(place: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr("foresee.graph.answers.NODES_AT_ONCE", at_once)
+    monkeypatch.setattr("foresee.graph.queries.NODES_AT_ONCE", at_once)
     with open_trained(place / "run") as run:
         vectors = run.vectors.of(np.arange(100))
         near = most_similar(run, 5, top=4)
@@ -191,9 +191,9 @@ def test_the_demo_ends_with_equal_figures(tmp_path: Path) -> None:
 
 def test_an_index_finds_what_the_exact_way_does(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss", reason="faiss is not installed: pip install 'foresee[faiss]'")
-    from foresee.graph import answers
+    from foresee.graph import queries
 
-    monkeypatch.setattr(answers, "INDEX_NODES_MIN", 50)
+    monkeypatch.setattr(queries, "INDEX_NODES_MIN", 50)
     name = GraphFolder.open(place / "graph").node_names()[7].as_py()
     exact = json.loads(ask("neighbours", str(place / "run"), str(name), "--top", "5", "--json"))
     for _ in range(2):  # made, then opened
@@ -217,7 +217,7 @@ def test_a_page_of_a_run(place: Path, tmp_path: Path) -> None:
 
 def test_reads_of_the_page_are_those_of_the_order(place: Path) -> None:
     pytest.importorskip("plotly", reason="plotly is not installed: pip install 'foresee[report]'")
-    from foresee.graph.report import open_run
+    from foresee.tools.report.graph import open_run
 
     run = open_run(place / "run")
     first, second = run.epochs

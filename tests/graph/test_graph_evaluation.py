@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.errors import DataError
 from foresee.graph.decoders import DECODERS
 from foresee.graph.evaluation import EvaluationOptions, evaluate_links, evaluate_nodes, node_metrics

@@ -11,7 +11,7 @@ import pytest
 from graph_runs import config_of, small_graph
 from rich.console import Console
 
-from foresee.graph.training import train
+from foresee.graph.task import train
 
 
 @pytest.mark.parametrize("unit", ["rows", "partitions"])

@@ -13,18 +13,18 @@ import pytest
 from graph_runs import config_of, content_of, kept_bytes, small_graph, train
 
 from command_line import foresee
-from foresee.analysis.fsck import check
 from foresee.errors import ConfigError, ForeseeError, StoreError
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
 from foresee.graph.trained import open_trained
-from foresee.run import run_folder
-from foresee.run.run_file import make
+from foresee.run import folder
+from foresee.run.config_file import make
 from foresee.store.contract import Rows
 from foresee.store.registry import DISK, store_kind
 from foresee.store.remote import RemoteStore
 from foresee.store.server.service import EmbeddingServer
 from foresee.store.server.shard import Share, open_shard
+from foresee.tools.fsck import check
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_rows_after_the_last_commit_are_not_read(graph: Path, tmp_path: Path, se
 
 
 def _begun(config: GraphConfig) -> Path:
-    with run_folder.begin(config, log_digest="", replace=False):
+    with folder.begin(config, log_digest="", replace=False):
         pass
     return config.run
 

@@ -25,9 +25,9 @@ from foresee.errors import ConfigError, ForeseeError
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
 from foresee.graph.evaluation import StoredVectors, evaluate_links
-from foresee.graph.verification import verify
-from foresee.run.run_file import dump_run, load
-from foresee.run.run_folder import RunFolder
+from foresee.run.config_file import dump_run, load
+from foresee.run.folder import RunFolder
+from foresee.tools.graph_verification import verify
 
 STORES = ("memory", "disk", "grpc://127.0.0.1:1,grpc://127.0.0.1:2")
 """Servers: `verify` starts as many of its own."""
@@ -159,8 +159,8 @@ def test_a_killed_run_goes_on_to_the_same_bytes(graph: Path, tmp_path: Path) -> 
     program = (
         "import os, signal, sys\n"
         "from foresee.graph.config import GraphConfig\n"
-        "from foresee.graph.training import train\n"
-        "from foresee.run.run_file import load\n"
+        "from foresee.graph.task import train\n"
+        "from foresee.run.config_file import load\n"
         "class Kill:\n"
         "    def after(self, done):\n"
         "        if done.steps_done == 33: os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -17,12 +17,12 @@ from graph_files import random_triples, write_triples
 from graph_runs import content_of, kept_bytes, small_graph
 
 from command_line import foresee
-from foresee.base.places import sent
-from foresee.base.storage import Storage
 from foresee.errors import ConfigError, StoreError
 from foresee.graph.config import GraphConfig
 from foresee.graph.folder import DESCRIPTION_FILE, GraphFolder
-from foresee.run.run_file import load
+from foresee.io.storage import Storage
+from foresee.io.urls import sent
+from foresee.run.config_file import load
 from s3_server import Network, url_of
 
 

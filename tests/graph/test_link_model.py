@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.errors import ConfigError
 from foresee.graph.decoders import DECODERS, ComplEx, DistMult, Dot, RotatE, TransE
 from foresee.graph.examples import LinkItem

@@ -13,8 +13,8 @@ from graph_runs import config_of, content_of, small_graph, train
 
 from foresee.errors import ConfigError
 from foresee.graph.config import GraphConfig
-from foresee.graph.verification import verify
-from foresee.run.run_file import load
+from foresee.run.config_file import load
+from foresee.tools.graph_verification import verify
 
 NUM_RUNS = 10
 DIM = 50

@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_sampling import neighbours_of
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.graph.pyg import layers_of
 from foresee.graph.sampling import ALL, Sample, Sampler
 

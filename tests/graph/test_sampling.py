@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresee.base.arrays import Float64, Int32, Int64
+from foresee.arrays import Float64, Int32, Int64
 from foresee.errors import ConfigError, UsageError
-from foresee.graph.neighbours import Adjacency, Neighbours
+from foresee.graph.neighbors import Adjacency, Neighbours
 from foresee.graph.sampling import ALL, Direction, Sample, Sampler
 
 

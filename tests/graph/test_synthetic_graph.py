@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import foresee
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.errors import DataError
 from foresee.graph.folder import GraphFolder
 from foresee.graph.options import GraphOptions

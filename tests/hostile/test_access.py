@@ -12,17 +12,17 @@ import pytest
 from remote_servers import Servers
 from typer.testing import CliRunner
 
-from foresee.cli.commands import COMMANDS, app, load
 from foresee.data import tiny
 from foresee.engine.header import make_header
+from foresee.engine.planner_service.server import PlannerServer
 from foresee.errors import ConfigError, ForeseeError
-from foresee.planner_service.server import PlannerServer
-from foresee.rpc.endpoint import Endpoint
-from foresee.rpc.security import Security, check_address, location, read_token
 from foresee.store.contract import Layout, Rows, Table, write_layout
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import ask_status
+from foresee.store.rpc.endpoint import Endpoint
+from foresee.store.rpc.security import Security, check_address, location, read_token
 from foresee.store.server import EmbeddingServer, Share, memory_shard
+from foresee.tools.cli.commands import COMMANDS, app, load
 
 TOKEN = "5ecre7-5ecre7-5ecre7-5ecre7-5ecre7"
 LAYOUT = Layout(tables=(Table("t", 50),), width=4, state_width=1, optimizer="x")

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from foresee.rpc.connection_limiter import Connection, Rules, broken_rule, too_many
-from foresee.rpc.sockets import PortSockets, peer_name, peer_of
+from foresee.store.rpc.connection_limiter import Connection, Rules, broken_rule, too_many
+from foresee.store.rpc.sockets import PortSockets, peer_name, peer_of
 
 RULES = Rules(connections_max=10, unread_bytes_max=1000, unread_total_bytes_max=3000, unauthenticated_max=3)
 

@@ -24,11 +24,11 @@ from pyarrow import flight
 from remote_servers import Server, Servers
 
 from foresee.errors import ForeseeError, StoreError
-from foresee.rpc.endpoint import Endpoint
-from foresee.rpc.failures import raise_failure
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.remote import RemoteStore, protocol
 from foresee.store.remote.opening import ask_status, check_agreement
+from foresee.store.rpc.endpoint import Endpoint
+from foresee.store.rpc.failures import raise_failure
 from waiting import wait_until
 
 TOKEN = "0123456789abcdef0123456789abcdef"

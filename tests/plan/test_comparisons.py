@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foresee.plan import all_policies, check_plan, find, plan
+from foresee.plan.baselines.fae import group, hot_rows
+from foresee.plan.baselines.ranked_eviction import BatchTooLargeError
 from foresee.plan.check_step import Verdict
 from foresee.plan.count import count, rows_moved
-from foresee.plan.policies.fae import group, hot_rows
-from foresee.plan.ranked_eviction import BatchTooLargeError
 from foresee.plan.record import Accesses, ComparedRecord, Fetch, Header, PlannerOptions, Push, Record, Reduce
 from foresee.testing.traces import accesses_of, skewed_trace
 from het_model import AT_THE_BOUND, pulls_and_pushes

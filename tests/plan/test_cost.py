@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresee.plan.cost import (
+from foresee.plan.count import BACKGROUND, CRITICAL, RECEIVED, SENT, Volumes
+from foresee.plan.record import Kind
+from foresee.tools.cost import (
     BEHIND,
     CORES,
     DENSE,
@@ -27,8 +29,6 @@ from foresee.plan.cost import (
     Speeds,
     predict,
 )
-from foresee.plan.count import BACKGROUND, CRITICAL, RECEIVED, SENT, Volumes
-from foresee.plan.record import Kind
 
 ROW_BYTES = RowBytes(stored=100, value=80, gradient=80)
 NUM_STEPS = 40

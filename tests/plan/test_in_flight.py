@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foresee.engine.optimizers import SGD
-from foresee.engine.plan_file import write_plan
 from foresee.errors import PlanError
 from foresee.plan import make_planner, plan, trainable
 from foresee.plan.check import check
+from foresee.plan.format.file import write_plan
 from foresee.plan.in_flight import MissedUpdates
 from foresee.plan.record import Accesses, Header, Record
 from foresee.testing.traces import header_for, traces

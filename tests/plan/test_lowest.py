@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresee.plan.ranked_eviction import lowest
+from foresee.plan.baselines.ranked_eviction import lowest
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.data())

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foresee.engine.header import make_header
-from foresee.engine.plan_file import PlanFile, write_plan
 from foresee.engine.planned_step import planned_records
 from foresee.errors import PlanError
 from foresee.plan import make_planner, plan, trainable
 from foresee.plan.check import check
 from foresee.plan.count import count
+from foresee.plan.format.file import PlanFile, write_plan
 from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Header, Record
 from foresee.plan.variants import staged_rows_max
 from foresee.run.memory import memory_needed

@@ -10,18 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foresee.plan import plan
-from foresee.plan.policies.herald import herald
+from foresee.plan.baselines.herald import herald
+from foresee.plan.placement import NO_OWNER, PLACEMENTS, LocationAware, Scene, affordable, rank_positions, rounds_for
+from foresee.plan.placement import herald as owner_greedy
 from foresee.plan.record import Accesses, Header, compared_parts
-from foresee.plan.workers.placement import (
-    NO_OWNER,
-    PLACEMENTS,
-    LocationAware,
-    Scene,
-    affordable,
-    rank_positions,
-    rounds_for,
-)
-from foresee.plan.workers.placement import herald as owner_greedy
 
 
 def published_herald(

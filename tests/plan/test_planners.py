@@ -15,10 +15,10 @@ from foresee.errors import PlanError
 from foresee.plan import Lookahead, make_planner, plan, trainable
 from foresee.plan.check import check
 from foresee.plan.count import count
+from foresee.plan.ownership import Ownership
+from foresee.plan.placement import PLACEMENTS
 from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Planner, Record
 from foresee.plan.upcoming import bytes_in_window
-from foresee.plan.workers.ownership import Ownership
-from foresee.plan.workers.placement import PLACEMENTS
 from foresee.testing.traces import accesses_of, header_for, largest_batch, skewed_trace, traces
 
 EXACT = sorted(trainable())

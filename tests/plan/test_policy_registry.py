@@ -14,20 +14,20 @@ import pytest
 import foresee as package
 from command_line import foresee
 from foresee.data import tiny
-from foresee.engine.plan_columns import batch_of
 from foresee.engine.planned_step import Pooling, replayed
 from foresee.errors import InputError, PlanError, UsageError
 from foresee.plan import Policy, all_policies, check_plan, find, make_planner, plan, register, trainable, unregister
 from foresee.plan.check import check
-from foresee.plan.policies import BUILT_IN
+from foresee.plan.format.columns import batch_of
 from foresee.plan.record import ComparedRecord, Header, PlannerOptions, Record
+from foresee.plan.registry import BUILT_IN
 from foresee.testing.traces import accesses_of, header_for, skewed_trace
 from trace_stream import TraceStream
 
 TOY = """
 import numpy as np
 from foresee.plan import Policy
-from foresee.plan.ranked_eviction import RankedEviction
+from foresee.plan.baselines.ranked_eviction import RankedEviction
 
 def alone(header, profile):
     return RankedEviction(header, lambda step, slots, rows: np.full(len(slots), -step, np.int64))
@@ -59,7 +59,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     (site / "toy_policy.py").write_text(TOY)
     monkeypatch.syspath_prepend(site)
     monkeypatch.delitem(sys.modules, "toy_policy", raising=False)
-    monkeypatch.setattr("foresee.plan.policies._asked_packages", False)
+    monkeypatch.setattr("foresee.plan.registry._asked_packages", False)
     yield site
     unregister("mru")
 

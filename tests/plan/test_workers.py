@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from foresee.plan import plan
 from foresee.plan.check import check
 from foresee.plan.count import count
+from foresee.plan.ownership import Ownership
+from foresee.plan.placement import PLACEMENTS
 from foresee.plan.record import Accesses, Header, Kind, Record, Transfers
-from foresee.plan.workers.ownership import Ownership
-from foresee.plan.workers.placement import PLACEMENTS
 from foresee.testing.traces import accesses_of, skewed_trace
 
 

@@ -21,9 +21,9 @@ from foresee.data.batch import BatchStream
 from foresee.data.click_log import ClickLog
 from foresee.data.synthetic import tiny
 from foresee.engine.header import make_header
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer, make_optimizer
 from foresee.engine.planned_step import Pooling, planned
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.models import MODELS
 from foresee.plan import trainable

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foresee.base.arrays import Int32
+from foresee.arrays import Int32
 from foresee.errors import PlanViolation
 from foresee.plan import Lookahead, make_planner, plan
+from foresee.plan.baselines.belady import Belady
 from foresee.plan.check import check
 from foresee.plan.count import count
-from foresee.plan.policies.belady import Belady
 from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Accesses, Counters, Evict, Fetch, Header, Record
 from foresee.testing.traces import header_for, largest_batch, skewed_trace
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.data.batch import Batch
 from foresee.engine.cache import SlotCache
 from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad

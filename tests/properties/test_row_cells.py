@@ -22,21 +22,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from foresee.base.arrays import Float32, Int32
-from foresee.base.halves import DTYPES
-from foresee.custom_data.bags import EmbeddingBagConfig, EmbeddingBags
+from foresee.arrays import Float32, Int32
 from foresee.data.batch import Batch
 from foresee.engine.exchange.peers import LocalExchange, PeerExchange
 from foresee.engine.header import groups_for, make_header
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS, make_optimizer
 from foresee.engine.planned_step import accesses_of, planned_records
+from foresee.engine.run import Run
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables, layout_for
 from foresee.plan import trainable
 from foresee.plan.check import check
+from foresee.run.bags import EmbeddingBagConfig, EmbeddingBags
 from foresee.store.contract import Layout, Rows
 from foresee.store.disk import DiskStore
+from foresee.store.halves import DTYPES
 from foresee.store.memory import MemoryStore
 from foresee.store.registry import MEMORY
 from foresee.store.remote.store import remote_tables

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from foresee.data import ClickLog
-from foresee.run.run_file import make_run
-from foresee.run.training import train
+from foresee.run.config_file import make_run
+from foresee.run.session import train
 
 
 def train_recorded(log: ClickLog, run: Path, **sections: dict[str, Any]) -> Path:

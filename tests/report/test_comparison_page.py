@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from browser import Browser, find_browser
-from foresee.report.comparison import COLUMNS, as_csv, sections, write_comparison_page
-from foresee.report.page import PageTable
+from foresee.tools.report.comparison import COLUMNS, as_csv, sections, write_comparison_page
+from foresee.tools.report.page import PageTable
 
 
 def record(policy: str, trainers: int, cache: str, cache_rows: int, step_ms: float | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import pytest
 
 from foresee.errors import InputError
-from foresee.report.page import PageTable, Section, page, styled, write_page
+from foresee.tools.report.page import PageTable, Section, page, styled, write_page
 
 
 def chart() -> go.Figure:

@@ -11,10 +11,10 @@ import pytest
 from recorded_runs import train_recorded, write_two_workers
 
 from browser import Browser, Page, find_browser
-from foresee.cli.report import report
 from foresee.data import tiny
-from foresee.report.run_breakdown import breakdown
-from foresee.report.run_records import RunRecords, read_run
+from foresee.tools.cli.report import report
+from foresee.tools.report.run_breakdown import breakdown
+from foresee.tools.report.run_records import RunRecords, read_run
 
 NUM_CHARTS = 13
 CHARTS = "[...document.querySelectorAll('.js-plotly-plot')]"

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from recorded_runs import train_recorded, write_two_workers
 from rich.console import Console
 
-from foresee.cli import report as report_command
 from foresee.data import tiny
 from foresee.errors import InputError
-from foresee.report.comparison import Record, as_csv, read_comparison
-from foresee.report.page import PageTable, Section
-from foresee.report.run_breakdown import IDEAL_PARTS, PARTS, breakdown, links_of, traffic_over_run, waiting_for
-from foresee.report.run_figures import skew_of
-from foresee.report.run_live import live_line, live_view, sparkline, stacked_bar
-from foresee.report.run_page import introduction_of, run_sections, title_of
-from foresee.report.run_records import read_run
-from foresee.report.run_timeline import windows
+from foresee.tools.cli import report as report_command
+from foresee.tools.report.comparison import Record, as_csv, read_comparison
+from foresee.tools.report.page import PageTable, Section
+from foresee.tools.report.run_breakdown import IDEAL_PARTS, PARTS, breakdown, links_of, traffic_over_run, waiting_for
+from foresee.tools.report.run_figures import skew_of
+from foresee.tools.report.run_live import live_line, live_view, sparkline, stacked_bar
+from foresee.tools.report.run_page import introduction_of, run_sections, title_of
+from foresee.tools.report.run_records import read_run
+from foresee.tools.report.run_timeline import windows
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyarrow import flight
 
+from foresee.engine.planner_service import client
 from foresee.errors import (
     ConsistencyError,
     ForeseeError,
@@ -18,8 +19,7 @@ from foresee.errors import (
     UnavailableError,
     UsageError,
 )
-from foresee.planner_service import client
-from foresee.rpc.failures import KINDS, BusyError, failure_header, raise_failure
+from foresee.store.rpc.failures import KINDS, BusyError, failure_header, raise_failure
 
 ADDRESS = "grpc://127.0.0.1:1"
 

@@ -16,10 +16,10 @@ from foresee.data import ClickLog, tiny
 from foresee.errors import ConfigError, StoreError
 from foresee.run.callbacks import SaveCheckpoint
 from foresee.run.config import RunConfig
-from foresee.run.dense_half import Best
+from foresee.run.dense_state import Best
 from foresee.run.evaluation import evaluate
+from foresee.run.folder import RunFolder
 from foresee.run.metrics import Metrics, measure
-from foresee.run.run_folder import RunFolder
 from foresee.run.serving.export import export, trained, trained_model
 from foresee.run.task_config import BestConfig
 from foresee.store.contract import Rows

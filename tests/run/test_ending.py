@@ -18,7 +18,7 @@ from foresee.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from foresee.run.ending import ending_at_once
+from foresee.run.stop import ending_at_once
 
 
 class Ended(BaseException):

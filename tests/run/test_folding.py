@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 from training_runs import everything, small_run, train_quietly
 
-from foresee.cli.check import fold
 from foresee.data import tiny
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.tables import Tables
@@ -26,6 +25,7 @@ from foresee.store.disk import store as store_module
 from foresee.store.disk.folding import FoldAtEnd, FoldLines
 from foresee.store.disk.manifest import read_manifest
 from foresee.testing.store_suite import assert_same, random_rows, read_rows
+from foresee.tools.cli.check import fold
 
 OPTIMIZER = RowwiseAdagrad(lr=0.1)
 

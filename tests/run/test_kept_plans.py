@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 from training_runs import everything, small_run, train_quietly
 
-from foresee.analysis.fsck import check as fsck
-from foresee.analysis.planning import proved
 from foresee.data import ClickLog, tiny
-from foresee.engine.plan_file import TAIL, write_plan
-from foresee.engine.plan_folder import MANIFEST, open_plan, save_plan
 from foresee.engine.planned_step import accesses_of, planned_records
 from foresee.errors import PlanError
+from foresee.plan.baselines.check_additive import check_additive
 from foresee.plan.check import check
-from foresee.plan.check_additive import check_additive
+from foresee.plan.format.file import TAIL, write_plan
+from foresee.plan.format.folder import MANIFEST, open_plan, save_plan
 from foresee.plan.record import Header, Record
 from foresee.run.build import check_same_plan, open_log, plan_header, records_of, saved_plan, train_stream
 from foresee.run.config import RunConfig
 from foresee.run.kept_plan import KeptPlan
+from foresee.tools.forecast import proved
+from foresee.tools.fsck import check as fsck
 
 WIDTHS = {"name": "wide_and_deep", "dim": {"user": 6, "item": 3, "default": 2}, "options": {"deep": [8]}}
 

@@ -12,7 +12,7 @@ from foresee.data import ClickLog, tiny
 from foresee.engine.header import make_header
 from foresee.engine.pipeline import PipelineTimes
 from foresee.engine.planned_step import accesses_of
-from foresee.engine.recording.series import Series
+from foresee.engine.trace.series import Series
 from foresee.plan import make_planner
 from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Record

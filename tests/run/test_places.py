@@ -12,14 +12,14 @@ import pytest
 from training_runs import everything, small_run, train_quietly
 
 from command_line import foresee
-from foresee.base import places
-from foresee.base.places import brought, local_folder, sent
-from foresee.base.storage import Storage
-from foresee.cli import watch as watch_command
 from foresee.data import ClickLog, tiny
 from foresee.errors import ConfigError, StoreError
-from foresee.report.run_records import read_run
-from foresee.run.run_file import dump_run, load_run
+from foresee.io import urls
+from foresee.io.storage import Storage
+from foresee.io.urls import brought, local_folder, sent
+from foresee.run.config_file import dump_run, load_run
+from foresee.tools.cli import watch as watch_command
+from foresee.tools.report.run_records import read_run
 from s3_server import Network, url_of
 
 
@@ -54,7 +54,7 @@ def test_a_folder_is_sent_whole_or_not_at_all_and_brought_when_it_has_changed(
             name: f"{name} {round_number}" for name in names
         }
     with monkeypatch.context() as patched:
-        patched.setattr(places, "SETTLED_SECONDS", -60.0)
+        patched.setattr(urls, "SETTLED_SECONDS", -60.0)
         for num_fetched in (3, 0):  # files this new are fetched again, settled ones are not
             fetched = list[str]()
             patched.setattr(Storage, "fetch", lambda storage, name, target, fetched=fetched: fetched.append(name))

@@ -15,7 +15,7 @@ from training_runs import everything, small_run, train_quietly
 from foresee.data import ClickLog, tiny
 from foresee.errors import ConfigError
 from foresee.models import MODELS
-from foresee.run.run_file import make_run
+from foresee.run.config_file import make_run
 
 OPTIONS: dict[str, dict[str, Any]] = {"dlrm": {"bottom": [8], "top": [8]}}
 

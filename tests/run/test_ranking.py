@@ -9,7 +9,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from foresee.run.ranking import RankingAccumulator
+from foresee.run.ranking_metrics import RankingAccumulator
 
 
 def _plain(groups: list[int], logits: list[float], labels: list[int], k: int) -> tuple[float, float, float]:

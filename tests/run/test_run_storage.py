@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from training_runs import everything, small_run, train_quietly
 
-from foresee.base.storage import Storage
 from foresee.data import ClickLog, tiny
 from foresee.errors import ConfigError
+from foresee.io.storage import Storage
 from foresee.run import checkpoint
+from foresee.run.backup import RunStorage
 from foresee.run.config import RunConfig
-from foresee.run.run_file import load_run
-from foresee.run.run_folder import RunFolder
-from foresee.run.run_storage import RunStorage
+from foresee.run.config_file import load_run
+from foresee.run.folder import RunFolder
 from foresee.store.commits import Part
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import foresee
 from foresee.data import tiny
-from foresee.engine.sources import Trained, newest, parse, written_down
+from foresee.engine.history import Trained, newest, parse, written_down
 from foresee.errors import DataError, StoreError, UsageError
 from foresee.store.contract import Rows, Store
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from foresee.run import ending
-from foresee.run.ending import Stop
+from foresee.run import stop as ending
+from foresee.run.stop import Stop
 
 
 def test_the_first_signal_asks_and_the_second_ends() -> None:

@@ -14,20 +14,20 @@ from torch.nn import functional
 from training_runs import everything, small_run, train_quietly
 from typer.testing import CliRunner
 
-from foresee.cli.commands import app
 from foresee.data import Categorical, ClickLog, Columns, Csv, PrepareOptions, prepare, tiny
-from foresee.data.column_syntax import parse_label
 from foresee.errors import ConfigError
 from foresee.models import MODELS, LogShape
 from foresee.run.build import build_model, table_layout
+from foresee.run.config_file import make_run
 from foresee.run.evaluation import evaluate
-from foresee.run.run_file import make_run
 from foresee.run.serving.export import export, trained, trained_model
 from foresee.run.serving.exported import load_exported
+from foresee.run.session import train
 from foresee.run.task_metrics import ClassAccumulator, NumberAccumulator
 from foresee.run.tasks import tasks_of
-from foresee.run.training import train
 from foresee.store.kernels import initial_values
+from foresee.tools.cli.columns import parse_label
+from foresee.tools.cli.commands import app
 
 TASKS: list[dict[str, Any]] = [
     {"label": "click"},

@@ -13,10 +13,10 @@ import pytest
 import torch
 from training_runs import small_run
 
-from foresee.analysis.verification import verify
 from foresee.data import ClickLog, tiny
 from foresee.run.by_name import look_in
 from foresee.run.torch_settings import NOT_DETERMINISTIC, torch_settings
+from foresee.tools.verify import verify
 
 NUM_RUNS = 10
 NUM_ROWS, WIDTH = 8, 64

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 from training_runs import everything, small_run, train_quietly
 
-from foresee.base import failpoints
 from foresee.data import ClickLog, tiny
-from foresee.engine.plan_file import write_plan
 from foresee.engine.planned_step import accesses_of
 from foresee.errors import ConfigError, InputError, PlanError, StoreError
+from foresee.io import failpoints
 from foresee.plan import make_planner, plan
+from foresee.plan.format.file import write_plan
 from foresee.run import callbacks, checkpoint
 from foresee.run.build import plan_header, train_stream
 from foresee.run.config import RunConfig
 from foresee.run.evaluation import evaluate
-from foresee.run.run_folder import RunFolder
+from foresee.run.folder import RunFolder
 from foresee.run.serving.export import trained, trained_model
 
 

@@ -14,7 +14,7 @@ from training_runs import everything, small_run, train_quietly
 
 from foresee.data import ClickLog, tiny
 from foresee.run.config import RunConfig
-from foresee.run.run_folder import RunFolder
+from foresee.run.folder import RunFolder
 
 WAIT_SECONDS = 60.0
 

@@ -13,11 +13,12 @@ from training_runs import small_run, train_quietly
 from foresee.data import ClickLog, synthetic
 from foresee.engine.cache import SlotCache
 from foresee.engine.kernels import ONE_THREAD
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import SGD
+from foresee.engine.run import Run
 from foresee.errors import ConfigError
 from foresee.run import memory
 from foresee.run.build import make_run, open_tables, plan_header, row_optimizer, table_layout, train_stream
+from foresee.run.folder import RunFolder, plan_origin
 from foresee.run.memory import (
     Memory,
     check_memory,
@@ -29,7 +30,6 @@ from foresee.run.memory import (
     uses_in_words,
     window_steps,
 )
-from foresee.run.run_folder import RunFolder, plan_origin
 from foresee.store.contract import Layout, Table
 from foresee.store.registry import DISK, MEMORY, STORES, StoreKind
 

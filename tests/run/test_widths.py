@@ -10,29 +10,29 @@ import pytest
 import torch
 from training_runs import everything, small_run, train_quietly
 
-from foresee.analysis.explanation.explain import RunPlan, explain_row, explain_step
-from foresee.analysis.fsck import check
-from foresee.analysis.planning import proved
-from foresee.analysis.verification import verify
-from foresee.custom_data.bags import EmbeddingBagConfig, EmbeddingBags
-from foresee.custom_data.batches import Batches
 from foresee.data import ClickLog, tiny
+from foresee.data.batches import Batches
 from foresee.engine.optimizers import Adagrad, RowwiseAdagrad
-from foresee.engine.plan_file import PlanFile, write_plan
 from foresee.engine.planned_step import planned_records
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError, PlanError, StoreError
+from foresee.plan.format.file import PlanFile, write_plan
+from foresee.run.bags import EmbeddingBagConfig, EmbeddingBags
 from foresee.run.build import open_log, open_tables, plan_header, table_layout, train_stream
 from foresee.run.config import RunConfig
 from foresee.run.evaluation import evaluate, judging, score
 from foresee.run.memory import memory_needed
 from foresee.run.serving.export import export, trained, trained_model
 from foresee.run.serving.exported import load_exported
-from foresee.run.shard_folders import num_shards_in, reshard
 from foresee.run.steps import steps
 from foresee.store.contract import read_layout, write_layout
 from foresee.store.disk import open_table
 from foresee.store.row_groups import RowGroups, groups_of
+from foresee.store.shard_folders import num_shards_in, reshard
+from foresee.tools.explain.explain import RunPlan, explain_row, explain_step
+from foresee.tools.forecast import proved
+from foresee.tools.fsck import check
+from foresee.tools.verify import verify
 
 DIMS = {"user": 6, "item": 3, "default": 2}
 """Of a tiny log's four tables; weekday and genre share a width."""

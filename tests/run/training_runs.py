@@ -11,8 +11,8 @@ from rich.console import Console
 
 from foresee.data.click_log import ClickLog
 from foresee.run.config import RunConfig
-from foresee.run.run_file import make_run
-from foresee.run.training import Outcome, train
+from foresee.run.config_file import make_run
+from foresee.run.session import Outcome, train
 from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
 from foresee.store.row_groups import group_folders

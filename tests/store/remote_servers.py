@@ -137,8 +137,8 @@ def open_owned(servers: Servers, layout: Layout, num_shards: int, folder: Path |
 
 def _serve(request: dict[str, Any]) -> None:
     """The life of a forked server."""
-    from foresee.rpc.limits import Limits
-    from foresee.rpc.security import Security
+    from foresee.store.rpc.limits import Limits
+    from foresee.store.rpc.security import Security
     from foresee.store.server.process import end_process, run_server
     from foresee.store.server.shard import Share, disk_shard, memory_shard
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foresee.base.storage import Storage
-from foresee.store.copied import CopiedStore
+from foresee.io.storage import Storage
 from foresee.store.disk import DiskStore
-from foresee.store.disk.copies import FolderCopies
+from foresee.store.disk.backed_up import CopiedStore
+from foresee.store.disk.backup import FolderCopies
 from foresee.testing.commit_suites import ALL_ROWS, rows_after, rows_of_step
 from foresee.testing.store_suite import SUITE_LAYOUT, assert_same, read_rows
 from s3_server import Network, url_of

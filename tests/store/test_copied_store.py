@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foresee.base.storage import Storage
-from foresee.base.uploads import Uploads
 from foresee.errors import StoreError
+from foresee.io.storage import Storage
+from foresee.io.uploads import Uploads
 from foresee.store.commits import GoBack, Load, OpenAt, Part, decide, step_to_open
 from foresee.store.contract import Layout, Rows, Store
-from foresee.store.copied import CopiedStore
-from foresee.store.disk import copies
-from foresee.store.disk.copies import POINTER, FolderCopies
+from foresee.store.disk import backup
+from foresee.store.disk.backed_up import CopiedStore
+from foresee.store.disk.backup import POINTER, FolderCopies
 from foresee.store.server.shard import Share, disk_shard, forget_other_share
 from foresee.testing import TwoPhaseStoreSuite
 from foresee.testing.commit_suites import ALL_ROWS, rows_after, rows_of_step
@@ -215,7 +215,7 @@ def test_a_load_that_was_interrupted_begins_again(places: tuple[Path, Path], mon
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(copies, "write_directory", stop)
+    monkeypatch.setattr(backup, "write_directory", stop)
     with pytest.raises(KeyboardInterrupt):
         fresh.open_at(2)
     monkeypatch.undo()

@@ -22,10 +22,10 @@ from test_disk_two_phases import (
 )
 
 from foresee.errors import StoreError, UsageError
-from foresee.run.shard_folders import LocalShards, shard_folder
 from foresee.store.contract import prepare_part
 from foresee.store.disk import DiskReader, DiskStore
 from foresee.store.server.shard import Share, disk_shard
+from foresee.store.shard_folders import LocalShards, shard_folder
 from foresee.testing.fake_disk import FakeDisk, PowerCut
 from foresee.testing.store_suite import assert_same, read_rows
 

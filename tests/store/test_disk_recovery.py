@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foresee.base.arrays import Float32, Int64
-from foresee.base.files import Files
+from foresee.arrays import Float32, Int64
 from foresee.errors import StoreError
+from foresee.io.files import Files
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskReader, DiskStore, open_table
 from foresee.store.disk.chunks import Shape

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from test_disk_recovery import flip
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.errors import StoreError, UsageError
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore

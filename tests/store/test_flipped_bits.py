@@ -12,11 +12,11 @@ import pytest
 from test_disk_recovery import flip
 from test_disk_two_phases import ALL_ROWS, LAYOUT, commit_in_two_phases, expected_after, rows_of_step, store_at
 
-from foresee.analysis.fsck import check
 from foresee.errors import StoreError
 from foresee.store.disk import DiskReader, DiskStore
 from foresee.testing.fake_disk import FakeDisk, PowerCut, small_chunks
 from foresee.testing.store_suite import assert_same, read_rows
+from foresee.tools.fsck import check
 
 FLIPS_PER_FILE = 8
 

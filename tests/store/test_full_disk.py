@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from test_disk_two_phases import ALL_ROWS, LAYOUT, expected_after, rows_of_step
 
-from foresee.analysis.fsck import check
-from foresee.base.arrays import Float32, Int64
-from foresee.base.direct import Transfers
-from foresee.base.files import Files
+from foresee.arrays import Float32, Int64
 from foresee.errors import StoreError
+from foresee.io.direct import Transfers
+from foresee.io.files import Files
 from foresee.store.disk import DiskStore
 from foresee.testing.fake_disk import small_chunks
 from foresee.testing.store_suite import assert_same, read_rows
+from foresee.tools.fsck import check
 
 
 class FullFrom(Files):

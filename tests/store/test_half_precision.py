@@ -18,12 +18,11 @@ import torch
 from remote_servers import Servers
 
 import half_reference
-from foresee.analysis.fsck import check
 from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.header import make_header
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import SGD, Adagrad, LazyAdam, Optimizer, RowwiseAdagrad, Schedule
 from foresee.engine.planned_step import Pooling
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.engine.torch_cache import TorchCache
 from foresee.store.contract import Layout, Rows, Store, Table
@@ -31,6 +30,7 @@ from foresee.store.disk import DiskStore, open_table
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
 from foresee.testing.delays import Meeting, SharedStore, ThreadMesh
+from foresee.tools.fsck import check
 from trace_stream import TraceStream, random_stream
 from whole_run import all_rows
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from test_disk_two_phases import ALL_ROWS, commit_in_two_phases, expected_after, store_at
 
-from foresee.analysis.fsck import check
 from foresee.store.disk import DiskReader, DiskStore, open_table
 from foresee.store.disk.manifest import read_manifest
 from foresee.testing.fake_disk import FakeDisk, PowerCut, small_chunks
 from foresee.testing.store_suite import assert_same, read_rows
+from foresee.tools.fsck import check
 
 STEP = 3
 

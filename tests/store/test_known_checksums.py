@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskStore
 from foresee.store.disk.checksums import BLOCK_CRCS

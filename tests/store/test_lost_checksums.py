@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foresee.analysis.fsck import check
 from foresee.errors import StoreError
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk import DiskReader, DiskStore
 from foresee.store.disk.chunks import Shape
 from foresee.testing.store_suite import assert_same, random_rows, read_rows
+from foresee.tools.fsck import check
 
 LAYOUT = Layout(tables=(Table("a", 40), Table("b", 20)), width=6, state_width=1, optimizer="rowwise_adagrad", seed=3)
 ROWS = np.arange(10, 50)

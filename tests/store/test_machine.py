@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from foresee.base.machine import available_bytes, used_bytes
 from foresee.errors import ConfigError
+from foresee.io.machine import available_bytes, used_bytes
 from foresee.store.contract import Layout, Table
 from foresee.store.server import Limits, Share, memory_shard
 from foresee.store.server.status import Footprint, check_footprint, footprint, in_words

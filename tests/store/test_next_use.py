@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.errors import StoreError
 from foresee.plan.record import NOT_KNOWN
-from foresee.run.shard_folders import LocalShards
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.guarded import Unshared, guarded
 from foresee.store.memory import MemoryStore
@@ -20,6 +19,7 @@ from foresee.store.remote import RemoteStore, protocol
 from foresee.store.server import EmbeddingServer, Share
 from foresee.store.server.requests import rows_of
 from foresee.store.server.shard import Shard, memory_shard
+from foresee.store.shard_folders import LocalShards
 from foresee.testing.store_suite import SUITE_LAYOUT, assert_same, ids, random_rows, read_rows
 
 

@@ -10,11 +10,11 @@ import pytest
 from remote_servers import Server, Servers
 
 from foresee.errors import StoreError, StoreUnavailableError, UsageError
-from foresee.rpc.endpoint import Endpoint
 from foresee.store.commits import Prepare, Settle
 from foresee.store.contract import Rows, TwoPhaseStore
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import open_run
+from foresee.store.rpc.endpoint import Endpoint
 from foresee.testing.store_suite import SUITE_LAYOUT, assert_same, initial_rows, random_rows, read_rows
 
 ALL_ROWS = np.arange(SUITE_LAYOUT.num_rows, dtype=np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from remote_servers import Server, Servers
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.errors import LostWriteError, StaleReadError, StoreUnavailableError, UsageError
 from foresee.plan.record import NOTHING_BEFORE, UNKNOWN_VERSION
 from foresee.store.contract import Layout, Rows

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from foresee.errors import StoreError
-from foresee.rpc.endpoint import Endpoint
-from foresee.rpc.sockets import PortSockets
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.registry import DISK, MEMORY
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import open_run
 from foresee.store.remote.store import remote_tables
 from foresee.store.row_groups import groups_of
+from foresee.store.rpc.endpoint import Endpoint
+from foresee.store.rpc.sockets import PortSockets
 from foresee.store.server import EmbeddingServer, Share
 from foresee.store.server.shard import open_shards
 from foresee.testing.store_suite import random_rows

@@ -19,8 +19,7 @@ from hypothesis.stateful import rule
 from numpy.typing import NDArray
 from test_disk_store import reopen_after_kill
 
-from foresee.base.arrays import Int64
-from foresee.cli.check import fold
+from foresee.arrays import Int64
 from foresee.errors import ConfigError, StoreError
 from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.disk import DiskReader, DiskStore, open_table
@@ -36,6 +35,7 @@ from foresee.testing.store_suite import (
     read_rows,
     store_machine,
 )
+from foresee.tools.cli.check import fold
 
 WAYS = ("mapped", "threads", "io_uring")
 

@@ -22,14 +22,14 @@ import typer
 from remote_servers import Server, Servers
 from typer.testing import CliRunner
 
-from foresee.cli.serve import serve, status
 from foresee.errors import ConfigError, ForeseeError, StoreError, StoreUnavailableError, UnavailableError
-from foresee.rpc.endpoint import Endpoint
-from foresee.rpc.security import Security, check_address, read_token
 from foresee.store.contract import Rows, Table, read_layout, write_layout
 from foresee.store.remote import RemoteStore, link
 from foresee.store.remote.opening import ask_status
+from foresee.store.rpc.endpoint import Endpoint
+from foresee.store.rpc.security import Security, check_address, read_token
 from foresee.testing.store_suite import SUITE_LAYOUT, assert_same, ids, initial_rows, random_rows, read_rows
+from foresee.tools.cli.serve import serve, status
 from waiting import wait_until
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -365,7 +365,7 @@ def test_the_command_serves_and_shows_its_state(tmp_path: Path) -> None:
     """`foresee serve` as a person starts it, and `foresee status` for a person and for a monitor."""
     write_layout(tmp_path / "layout.json", SUITE_LAYOUT)
     assert read_layout(tmp_path / "layout.json") == SUITE_LAYOUT
-    command = "import typer; from foresee.cli.serve import serve; typer.run(serve)"
+    command = "import typer; from foresee.tools.cli.serve import serve; typer.run(serve)"
     arguments = ["--layout", "layout.json", "--folder", "tables", "--port-file", "port"]
     process = subprocess.Popen(
         [sys.executable, "-c", command, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -400,7 +400,7 @@ def test_a_server_ends_with_its_launcher(tmp_path: Path) -> None:
     write_layout(tmp_path / "layout.json", SUITE_LAYOUT)
     launch = (
         "import os, subprocess, sys, time;"
-        "code = 'import typer; from foresee.cli.serve import serve; typer.run(serve)';"
+        "code = 'import typer; from foresee.tools.cli.serve import serve; typer.run(serve)';"
         "subprocess.Popen([sys.executable, '-c', code, '--layout', 'layout.json', '--port-file', 'port',"
         " '--parent', str(os.getpid())], stdout=open('log', 'w')); time.sleep(100)"
     )

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from foresee.rpc import sockets
-from foresee.rpc.sockets import PortSockets, peer_name
+from foresee.store.rpc import sockets
+from foresee.store.rpc.sockets import PortSockets, peer_name
 
 pytestmark = pytest.mark.skipif(not os.path.isdir(sockets.DESCRIPTORS), reason="there is no /proc here")
 

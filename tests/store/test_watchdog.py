@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from foresee.rpc.endpoint import Watchdog
+from foresee.store.rpc.endpoint import Watchdog
 from waiting import wait_until
 
 WAIT_SECONDS = 20.0

@@ -12,9 +12,9 @@ import json
 import re
 from collections.abc import Callable
 
-from foresee.base.terminal import counted
 from foresee.cluster.plan import Fate, Plan
 from foresee.errors import PlanError
+from foresee.tools.cli.terminal import counted
 
 PRIORITY_STEP = 10
 """Between neighbours, so that a person can put a job in between."""

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from foresee.base.terminal import counted
 from foresee.cluster.estimators import DEFAULT_ESTIMATOR, assumed_error, estimator_named
 from foresee.cluster.job import Cluster, Job, in_words
 from foresee.cluster.metrics import UNFAIR_ABOVE, Metrics, measure
@@ -21,6 +20,7 @@ from foresee.cluster.policies import policy_named
 from foresee.cluster.policies.guarded import DEFAULT_FAIRNESS, Guarded
 from foresee.cluster.simulation import Order, simulate
 from foresee.errors import PlanError
+from foresee.tools.cli.terminal import counted
 
 CHANGES = ("gpus", "policy", "estimator", "round", "restart", "servers", "penalty")
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from foresee.base.arrays import Bool, Float32, Int32, Int64
+from foresee.arrays import Bool, Float32, Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)

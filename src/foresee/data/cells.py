@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float64
+from foresee.arrays import Float64
 from foresee.data.schema import RawType
 
 Mask = NDArray[np.bool_]

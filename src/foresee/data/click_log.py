@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from foresee.base.places import place
 from foresee.data.batch import Pooling
 from foresee.data.log_folder import check_parts, folder_of
 from foresee.data.samples import Samples
@@ -23,6 +22,7 @@ from foresee.data.schema import DenseFeature, Feature, LogDescription, LogLabel,
 from foresee.data.stream import LogStream, RowGroups, StreamOptions
 from foresee.data.writer import DESCRIPTION_FILE, hash_contents
 from foresee.errors import DataError, UsageError
+from foresee.io.urls import place
 
 
 class ClickLog:

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foresee.base.arrays import Float32, Float64
-from foresee.base.places import Place
+from foresee.arrays import Float32, Float64
 from foresee.data.cells import Mask, as_strings, is_list, is_text, numbers_of, to_mask, to_numpy, values_of
 from foresee.data.columns import Categorical, Columns, Dense, Label, spelled
 from foresee.data.order import Times
 from foresee.data.source import BadLine, RawChunk, ReportBadLine
+from foresee.io.urls import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from foresee.base.places import Place
-from foresee.base.places import place as as_place
-from foresee.base.read_ahead import ReadAhead
-from foresee.base.storage import Storage, StoredFile
 from foresee.data.schema import Part
 from foresee.errors import DataError
+from foresee.io.readahead import ReadAhead
+from foresee.io.storage import Storage, StoredFile
+from foresee.io.urls import Place
+from foresee.io.urls import place as as_place
 
 OPEN_FILES_MAX = 16
 FOOTERS_KEPT = 64

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Int64
-from foresee.base.mixing import hash_counters, key_of
+from foresee.arrays import Int64
+from foresee.io.hashing import hash_counters, key_of
 
 
 def permutation(num: int, key: int) -> Int64:

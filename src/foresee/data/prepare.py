@@ -17,9 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from foresee.base.arrays import Int64
-from foresee.base.places import Place, mark_of, name_of, shown
-from foresee.base.storage import changed_words
+from foresee.arrays import Int64
 from foresee.data.cells import merged_type, raw_type_of
 from foresee.data.click_log import ClickLog
 from foresee.data.columns import Categorical
@@ -31,6 +29,8 @@ from foresee.data.source import BAD_LINES_FILE, BadLines, PrepareOptions, Report
 from foresee.data.vocabulary import Counter, DenseStatistics, Encoder, GivenIds, HashVocabulary, transform
 from foresee.data.writer import LogWriter, check_target, new_folder
 from foresee.errors import DataError
+from foresee.io.storage import changed_words
+from foresee.io.urls import Place, mark_of, name_of, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float32, Int32, Int64
+from foresee.arrays import Float32, Int32, Int64
 from foresee.data.batch import Batch
 
 

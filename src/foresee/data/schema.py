@@ -12,8 +12,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from foresee.base import json_fields
 from foresee.errors import DataError
+from foresee.io import bounded_json as json_fields
 
 FORMAT_NAME = "foresee-click-log"
 FORMAT_VERSION = 2

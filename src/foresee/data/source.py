@@ -19,11 +19,11 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from foresee.base.arrays import Int64
-from foresee.base.places import Place, opened, shown, size_of
+from foresee.arrays import Int64
 from foresee.data.columns import Columns
 from foresee.data.order import Shares
 from foresee.errors import DataError
+from foresee.io.urls import Place, opened, shown, size_of
 
 BAD_LINES_FILE = "bad-lines.txt"
 

@@ -19,7 +19,7 @@ from threading import Lock
 import numpy as np
 import pyarrow as pa
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.data.batch import Batch
 from foresee.data.log_folder import LogFolder, Wanted
 from foresee.data.order import EpochOrder, epoch_order

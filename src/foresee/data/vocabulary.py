@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numba import njit
 
-from foresee.base.arrays import Float32, Float64, Int32, UInt64
-from foresee.base.mixing import mix
+from foresee.arrays import Float32, Float64, Int32, UInt64
 from foresee.data.columns import Dense
 from foresee.data.schema import DenseFeature, Vocabulary
+from foresee.io.hashing import mix
 
 
 def hash_strings(values: pa.Array, salt: int = 0) -> UInt64:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float32, Int32, Int64
+from foresee.arrays import Float32, Int32, Int64
 from foresee.data.batch import Batch, Pooling, Vectors
 from foresee.engine.kernels import (
     ONE_THREAD,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.engine.cache import EMPTY, Cache
 from foresee.engine.planned_step import PlannedStep
 from foresee.plan.row_groups import RowGroup, numbering_of

@@ -23,14 +23,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foresee.base import failpoints
-from foresee.base.arrays import Int32, Int64
-from foresee.base.failpoints import failpoint
+from foresee.arrays import Int32, Int64
 from foresee.engine.channel import Abandoned, Channel, Watermark
 from foresee.engine.exchange.mesh import LinkScheduler
 from foresee.engine.planned_step import PlannedStep
-from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, Timeline
+from foresee.engine.trace.tracer import NOT_RECORDED, TRAIN, Timeline
 from foresee.errors import ConsistencyError, LostWriteError, StaleReadError
+from foresee.io import failpoints
+from foresee.io.failpoints import failpoint
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Record
 from foresee.store.contract import Rows, Store
 from foresee.store.guarded import GuardedStore, guarded

@@ -17,17 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.data.batch import Batch, BatchStream, Vectors
 from foresee.data.batch import Pooling as Pooling
 from foresee.engine.channel import Abandoned
 from foresee.engine.feed import feed_of
 from foresee.engine.kernels import LookupOrder, order_lookups
-from foresee.engine.uses_ahead import looking_ahead
+from foresee.engine.next_uses import looking_ahead
 from foresee.errors import PlanError, UsageError
 from foresee.plan import make_planner, planned_from
+from foresee.plan.baselines.ranked_eviction import BatchTooLargeError, in_words
 from foresee.plan.grouped import parted
-from foresee.plan.ranked_eviction import BatchTooLargeError, in_words
 from foresee.plan.record import Accesses, Header, Planner, Record, refuse_compared
 from foresee.plan.row_groups import RowGroup, numbering_of
 from foresee.plan.row_table import checksum_of

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from foresee.engine.cache import FeatureEmbeddings, GroupVectors, in_feature_order
 from foresee.engine.planned_step import PlannedStep
-from foresee.engine.recording.timeline import Timeline, Track
+from foresee.engine.trace.tracer import Timeline, Track
 from foresee.errors import UsageError
 from foresee.models.contract import Embeddings, accepts_deferred_embeddings
 

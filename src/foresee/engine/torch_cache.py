@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresee.base.arrays import Float32, Int32, Int64
+from foresee.arrays import Float32, Int32, Int64
 from foresee.engine import torch_kernels
 from foresee.engine.cache import SlotTable, shape_of
 from foresee.engine.optimizers import Optimizer, at_step

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from foresee.base.halves import FIRST, SECOND, STEP, rounding_key
-from foresee.base.mixing import key_and
 from foresee.engine.kernels.order import LookupOrder
 from foresee.engine.kernels.steps import decay_of
 from foresee.engine.optimizers.contract import Optimizer
+from foresee.io.hashing import key_and
 from foresee.store.contract import Layout
+from foresee.store.halves import FIRST, SECOND, STEP, rounding_key
 
 
 @dataclass(frozen=True, slots=True)

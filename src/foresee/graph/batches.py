@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float32, Int64
-from foresee.custom_data.batches import OwnBatch
+from foresee.arrays import Float32, Int64
+from foresee.data.batches import OwnBatch
 from foresee.errors import UsageError
 from foresee.graph.draws import key_of, shuffled
 from foresee.graph.negatives import NodeRange

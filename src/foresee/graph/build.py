@@ -16,9 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from foresee.base.arrays import Int32
-from foresee.base.halves import rounding_for
-from foresee.base.places import shown
+from foresee.arrays import Int32
 from foresee.engine.header import make_header
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError, DataError
@@ -42,14 +40,16 @@ from foresee.graph.model import LinkModel, NodeModel, Objective
 from foresee.graph.orders import DEFAULT, ORDERS, Order, Setting, Traversal
 from foresee.graph.transfer import measured, unit_of
 from foresee.graph.tuner import Need, tune
+from foresee.io.urls import shown
 from foresee.plan import is_trainable, trainable
 from foresee.plan.record import Header
 from foresee.run import checkpoint
+from foresee.run.backup import RunStorage
 from foresee.run.build import row_optimizer, tables_of
 from foresee.run.by_name import find_model, look_in
-from foresee.run.run_folder import RunFolder
-from foresee.run.run_storage import RunStorage
+from foresee.run.folder import RunFolder
 from foresee.store.contract import Layout, Table
+from foresee.store.halves import rounding_for
 from foresee.store.registry import store_kind
 from foresee.store.remote.named import addresses_of, local_servers
 

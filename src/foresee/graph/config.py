@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from foresee.base.places import Place, place
 from foresee.graph.evaluation import EvaluationOptions
 from foresee.graph.negatives import NegativeOptions
+from foresee.io.urls import Place, place
 from foresee.run.config import (
     DenseOptimizerConfig,
     LoopConfig,

@@ -17,8 +17,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from foresee.base.registry import Registry
 from foresee.errors import ConfigError
+from foresee.registry import Registry
 
 VALUES_AT_ONCE = 1 << 22
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 ROUNDS = 6

@@ -18,13 +18,13 @@ import pyarrow as pa
 from numba import njit
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Bool, Float32, Int32, Int64, UInt64
+from foresee.arrays import Bool, Float32, Int32, Int64, UInt64
 from foresee.data.source import ReportProgress
 from foresee.data.writer import new_folder
 from foresee.errors import DataError
-from foresee.graph.arrays import ArrayWriter
 from foresee.graph.external_sort import ExternalSort, begins_group, keys_of
 from foresee.graph.folder import GraphFolder, id_dtype
+from foresee.graph.npy import ArrayWriter
 
 PIECE_EDGES = 1 << 18
 

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, embedding, embedding_bag, leaky_relu
 
-from foresee.base.registry import Registry
 from foresee.errors import ConfigError
 from foresee.graph.sampling import Sample
+from foresee.registry import Registry
 
 
 class SageLayer(nn.Module):

@@ -18,7 +18,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from foresee.base.arrays import Float64, Int64
+from foresee.arrays import Float64, Int64
 from foresee.errors import DataError
 from foresee.graph.draws import below, key_of
 from foresee.graph.ranking import Known, LinkMetrics, Queries, Ranks, Ties, summary

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from foresee.base.arrays import Float32, Int64
-from foresee.custom_data.batches import OwnBatch
+from foresee.arrays import Float32, Int64
+from foresee.data.batches import OwnBatch
 from foresee.graph.batches import Examples, Picked, batch_of
 from foresee.graph.negatives import NegativeOptions, draw, edges_among
 from foresee.graph.sampling import ALL, Direction, Sample, Sampler

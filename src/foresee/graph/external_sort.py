@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from foresee.base.arrays import Bool, UInt64
+from foresee.arrays import Bool, UInt64
 
 RUN_SHARE = 8
 """A run is this fraction of memory: its pieces, the whole and the sorted copy of it are there at the same time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foresee.base.arrays import Float32, Int64
+from foresee.arrays import Float32, Int64
 from foresee.engine.optimizers import SGD
 from foresee.errors import UsageError
 from foresee.store.commits import GoBack, Instruction, Part, Promote, Seal

@@ -17,15 +17,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from foresee.base import json_fields
-from foresee.base.arrays import Float32, Int64
-from foresee.base.places import brought, place
+from foresee.arrays import Float32, Int64
 from foresee.data.order import SPLIT_NAMES
 from foresee.errors import DataError
-from foresee.graph.arrays import open_array
+from foresee.graph.npy import open_array
+from foresee.io import bounded_json
+from foresee.io.urls import brought, place
 
 if TYPE_CHECKING:
-    from foresee.graph.neighbours import Neighbours
+    from foresee.graph.neighbors import Neighbours
 
 DESCRIPTION_FILE = "graph.json"
 NAMES_FILE = "node-names.arrow"
@@ -81,7 +81,7 @@ class GraphFolder:
                 "`foresee graph prepare`."
             ) from None
         try:
-            return _described(folder, json_fields.parse_object(text))
+            return _described(folder, bounded_json.parse_object(text))
         except ValueError as error:
             raise DataError(f"{folder / DESCRIPTION_FILE}: {error}; prepare the graph again.") from None
 
@@ -159,7 +159,7 @@ class GraphFolder:
 
     def neighbours(self, *, cache: Path | None = None, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> Neighbours:
         """The train edges by tail and by head, made once and kept in `cache` or beside the graph."""
-        from foresee.graph.neighbours import open_neighbours
+        from foresee.graph.neighbors import open_neighbours
 
         return open_neighbours(self, (cache or self.path) / f"neighbours-{self.contents}", memory_bytes)
 
@@ -184,29 +184,29 @@ def write_description(folder: Path, graph: GraphFolder) -> None:
 def _described(folder: Path, fields: dict[str, Any]) -> GraphFolder:
     if fields.get("format") != "foresee.graph" or fields.get("version") != VERSION:
         raise ValueError(f"it describes no graph of version {VERSION}")
-    num_nodes = json_fields.whole(fields, "num_nodes", 1, NODES_MAX)
-    best = json_fields.object_of(fields, "best")
+    num_nodes = bounded_json.whole(fields, "num_nodes", 1, NODES_MAX)
+    best = bounded_json.object_of(fields, "best")
     return GraphFolder(
         path=folder,
         num_nodes=num_nodes,
-        num_relations=json_fields.whole(fields, "num_relations"),
+        num_relations=bounded_json.whole(fields, "num_relations"),
         num_edges=_sizes(fields, "num_edges"),
-        num_features=json_fields.whole(fields, "num_features"),
-        num_classes=json_fields.whole(fields, "num_classes"),
-        num_partitions=json_fields.whole(fields, "num_partitions", 1, min(num_nodes, 1 << 14)),
+        num_features=bounded_json.whole(fields, "num_features"),
+        num_classes=bounded_json.whole(fields, "num_classes"),
+        num_partitions=bounded_json.whole(fields, "num_partitions", 1, min(num_nodes, 1 << 14)),
         weighted=fields.get("weighted") is True,
         num_split_nodes=_sizes(fields, "num_split_nodes"),
         train_nodes_first=fields.get("train_nodes_first") is True,
-        contents=json_fields.text_of(fields, "contents"),
-        best={name: json_fields.number(best, name, 0, 1) for name in best},
-        source=json_fields.object_of(fields, "source"),
+        contents=bounded_json.text_of(fields, "contents"),
+        best={name: bounded_json.number(best, name, 0, 1) for name in best},
+        source=bounded_json.object_of(fields, "source"),
         _edges_path=folder,
     )
 
 
 def _sizes(fields: dict[str, Any], key: str) -> dict[str, int]:
-    sizes = json_fields.object_of(fields, key)
-    return {name: json_fields.whole(sizes, name, 0, json_fields.LARGE_MAX) for name in SPLIT_NAMES if name in sizes}
+    sizes = bounded_json.object_of(fields, key)
+    return {name: bounded_json.whole(sizes, name, 0, bounded_json.LARGE_MAX) for name in SPLIT_NAMES if name in sizes}
 
 
 def stored_names(path: Path, num: int) -> pa.ChunkedArray:

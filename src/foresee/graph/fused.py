@@ -19,7 +19,7 @@ from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from foresee.base.arrays import Float32, Int64
+from foresee.arrays import Float32, Int64
 from foresee.engine.kernels import Threads
 from foresee.engine.kernels.products import multiply, padded
 from foresee.errors import UsageError

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import relu, softplus
 
-from foresee.base.registry import Registry
 from foresee.errors import ConfigError
+from foresee.registry import Registry
 
 Loss = Callable[..., Tensor]
 NOTHING = float("-inf")

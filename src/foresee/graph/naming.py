@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from foresee.base.arrays import Bool, Int64
-from foresee.base.mixing import key_of
+from foresee.arrays import Bool, Int64
 from foresee.data.vocabulary import hash_strings
 from foresee.errors import DataError
-from foresee.graph.arrays import ArrayWriter, read_rows
 from foresee.graph.external_sort import ExternalSort, begins_group, keys_of
 from foresee.graph.folder import NODES_MAX
+from foresee.graph.npy import ArrayWriter, read_rows
+from foresee.io.hashing import key_of
 
 ROUNDS = 6
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numba import njit
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.errors import ConfigError
 from foresee.graph.draws import GOLDEN, below, key_of, mix
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.data.order import SPLIT_NAMES
 from foresee.data.source import ReportProgress
 from foresee.errors import DataError
-from foresee.graph.arrays import ArrayWriter
 from foresee.graph.external_sort import ExternalSort, begins_group, keys_of
 from foresee.graph.folder import NAMES_FILE
 from foresee.graph.formats.source import NodeChunk, rows_at_once
+from foresee.graph.npy import ArrayWriter
 
 WORDS_MAX = 1 << 24
 

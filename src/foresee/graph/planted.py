@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foresee.base.arrays import Bool, Float64, Int64
-from foresee.base.mixing import hash_counters, key_of
+from foresee.arrays import Bool, Float64, Int64
+from foresee.io.hashing import hash_counters, key_of
 
 SHIFT = 10.0
 """The first so many nodes are about equally frequent, so that none has a large share of all edges."""

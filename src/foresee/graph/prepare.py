@@ -21,14 +21,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from foresee.base.arrays import Bool
-from foresee.base.places import name_of, shown
-from foresee.base.terminal import counted
+from foresee.arrays import Bool
 from foresee.data.order import SPLIT_NAMES
 from foresee.data.source import BAD_LINES_FILE, BadLines, ReportProgress
 from foresee.data.writer import new_folder
 from foresee.errors import DataError
-from foresee.graph.arrays import ArrayWriter
 from foresee.graph.edges import BucketSort, EdgePiece, EdgeSum
 from foresee.graph.external_sort import ExternalSort
 from foresee.graph.folder import (
@@ -42,8 +39,11 @@ from foresee.graph.folder import (
 )
 from foresee.graph.formats.source import GraphSource
 from foresee.graph.nodes import NodeSort, Words
+from foresee.graph.npy import ArrayWriter
 from foresee.graph.options import GraphOptions
 from foresee.graph.reading import Reading
+from foresee.io.urls import name_of, shown
+from foresee.tools.cli.terminal import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

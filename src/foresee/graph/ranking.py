@@ -21,7 +21,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn.functional import pad
 
-from foresee.base.arrays import Float32, Float64, Int64
+from foresee.arrays import Float32, Float64, Int64
 
 QUERIES_OF_A_TILE = 1024
 Ties = Literal["realistic", "pessimistic"]

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from foresee.base.arrays import Bool, Int64
-from foresee.base.mixing import key_of
-from foresee.base.places import shown
+from foresee.arrays import Bool, Int64
 from foresee.data.order import split_at_random
 from foresee.data.source import BadLines, ReportProgress
 from foresee.errors import DataError
-from foresee.graph.arrays import ArrayWriter, read_rows
 from foresee.graph.edges import EdgePiece
 from foresee.graph.formats.source import DRAWN, NOWHERE, EdgeChunk, GraphSource, NodeChunk
 from foresee.graph.naming import GivenNumbers, Names
 from foresee.graph.nodes import Words
+from foresee.graph.npy import ArrayWriter, read_rows
 from foresee.graph.options import GraphOptions
+from foresee.io.hashing import key_of
+from foresee.io.urls import shown
 
 
 class Reading:

@@ -23,11 +23,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numba import njit
 
-from foresee.base.arrays import Bool, Int32, Int64
-from foresee.base.mixing import key_of
-from foresee.base.prefetch import prefetch_read, prefetch_write
+from foresee.arrays import Bool, Int32, Int64
 from foresee.errors import ConfigError, UsageError
-from foresee.graph.neighbours import Adjacency, Neighbours
+from foresee.graph.neighbors import Adjacency, Neighbours
+from foresee.io.hashing import key_of
+from foresee.prefetch import prefetch_read, prefetch_write
 
 Direction = Literal["incoming", "outgoing", "both"]
 ALL = -1

@@ -16,8 +16,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numba import njit
 
-from foresee.base.arrays import Float32, Float64, Int64
-from foresee.base.mixing import combine, hash_counters, key_of
+from foresee.arrays import Float32, Float64, Int64
 from foresee.data.source import ReportBadLine, ReportProgress
 from foresee.data.synthetic.population import normal
 from foresee.errors import DataError
@@ -27,6 +26,7 @@ from foresee.graph.formats.source import DRAWN, EdgeChunk, NodeChunk, rows_at_on
 from foresee.graph.options import GraphOptions
 from foresee.graph.planted import Planted
 from foresee.graph.prepare import GraphReport, prepare_graph
+from foresee.io.hashing import combine, hash_counters, key_of
 
 CHUNK_EDGES = 1 << 17
 RANKED_MAX = 5000

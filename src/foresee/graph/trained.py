@@ -18,20 +18,20 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from foresee.base.places import Place, shown
 from foresee.errors import ConfigError, DataError, StoreError
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
 from foresee.graph.evaluation import EncodedVectors, StoredVectors, Vectors
 from foresee.graph.examples import sampler_of
 from foresee.graph.folder import GraphFolder
-from foresee.graph.training import evaluate
+from foresee.graph.task import evaluate
+from foresee.io.urls import Place, shown
 from foresee.run import checkpoint
-from foresee.run.dense_half import open_best
+from foresee.run.backup_shards import brought_run
+from foresee.run.config_file import load
+from foresee.run.dense_state import open_best
 from foresee.run.evaluation import judging
-from foresee.run.run_file import load
-from foresee.run.run_folder import CONFIG_FILE, RunFolder
-from foresee.run.stored_shards import brought_run
+from foresee.run.folder import CONFIG_FILE, RunFolder
 from foresee.store.contract import Layout, Store
 from foresee.store.registry import DISK, store_kind
 

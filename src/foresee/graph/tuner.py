@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foresee.base.arrays import Float64, Int64
+from foresee.arrays import Float64, Int64
 from foresee.errors import PlanError
 from foresee.graph.orders import random, ring
 

@@ -11,7 +11,7 @@ import ipaddress
 import secrets
 from dataclasses import dataclass, field
 
-from foresee.base.extras import OptionalModule
+from foresee.io.optional import OptionalModule
 
 x509 = OptionalModule("cryptography.x509")
 _serialization = OptionalModule("cryptography.hazmat.primitives.serialization")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from foresee.base.machine import scratch_folder
-from foresee.base.registry import Registry
 from foresee.errors import ConfigError
+from foresee.io.machine import scratch_folder
 from foresee.launch import processes
 from foresee.launch.engine import Engine
+from foresee.registry import Registry
 from foresee.run.config import RunConfig
 
 Opening = Callable[[RunConfig, str | None], AbstractContextManager[Engine]]

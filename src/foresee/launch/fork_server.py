@@ -28,26 +28,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.base.machine import LAUNCHER_VARIABLE, end_with_launcher, scratch_folder
 from foresee.data.click_log import ClickLog
 from foresee.data.synthetic import tiny
 from foresee.engine.exchange.mesh import Finish, Lane
 from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.header import make_header
-from foresee.engine.loop import Run
 from foresee.engine.optimizers import OPTIMIZERS, Optimizer
 from foresee.engine.planned_step import planned_records
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables, layout_for
+from foresee.io.machine import LAUNCHER_VARIABLE, end_with_launcher, scratch_folder
 from foresee.run.group import Alone
 from foresee.run.loop import train_steps
 from foresee.store.contract import Layout, Rows
 from foresee.store.memory import MemoryStore
-from foresee.store.remote.shards import scatter, split
 from foresee.store.server.shard import Share, disk_shard, memory_shard
+from foresee.store.sharding import scatter, split
 
 MODULES = (
-    "foresee.cli.commands", "foresee.cli.train", "foresee.cli.serve",
-    "foresee.run.worker", "foresee.run.ending",
+    "foresee.tools.cli.commands", "foresee.tools.cli.train", "foresee.tools.cli.serve",
+    "foresee.run.worker", "foresee.run.stop",
     "foresee.launch.planner_process", "foresee.run.evaluation", "foresee.store.server.process",
     "foresee.models",
 )  # fmt: skip
@@ -224,12 +224,12 @@ def become(arguments: Sequence[str], environment: Mapping[str, str], output: Pat
 def _run_command(arguments: Sequence[str]) -> int:
     import importlib
 
-    from foresee.base import failpoints
+    from foresee.io import failpoints
 
     failpoints.arm("train")
     sys.argv = ["foresee", *arguments]
     try:
-        importlib.import_module("foresee.cli").main()
+        importlib.import_module("foresee.tools.cli").main()
     except SystemExit as end:
         return int(end.code or 0)
     except BaseException:

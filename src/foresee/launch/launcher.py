@@ -18,7 +18,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from foresee.base.terminal import counted
 from foresee.engine.exchange.dense import check_device
 from foresee.errors import ConfigError, InputError
 from foresee.launch.engine import ElasticEngine, Engine
@@ -26,17 +25,18 @@ from foresee.launch.processes import Part, Processes
 from foresee.launch.sizing import Bounds, Size, Sizing
 from foresee.launch.supervisor import Failed, Resized, Stopped, Supervisor
 from foresee.run import checkpoint
+from foresee.run.backup import copying, opened_folder
+from foresee.run.backup_shards import bring_shards
 from foresee.run.build import build_model, open_log, plan_header, table_layout, train_stream
 from foresee.run.config import RunConfig
-from foresee.run.ending import Stop
+from foresee.run.folder import RunFolder
 from foresee.run.memory import check_memory, in_words, launched_memory, window_in_words
 from foresee.run.progress import Display, make_display
-from foresee.run.run_folder import RunFolder
-from foresee.run.run_storage import copying, opened_folder
-from foresee.run.shard_folders import reshard, shard_folders
-from foresee.run.stored_shards import bring_shards
+from foresee.run.stop import Stop
 from foresee.store.contract import Layout
 from foresee.store.registry import store_kind
+from foresee.store.shard_folders import reshard, shard_folders
+from foresee.tools.cli.terminal import counted
 
 _logger = logging.getLogger(__name__)
 

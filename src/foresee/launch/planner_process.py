@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from foresee.engine.planner_service.server import PlannerServer
 from foresee.errors import ConfigError, PlanError
-from foresee.planner_service.server import PlannerServer
-from foresee.rpc.security import Security
 from foresee.run.build import (
     check_same_plan,
     open_log,
@@ -28,6 +27,7 @@ from foresee.run.build import (
 from foresee.run.config import RunConfig
 from foresee.run.kept_plan import KeptPlan
 from foresee.run.memory import check_memory, in_words, planner_memory
+from foresee.store.rpc.security import Security
 
 _logger = logging.getLogger(__name__)
 

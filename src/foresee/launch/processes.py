@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from foresee.base.failpoints import PART_VARIABLE
-from foresee.base.logs import LEVEL_VARIABLE, level
-from foresee.base.machine import LAUNCHER_VARIABLE
 from foresee.errors import INPUT_CODE, UNAVAILABLE_CODE
+from foresee.io.failpoints import PART_VARIABLE
+from foresee.io.logs import LEVEL_VARIABLE, level
+from foresee.io.machine import LAUNCHER_VARIABLE
 from foresee.launch.engine import Command, Engine, Process, Role
 from foresee.launch.fork_server import ForkServer
 

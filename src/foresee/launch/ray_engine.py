@@ -23,9 +23,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from foresee.base import logs
-from foresee.base.extras import OptionalModule, need
 from foresee.errors import ConfigError, InputError
+from foresee.io import logs
+from foresee.io.optional import OptionalModule, need
 from foresee.launch.certificates import Authority
 from foresee.launch.engine import LOST_CODE, Command, Process
 from foresee.launch.ray_host import LEASE_SECONDS, Host, HostSettings, PartState

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from foresee.base.failpoints import PART_VARIABLE
-from foresee.base.files import Files
-from foresee.base.logs import LEVEL_VARIABLE
+from foresee.io.failpoints import PART_VARIABLE
+from foresee.io.files import Files
+from foresee.io.logs import LEVEL_VARIABLE
 from foresee.launch.fork_server import Forked, ForkServer
 from foresee.launch.processes import replace_text
 

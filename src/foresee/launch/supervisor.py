@@ -23,18 +23,18 @@ from pathlib import Path
 from typing import IO, Any
 
 from foresee.errors import UNAVAILABLE_CODE, InputError
+from foresee.launch.decisions import STOPPED_CODES, Ended, RestartDecision, decide_restart
 from foresee.launch.engine import Command
 from foresee.launch.processes import POLL_SECONDS, Part, Processes, culprit, send
-from foresee.launch.restarts import STOPPED_CODES, Ended, RestartDecision, decide_restart
 from foresee.launch.sizing import Size
 from foresee.run.config import RunConfig
-from foresee.run.ending import Stop
+from foresee.run.config_file import dump_run
+from foresee.run.folder import RunFolder, run_id
 from foresee.run.progress import TERMINAL_SECONDS, Display, Reading
-from foresee.run.run_file import dump_run
-from foresee.run.run_folder import RunFolder, run_id
-from foresee.run.shard_folders import shard_folder
+from foresee.run.stop import Stop
 from foresee.store.contract import Layout, layout_text
 from foresee.store.registry import store_kind
+from foresee.store.shard_folders import shard_folder
 
 _logger = logging.getLogger(__name__)
 

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from foresee.errors import PlanError
+from foresee.plan.baselines.check_additive import check_additive
 from foresee.plan.check import check
-from foresee.plan.check_additive import check_additive
 from foresee.plan.check_step import Verdict
 from foresee.plan.grouped import grouped
 from foresee.plan.in_flight import InFlight
-from foresee.plan.policies import all_policies, find, is_trainable, register, trainable, unregister
-from foresee.plan.policies.lookahead import Lookahead
+from foresee.plan.lookahead import Lookahead
 from foresee.plan.policy import PROFILE_STEPS, MakePlanner, Policy, Profile
 from foresee.plan.record import Accesses, Counters, Header, Planner, PlannerOptions, Record
+from foresee.plan.registry import all_policies, find, is_trainable, register, trainable, unregister
 from foresee.plan.resumed import ResumedPlan
 from foresee.plan.upcoming import WINDOW_BYTES, WINDOW_FIRST_BYTES, WINDOW_STEPS, window_bytes
 from foresee.plan.variants import Partitions, ReadOnly

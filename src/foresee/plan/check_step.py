@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.errors import PlanError, PlanViolation
 from foresee.plan.record import NOT_KNOWN, Accesses, Counters, Evict, Fetch, Header, Record, compared_parts
 from foresee.plan.row_table import checksum_of

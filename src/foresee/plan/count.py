@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
+from foresee.plan.baselines.recency import widened
 from foresee.plan.record import Counters, Kind, Record, Transfers, compared_parts
-from foresee.plan.workers.recency import widened
 
 
 class Counting:

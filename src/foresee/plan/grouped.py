@@ -18,10 +18,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.errors import PlanError
+from foresee.plan.baselines.ranked_eviction import BatchTooLargeError
+from foresee.plan.ownership import Ownership
+from foresee.plan.placement import LocationAware, Scene
 from foresee.plan.policy import MakePlanner, Profile
-from foresee.plan.ranked_eviction import BatchTooLargeError
 from foresee.plan.record import (
     Accesses,
     Evict,
@@ -34,8 +36,6 @@ from foresee.plan.record import (
 )
 from foresee.plan.row_groups import Numbering, numbering_of
 from foresee.plan.row_table import RowTable, checksum_of
-from foresee.plan.workers.ownership import Ownership
-from foresee.plan.workers.placement import LocationAware, Scene
 
 
 def grouped(header: Header, make: MakePlanner, profile: Profile) -> Planner:

@@ -18,9 +18,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.errors import PlanError
-from foresee.plan.ranked_eviction import BatchTooLargeError, in_words
+from foresee.plan.baselines.ranked_eviction import BatchTooLargeError, in_words
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, Planner, ReadAhead, Record
 from foresee.plan.row_table import checksum_of
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.errors import PlanError
 from foresee.plan.row_groups import RowGroup, divided, from_list
 

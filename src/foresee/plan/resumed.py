@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Fetch, Header, Kind, Planner, Record, Transfers
 
 EMPTY = -1

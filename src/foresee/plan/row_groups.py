@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)

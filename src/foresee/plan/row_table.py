@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from foresee.base.arrays import Int32, Int64
-from foresee.base.prefetch import prefetch_read
+from foresee.arrays import Int32, Int64
 from foresee.errors import PlanError
+from foresee.prefetch import prefetch_read
 
 # The four words of an entry. MARK is stamp << 32 | position: the row's latest access, a position among the distinct
 # rows of the batch with that stamp. PAST is version << 32 | 1 + step of the latest write-back.

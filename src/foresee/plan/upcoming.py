@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numba import njit
 
-from foresee.base.arrays import Int32
+from foresee.arrays import Int32
 from foresee.plan.record import Header
 
 WINDOW_STEPS = 4096

@@ -25,10 +25,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.errors import PlanError
+from foresee.plan.baselines.ranked_eviction import BatchTooLargeError
 from foresee.plan.policy import MakePlanner, Profile
-from foresee.plan.ranked_eviction import BatchTooLargeError
 from foresee.plan.record import (
     NOTHING_BEFORE,
     UNKNOWN_VERSION,

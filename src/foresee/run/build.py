@@ -14,31 +14,31 @@ import numpy as np
 import torch
 from torch import nn
 
-from foresee.base.places import brought
 from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
 from foresee.engine.header import groups_for, make_header
-from foresee.engine.loop import Run
+from foresee.engine.next_uses import USES_AHEAD_STEPS
 from foresee.engine.optimizers import Optimizer, Schedule, make_optimizer
 from foresee.engine.optimizers.contract import Rate
-from foresee.engine.plan_folder import MANIFEST, SavedPlan, open_plan
 from foresee.engine.planned_step import planned_records, too_large
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables, dims_of, layout_for
-from foresee.engine.uses_ahead import USES_AHEAD_STEPS
 from foresee.errors import ConfigError, PlanError
+from foresee.io.urls import brought
 from foresee.plan import is_trainable, trainable
+from foresee.plan.format.folder import MANIFEST, SavedPlan, open_plan
 from foresee.plan.record import Header, Record
 from foresee.run import checkpoint
+from foresee.run.backup import RunStorage
 from foresee.run.by_name import build, look_in, model_dim, row_width
 from foresee.run.config import AnyRun, RowOptimizerConfig, RowScheduleConfig, RunConfig
+from foresee.run.folder import RunFolder
 from foresee.run.kept_plan import KeptPlan
-from foresee.run.run_folder import RunFolder
-from foresee.run.run_storage import RunStorage
-from foresee.run.shard_folders import open_store
 from foresee.run.tasks import tasks_of
 from foresee.store.contract import Layout
 from foresee.store.registry import store_kind
+from foresee.store.shard_folders import open_store
 
 
 def open_log(config: RunConfig) -> ClickLog:

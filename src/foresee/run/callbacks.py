@@ -18,22 +18,22 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from foresee.base import failpoints, logs
-from foresee.base.failpoints import failpoint
 from foresee.data.click_log import ClickLog
-from foresee.engine.loop import Run
+from foresee.engine.run import Run
 from foresee.errors import ConfigError, UsageError
+from foresee.io import failpoints, logs
+from foresee.io.failpoints import failpoint
 from foresee.run import checkpoint, task_metrics
+from foresee.run.backup import RunStorage
 from foresee.run.by_name import Schedule
 from foresee.run.config import AnyRun
-from foresee.run.dense_half import BestFolder, DenseHalf
+from foresee.run.dense_state import BestFolder, DenseHalf
 from foresee.run.evaluation import evaluate
+from foresee.run.folder import RunFolder
 from foresee.run.given_metrics import GivenMetrics
 from foresee.run.group import Group
 from foresee.run.metrics import Figures, Metrics, SampleWindow
 from foresee.run.progress import Display, Meter
-from foresee.run.run_folder import RunFolder
-from foresee.run.run_storage import RunStorage
 from foresee.run.task_config import RankingConfig
 from foresee.run.tasks import Tasks
 from foresee.store.contract import Store, TwoPhaseStore

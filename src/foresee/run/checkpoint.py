@@ -27,10 +27,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from foresee.base import failpoints, json_fields
-from foresee.base.failpoints import failpoint
-from foresee.base.files import Files
 from foresee.errors import InputError, StoreError
+from foresee.io import bounded_json as json_fields
+from foresee.io import failpoints
+from foresee.io.failpoints import failpoint
+from foresee.io.files import Files
 from foresee.run.state_tree import Stateful, pack, unpack
 from foresee.store.commits import loses_everything, step_to_open
 from foresee.store.contract import TwoPhaseStore

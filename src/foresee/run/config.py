@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from foresee.base.places import Place, place
+from foresee.io.urls import Place, place
 from foresee.run.task_config import BestConfig, MetricConfig, RankingConfig, Section, TaskConfig
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foresee.base.arrays import Float32, Int64
+from foresee.arrays import Float32, Int64
 from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
 from foresee.engine.cache import look_up
@@ -25,7 +25,7 @@ from foresee.engine.planned_step import Pooling
 from foresee.errors import ConfigError, DataError
 from foresee.run.given_metrics import GivenMetrics
 from foresee.run.metrics import Figures, Metrics
-from foresee.run.ranking import RankingAccumulator
+from foresee.run.ranking_metrics import RankingAccumulator
 from foresee.run.task_config import RankingConfig
 from foresee.run.task_metrics import of_tasks
 from foresee.run.tasks import Task, TaskAccumulator, Tasks, tasks_of

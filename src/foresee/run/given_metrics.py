@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from foresee.base.arrays import Float32
+from foresee.arrays import Float32
 from foresee.errors import ConfigError
 from foresee.run.by_name import called, imported
 from foresee.run.metrics import Figures

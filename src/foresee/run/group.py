@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from foresee.base.arrays import Float32
+from foresee.arrays import Float32
 from foresee.engine.exchange.dense import Agreed, StepSync, of_all_workers, sum_of_all_workers
 from foresee.engine.step import Step
 

@@ -19,10 +19,10 @@ from torch._C._distributed_c10d import HashStore
 
 from foresee.engine.exchange.mesh import collective
 from foresee.errors import UsageError
-from foresee.rpc.endpoint import Endpoint, ask_once
 from foresee.store.contract import Layout
 from foresee.store.remote import protocol
 from foresee.store.remote.opening import about, await_servers, open_run
+from foresee.store.rpc.endpoint import Endpoint, ask_once
 
 PEER_SECONDS = 1800.0
 """How long a trainer waits for another: as long as one may take to evaluate for all."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from foresee.base.machine import available_bytes, in_megabytes
 from foresee.data.batch import BatchStream
-from foresee.engine.plan_folder import SavedPlan
 from foresee.engine.planned_step import accesses_of
 from foresee.errors import PlanError
+from foresee.io.machine import available_bytes, in_megabytes
 from foresee.plan.check import proved_records
+from foresee.plan.format.folder import SavedPlan
 from foresee.plan.record import Header, Record
 
 PROOF_BYTES_PER_ROW = 400

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from foresee.engine.loop import Run
+from foresee.engine.run import Run
 from foresee.engine.step import Step
 from foresee.run import checkpoint
+from foresee.run.backup import RunStorage
 from foresee.run.callbacks import (
     Callback,
     FillWindow,
@@ -30,12 +31,11 @@ from foresee.run.callbacks import (
     WriteMetrics,
 )
 from foresee.run.config import AnyRun
-from foresee.run.dense_half import DenseHalf
+from foresee.run.dense_state import DenseHalf
+from foresee.run.folder import RunFolder
 from foresee.run.group import Group
 from foresee.run.metrics import SampleWindow
 from foresee.run.progress import Display, Meter
-from foresee.run.run_folder import RunFolder
-from foresee.run.run_storage import RunStorage
 from foresee.run.tasks import CLICKS, Tasks
 
 Clip = Callable[[Step], object]

@@ -12,13 +12,13 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from foresee.base.machine import available_bytes, in_megabytes
 from foresee.data.batch import Batch
 from foresee.data.stream import GROUPS_KEPT
-from foresee.engine import uses_ahead
+from foresee.engine import next_uses as uses_ahead
 from foresee.engine.cache import COMMIT_BYTES, COMMIT_SLOTS
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
 from foresee.errors import ConfigError
+from foresee.io.machine import available_bytes, in_megabytes
 from foresee.plan import window_bytes
 from foresee.plan.record import Header
 from foresee.plan.row_groups import numbering_of

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Bool, Float32, Float64, Int64
+from foresee.arrays import Bool, Float32, Float64, Int64
 from foresee.errors import DataError
-from foresee.run.ranking import Ranking
+from foresee.run.ranking_metrics import Ranking
 
 NUM_DECILES = 10
 HISTOGRAM_BITS = 20

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from foresee.engine.loop import Run
+from foresee.engine.run import Run
 from foresee.plan.record import Counters
 from foresee.run.group import Group as Workers
 from foresee.run.metrics import SampleWindow

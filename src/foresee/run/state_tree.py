@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.base import json_fields
 from foresee.errors import UsageError
+from foresee.io import bounded_json as json_fields
 
 TAG, CONTENT = "$", "of"
 DEPTH_MAX = 64

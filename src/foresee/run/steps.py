@@ -18,18 +18,18 @@ from typing import Any
 
 import torch
 
-from foresee.custom_data.batches import STEPS_MAX, Batches
 from foresee.data.batch import Batch, BatchStream
+from foresee.data.batches import STEPS_MAX, Batches
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
 from foresee.engine.feed import NO_FEED, Feed, PulledFeed
 from foresee.engine.header import groups_for, make_header
-from foresee.engine.loop import Run
+from foresee.engine.history import BATCHES, LOG, NAME, Trained, newest, parse
+from foresee.engine.next_uses import USES_AHEAD_STEPS
 from foresee.engine.planned_step import Pooling
-from foresee.engine.recording.timeline import NOT_RECORDED, Recording
-from foresee.engine.sources import BATCHES, LOG, NAME, Trained, newest, parse
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables
-from foresee.engine.uses_ahead import USES_AHEAD_STEPS
+from foresee.engine.trace.tracer import NOT_RECORDED, Recording
 from foresee.errors import DataError, UsageError
 from foresee.plan import planned_from
 from foresee.plan.record import Header

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from foresee.base.arrays import Float32
+from foresee.arrays import Float32
 from foresee.run.metrics import Figures
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
-from foresee.base.arrays import Float32
+from foresee.arrays import Float32
 from foresee.data.click_log import ClickLog
 from foresee.data.schema import LabelKind, LogLabel
 from foresee.errors import ConfigError

@@ -24,37 +24,37 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
-from foresee.base import failpoints, logs
-from foresee.base.failpoints import failpoint
-from foresee.base.machine import scratch_folder
-from foresee.base.terminal import counted
 from foresee.data.click_log import ClickLog
 from foresee.engine.exchange.dense import Sums, dense_group, shared, worker_device
 from foresee.engine.exchange.mesh import TorchMesh, collective, span_of, timed
 from foresee.engine.exchange.peers import LocalExchange, PeerExchange
-from foresee.engine.loop import Run
+from foresee.engine.planner_service.client import PlannerClient
+from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError
+from foresee.io import failpoints, logs
+from foresee.io.failpoints import failpoint
+from foresee.io.machine import scratch_folder
 from foresee.plan.record import Header
-from foresee.planner_service.client import PlannerClient
-from foresee.rpc.endpoint import Endpoint
 from foresee.run import checkpoint
+from foresee.run.backup import RunStorage, copying, opened_folder
+from foresee.run.backup_shards import stored_steps
 from foresee.run.build import build_model, open_log, plan_header, row_optimizer, table_layout, train_stream
 from foresee.run.callbacks import EvaluateValid, Sink, of_log
 from foresee.run.config import RunConfig
-from foresee.run.dense_half import Best, DenseHalf
-from foresee.run.ending import Stop
+from foresee.run.dense_state import Best, DenseHalf
+from foresee.run.folder import RunFolder, plan_origin
 from foresee.run.group import TorchGroup
 from foresee.run.loop import Objective, clip_of, train_run
 from foresee.run.memory import rows_in_words
 from foresee.run.progress import Display
-from foresee.run.run_folder import RunFolder, plan_origin
-from foresee.run.run_storage import RunStorage, copying, opened_folder
-from foresee.run.stored_shards import stored_steps
+from foresee.run.session import checked_tasks, early_words, recording, sinks_of
+from foresee.run.stop import Stop
 from foresee.run.torch_settings import torch_settings
-from foresee.run.training import checked_tasks, early_words, recording, sinks_of
 from foresee.store.remote.opening import await_servers, open_run
 from foresee.store.remote.store import remote_tables
+from foresee.store.rpc.endpoint import Endpoint
+from foresee.tools.cli.terminal import counted
 
 _logger = logging.getLogger(__name__)
 

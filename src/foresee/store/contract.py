@@ -23,14 +23,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from foresee.base import json_fields
-from foresee.base.arrays import Float32, Int32, Int64
-from foresee.base.disk_counts import DiskFigures
-from foresee.base.files import Files
-from foresee.base.halves import DTYPES, ROUNDINGS, unpacked, words_of_width
-from foresee.base.mixing import key_of
+from foresee.arrays import Float32, Int32, Int64
 from foresee.errors import ConfigError, StoreError, UsageError
+from foresee.io import bounded_json
+from foresee.io.disk_stats import DiskFigures
+from foresee.io.files import Files
+from foresee.io.hashing import key_of
 from foresee.store.commits import Instruction, Message, OpenAt, Part, Prepare, Settle, decide
+from foresee.store.halves import DTYPES, ROUNDINGS, unpacked, words_of_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,24 +317,24 @@ def layout_from_dict(content: Any) -> Layout:
     """Raises ValueError for what is not a layout."""
     if not isinstance(content, dict):
         raise ValueError("a layout is an object")
-    entries = json_fields.objects(content, "tables")
+    entries = bounded_json.objects(content, "tables")
     if len(entries) > TABLES_MAX:
         raise ValueError(f"it has {len(entries):,} tables, more than {TABLES_MAX:,}")
     layout = Layout(
         tables=tuple(
-            Table(json_fields.text_of(entry, "name"), json_fields.whole(entry, "num_rows", 0, json_fields.LARGE_MAX))
+            Table(bounded_json.text_of(entry, "name"), bounded_json.whole(entry, "num_rows", 0, bounded_json.LARGE_MAX))
             for entry in entries
         ),
-        width=json_fields.whole(content, "width", 0, WIDTH_MAX),
-        state_width=json_fields.whole(content, "state_width", 0, WIDTH_MAX),
-        optimizer=json_fields.text_of(content, "optimizer"),
-        seed=json_fields.whole(content, "seed", -SEED_MAX, SEED_MAX),
-        init_scale=json_fields.number(content, "init_scale", -1e30, 1e30),
+        width=bounded_json.whole(content, "width", 0, WIDTH_MAX),
+        state_width=bounded_json.whole(content, "state_width", 0, WIDTH_MAX),
+        optimizer=bounded_json.text_of(content, "optimizer"),
+        seed=bounded_json.whole(content, "seed", -SEED_MAX, SEED_MAX),
+        init_scale=bounded_json.number(content, "init_scale", -1e30, 1e30),
         dtype=one_of(content, "dtype", DTYPES),
         rounding=one_of(content, "rounding", ROUNDINGS),
         widths=_widths(content, len(entries)),
     )
-    if layout.num_bytes > json_fields.LARGE_MAX:
+    if layout.num_bytes > bounded_json.LARGE_MAX:
         raise ValueError(f"its {layout.num_rows:,} rows of {layout.row_bytes:,} bytes are more than any disk holds")
     return layout
 
@@ -384,7 +384,7 @@ def write_layout(path: Path, layout: Layout) -> None:
 
 def read_layout(path: Path) -> Layout:
     try:
-        layout = layout_from_dict(json_fields.parse(path.read_bytes()))
+        layout = layout_from_dict(bounded_json.parse(path.read_bytes()))
     except OSError as error:
         raise ConfigError(f"the layout file {path} cannot be read ({error.strerror}); check its name") from error
     except ValueError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.store.contract import Layout, Rows, Store
 
 

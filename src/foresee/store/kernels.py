@@ -23,11 +23,11 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float32, Int32, Int64
-from foresee.base.halves import DTYPES, FLOAT32, float_bits, rounded, rounding_key, row_key
-from foresee.base.mixing import GOLDEN, key_and, mix
-from foresee.base.prefetch import ROWS_AHEAD, prefetch
+from foresee.arrays import Float32, Int32, Int64
+from foresee.io.hashing import GOLDEN, key_and, mix
+from foresee.prefetch import ROWS_AHEAD, prefetch
 from foresee.store.contract import Layout
+from foresee.store.halves import DTYPES, FLOAT32, float_bits, rounded, rounding_key, row_key
 
 _GOLDEN = np.uint64(GOLDEN)
 _SHIFT_40 = np.uint64(40)

@@ -12,7 +12,7 @@ import threading
 
 import numpy as np
 
-from foresee.base.arrays import Float32, Int64, zeroed_rows
+from foresee.arrays import Float32, Int64, zeroed_rows
 from foresee.errors import StoreError, UsageError
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Layout, Rows, check_request, open_part, prepare_part, settle_part

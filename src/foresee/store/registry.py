@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from foresee.base.registry import Registry
 from foresee.errors import ConfigError
+from foresee.registry import Registry
 from foresee.store.contract import Layout, PartStore, TwoPhaseStore
 from foresee.store.disk import DiskReader, DiskStore
 from foresee.store.disk.log import log_buffer_bytes, log_memory_bytes

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from foresee.base.disk_counts import DiskFigures
 from foresee.errors import StoreError, UsageError
+from foresee.io.disk_stats import DiskFigures
 from foresee.store.commits import Part
 from foresee.store.contract import Layout, Store, TwoPhaseStore, disks_of
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.errors import ForeseeError
 from foresee.plan.record import UNKNOWN_VERSION
 from foresee.store.contract import Layout, Rows, TwoPhaseStore

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.engine.exchange.mesh import Finish, Lane
 from foresee.errors import ConsistencyError
 from foresee.plan.record import UNKNOWN_VERSION, Record

@@ -26,7 +26,7 @@ import pytest
 
 from foresee.data.synthetic import tiny
 from foresee.run.build import open_log, open_tables
-from foresee.run.run_folder import open_run
+from foresee.run.folder import open_run
 from foresee.store.contract import Rows
 
 NUM_SAMPLES, BATCH_SIZE, EPOCHS = 500, 16, 8

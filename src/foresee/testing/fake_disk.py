@@ -20,9 +20,9 @@ from unittest import mock
 
 import numpy as np
 
-from foresee.base.arrays import Float32, Int64
-from foresee.base.direct import Transfers
-from foresee.base.files import Files
+from foresee.arrays import Float32, Int64
+from foresee.io.direct import Transfers
+from foresee.io.files import Files
 from foresee.store.disk import chunks, log
 
 SECTOR_BYTES = 512

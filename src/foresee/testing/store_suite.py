@@ -24,7 +24,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.errors import StoreError, UsageError
 from foresee.store.contract import Layout, Rows, Store, Table
 from foresee.store.kernels import initial_values

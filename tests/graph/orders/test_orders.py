@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foresee.base.arrays import Int32
+from foresee.arrays import Int32
 from foresee.errors import ConfigError, PlanError
 from foresee.graph.orders import BUILT_IN, DEFAULT, ORDERS, Order, Setting, Traversal, states_of_nodes
 from foresee.graph.orders.bounds import beta_swaps, swap_bound

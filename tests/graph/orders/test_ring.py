@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.errors import PlanError
 from foresee.graph.orders import ORDERS, Setting, Traversal
 from foresee.graph.orders.bounds import beta_swaps, ring_multiple, ring_swaps, swap_bound, turn_bound

@@ -11,8 +11,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from foresee.base import json_fields
-from foresee.cluster.formats.gavel import read_gavel
 from foresee.cluster.formats.helios import read_helios
 from foresee.cluster.formats.kubernetes import read_kubernetes
 from foresee.cluster.formats.pai import read_pai
@@ -21,7 +19,9 @@ from foresee.cluster.formats.record import JobFile, JobRecord, read_text
 from foresee.cluster.formats.sacct import read_sacct
 from foresee.cluster.formats.shockwave import read_trace
 from foresee.cluster.formats.text import read_csv, read_json_jobs
+from foresee.cluster.formats.traces import read_gavel
 from foresee.errors import DataError
+from foresee.io import bounded_json
 
 __all__ = ["READERS", "JobFile", "JobRecord", "format_of", "read_jobs"]
 
@@ -88,7 +88,7 @@ def format_of(path: Path) -> str:
 
 def _json_format(path: Path, text: str) -> str:
     try:
-        content = json_fields.parse(text)
+        content = bounded_json.parse(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); expected one JSON document") from error
     except ValueError as error:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from foresee.base.terminal import counted
 from foresee.cluster.job import Cluster, Job
 from foresee.errors import DataError
+from foresee.tools.cli.terminal import counted
 
 YES, NO = ("yes", "true", "1"), ("no", "false", "0")
 TEXT_BYTES_MAX = 1 << 30

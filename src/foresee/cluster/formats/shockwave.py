@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foresee.base import json_fields
 from foresee.cluster.batch_scaling import StepProfile
 from foresee.cluster.formats.record import read_text
 from foresee.cluster.job import Cluster, Job, Regime
 from foresee.errors import DataError
+from foresee.io import bounded_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +113,7 @@ def _result(entry: Mapping[str, Any]) -> StoredResult:
 def read_json(path: Path) -> Any:
     """The content of a JSON file, compressed or not."""
     try:
-        return json_fields.parse(read_text(path))
+        return bounded_json.parse(read_text(path))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); expected one JSON document") from error
     except ValueError as error:

@@ -16,10 +16,10 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from foresee.base import json_fields
 from foresee.cluster.formats.record import JobFile, JobRecord, Row, read_text
 from foresee.cluster.job import Job, Regime, work_of_seconds
 from foresee.errors import DataError
+from foresee.io import bounded_json as json_fields
 
 
 def delimited_rows(

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.extras import OptionalModule
 from foresee.cluster.job import Cluster
 from foresee.cluster.simulation import Live, Order
+from foresee.io.optional import OptionalModule
 
 optimize: Any = OptionalModule("scipy.optimize")
 OLDEST_SHARE = 0.2

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.extras import OptionalModule
+from foresee.io.optional import OptionalModule
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

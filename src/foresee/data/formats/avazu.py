@@ -12,10 +12,10 @@ from typing import ClassVar
 
 import pyarrow.compute as pc
 
-from foresee.base.places import Place
 from foresee.data.columns import Categorical, Columns
 from foresee.data.formats.delimited import Layout, delimited_chunks
 from foresee.data.source import RawChunk, ReportBadLine, SplitMode
+from foresee.io.urls import Place
 
 # fmt: off
 CATEGORIES = (

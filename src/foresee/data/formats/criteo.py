@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from foresee.base.places import Place
 from foresee.data.columns import Categorical, Columns, Dense, Transform
 from foresee.data.formats.delimited import Layout, delimited_chunks
 from foresee.data.source import RawChunk, ReportBadLine, SplitMode
+from foresee.io.urls import Place
 
 NUM_DENSE = 13
 NUM_CATEGORICAL = 26

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from foresee.base.places import Place
 from foresee.data.columns import Columns
 from foresee.data.formats.delimited import Join, Layout, delimited_chunks, join_chunks
 from foresee.data.source import RawChunk, ReportBadLine, SplitMode
+from foresee.io.urls import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from foresee.base.arrays import Int64
-from foresee.base.places import Place, shown
+from foresee.arrays import Int64
 from foresee.data.cells import as_strings
 from foresee.data.formats.text import LineBlock, line_blocks
 from foresee.data.source import BadLine, RawChunk, ReportBadLine, check_files, check_names
 from foresee.errors import DataError
+from foresee.io.urls import Place, shown
 
 _UNIT_SEPARATOR = b"\x1f"  # stands in for separators of several characters, which Arrow does not know
 

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foresee.base.arrays import Int64
-from foresee.base.places import Place, shown
+from foresee.arrays import Int64
 from foresee.data.columns import Categorical, Columns
 from foresee.data.formats.text import LineBlock, line_blocks
 from foresee.data.source import BadLine, RawChunk, ReportBadLine, SplitMode, check_files
 from foresee.errors import DataError
+from foresee.io.urls import Place, shown
 
 _LABEL = "label"
 _BAG = "indices"

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from foresee.base.places import Place, beside, name_of, shown, size_of
 from foresee.data.columns import Categorical, Columns, Label
 from foresee.data.formats.csv import Csv
 from foresee.data.formats.delimited import Join, Layout, header_names
 from foresee.data.source import RawChunk, ReportBadLine, SplitMode, check_files
 from foresee.errors import DataError
+from foresee.io.urls import Place, beside, name_of, shown, size_of
 
 _TITLES = ("movie_title", "title")
 

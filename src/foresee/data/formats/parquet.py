@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from foresee.base.places import Place, shown, size_of
-from foresee.base.read_ahead import StoredStream
 from foresee.data.columns import Columns
 from foresee.data.formats.csv import own_names
 from foresee.data.formats.delimited import Join, join_chunks
 from foresee.data.source import RawChunk, ReportBadLine, SplitMode, check_names, open_raw
 from foresee.errors import DataError
+from foresee.io.readahead import StoredStream
+from foresee.io.urls import Place, shown, size_of
 
 CHUNK_SAMPLES = 65_536
 MAGIC = b"PAR1"

@@ -20,9 +20,9 @@ from typing import IO, Any, cast
 
 import pyarrow as pa
 
-from foresee.base.places import Place, shown
 from foresee.data.source import open_raw
 from foresee.errors import DataError
+from foresee.io.urls import Place, shown
 
 BLOCK_BYTES = 4 << 20
 LINE_BYTES_MAX = 64 << 20

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from foresee.base.arrays import Int64
-from foresee.base.mixing import hash_counters, key_of
+from foresee.arrays import Int64
 from foresee.data.click_log import ClickLog
 from foresee.data.samples import Ids, Samples, offsets_of
 from foresee.data.schema import DenseFeature, Feature, Table, Vocabulary
@@ -25,6 +24,7 @@ from foresee.data.synthetic.planted import PlantedModel, ScoreHistogram, plant
 from foresee.data.synthetic.population import Population
 from foresee.data.writer import LogWriter, new_folder
 from foresee.errors import DataError
+from foresee.io.hashing import hash_counters, key_of
 
 # fmt: off
 CRITEO_TABLE_SIZES = (

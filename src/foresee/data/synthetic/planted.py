@@ -14,9 +14,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float32, Float64
-from foresee.base.mixing import combine, key_of
+from foresee.arrays import Float32, Float64
 from foresee.data.synthetic.population import Population, normal
+from foresee.io.hashing import combine, key_of
 
 VARIANCE_SHARES = (0.55, 0.25, 0.20)
 """Row effects, dense effects, interactions."""

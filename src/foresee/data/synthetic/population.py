@@ -19,9 +19,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float32, Float64, Int64
-from foresee.base.mixing import combine, key_of, mix, uniform
+from foresee.arrays import Float32, Float64, Int64
 from foresee.errors import DataError
+from foresee.io.hashing import combine, key_of, mix, uniform
 
 HEAD_RANKS = 256
 """Ranks with exact weights."""

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from foresee.engine.recording.timeline import EXCHANGE, NOT_RECORDED, Timeline, updating_track
+from foresee.engine.trace.tracer import EXCHANGE, NOT_RECORDED, Timeline, updating_track
 from foresee.errors import PeerLostError
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.base.arrays import Float64, Int32, Int64
+from foresee.arrays import Float64, Int32, Int64
 from foresee.engine.cache import Cache
 from foresee.engine.cache_groups import Caches
 from foresee.engine.exchange.dense import Sums
@@ -34,7 +34,7 @@ from foresee.engine.exchange.protocol import (
 )
 from foresee.engine.exchange.schedule import ExchangeSchedule, Payload, pack, unpack
 from foresee.engine.planned_step import PlannedStep
-from foresee.engine.recording.timeline import NOT_RECORDED, TRAIN, Timeline, updates_during_backward, updating_track
+from foresee.engine.trace.tracer import NOT_RECORDED, TRAIN, Timeline, updates_during_backward, updating_track
 from foresee.store.contract import Layout, Rows
 
 

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresee.base.arrays import Float32, Float64, Int32, Int64
+from foresee.arrays import Float32, Float64, Int32, Int64
 from foresee.engine.cache import Cache
 from foresee.engine.exchange.mesh import Lane
 from foresee.engine.exchange.schedule import ExchangeSchedule, Joint, Payload, PeerBuffer

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresee.base.arrays import Float32, Int32, Int64
+from foresee.arrays import Float32, Int32, Int64
 from foresee.plan.record import Kind, Record, Transfers, empty_int32
 from foresee.store.contract import Layout, Rows
 

@@ -13,7 +13,7 @@ of threads are. `torch_kernels` offers the same operations for tensors on any de
     Threads                share a kernel's work among a few threads                   check.py
 """
 
-from foresee.base.arrays import zeroed_rows
+from foresee.arrays import zeroed_rows
 from foresee.engine.kernels.check import ONE_THREAD, Threads
 from foresee.engine.kernels.order import LookupOrder, order_lookups
 from foresee.engine.kernels.rows import gather, gather_bags, put_rows, take_rows

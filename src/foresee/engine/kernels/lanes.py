@@ -11,8 +11,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from foresee.base.halves import FIRST, SECOND, STEP
 from foresee.engine.kernels.vector import FLOAT
+from foresee.store.halves import FIRST, SECOND, STEP
 
 HALF, WORD = ir.IntType(16), ir.IntType(32)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from foresee.base.arrays import Bool, Float32, Int32
+from foresee.arrays import Bool, Float32, Int32
 from foresee.engine.kernels.check import check_bags, check_slots
 from foresee.errors import UsageError
 

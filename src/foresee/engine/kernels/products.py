@@ -18,7 +18,7 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from foresee.base.arrays import Float32
+from foresee.arrays import Float32
 from foresee.engine.kernels.vector import FLOAT, broadcast
 
 

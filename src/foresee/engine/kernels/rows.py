@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from foresee.base.arrays import Bool, Float32, Int32
-from foresee.base.prefetch import prefetch_row, prefetch_row_for_writing
+from foresee.arrays import Bool, Float32, Int32
 from foresee.engine.kernels.check import ONE_THREAD, Threads, check_bags, check_matrix, check_rows, check_slots
 from foresee.engine.kernels.values import Form, add_row_of, read_row, width_for
 from foresee.engine.kernels.vector import copy_row
+from foresee.prefetch import prefetch_row, prefetch_row_for_writing
 from foresee.store.contract import Rows
 
 COPY_AHEAD = 8

@@ -24,9 +24,9 @@ from numba import njit, types
 from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 from numpy.typing import NDArray
 
-from foresee.base.halves import row_key
 from foresee.engine.kernels.values import HalfRows, read_row, write_row
 from foresee.engine.kernels.vector import copy_row
+from foresee.store.halves import row_key
 
 if TYPE_CHECKING:
     from foresee.engine.optimizers.contract import Optimizer

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from foresee.base.arrays import Float32, Int32, Int64
-from foresee.base.prefetch import prefetch_read, prefetch_row, prefetch_row_for_writing, prefetch_write
+from foresee.arrays import Float32, Int32, Int64
 from foresee.engine.kernels.check import ONE_THREAD, Threads, check_matrix, check_rows, check_slots
 from foresee.engine.kernels.order import LookupOrder
 from foresee.engine.kernels.steps import Step, decay_of, parameters_of, scratch_for, step_block, step_of
 from foresee.engine.kernels.values import Form, at_version, width_for
 from foresee.engine.kernels.vector import add_row, copy_row
 from foresee.errors import UsageError
+from foresee.prefetch import prefetch_read, prefetch_row, prefetch_row_for_writing, prefetch_write
 from foresee.store.contract import Rows
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from foresee.base.registry import Registry
 from foresee.engine.optimizers.adagrad import Adagrad
 from foresee.engine.optimizers.contract import Optimizer, Schedule, at_step, is_row_optimizer, numbers_of
 from foresee.engine.optimizers.lazy_adam import LazyAdam
 from foresee.engine.optimizers.rowwise_adagrad import RowwiseAdagrad
 from foresee.engine.optimizers.sgd import SGD
 from foresee.errors import ConfigError
+from foresee.registry import Registry
 
 __all__ = [
     "OPTIMIZERS",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from foresee.base.places import Place, name_of, shown
 from foresee.errors import DataError
 from foresee.graph.formats.archives import Archive, is_tar, split_files
 from foresee.graph.formats.npz import Npz
 from foresee.graph.formats.ogb import Ogb, is_ogb
 from foresee.graph.formats.source import UNPACKED_MAX_GB, GraphSource
 from foresee.graph.formats.tables import Tables
+from foresee.io.urls import Place, name_of, shown
 
 
 def open_source(files: tuple[Place, ...], temporary: Path, settings: dict[str, Any] | None = None) -> GraphSource:

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from foresee.base.places import Place, name_of, opened, shown, size_of
 from foresee.data.source import BadLine, ReportBadLine
 from foresee.errors import DataError
 from foresee.graph.formats.source import UNPACKED_MAX_GB, EdgeChunk, NodeChunk, Unpacking
 from foresee.graph.formats.tables import Tables
+from foresee.io.urls import Place, name_of, opened, shown, size_of
 
 _SPLIT_FILE = re.compile(
     r"^(train|valid|val|dev|test)[^/]*\.(txt|tsv|csv|del|parquet)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float32, Int64
-from foresee.base.places import Place, name_of, opened, shown
+from foresee.arrays import Float32, Int64
 from foresee.data.source import ReportBadLine
 from foresee.errors import DataError
 from foresee.graph.formats.source import DRAWN, UNPACKED_MAX_GB, EdgeChunk, NodeChunk, Unpacking, rows_at_once
 from foresee.graph.formats.tables import load_npy
+from foresee.io.urls import Place, name_of, opened, shown
 
 EDGE_ROWS = 1 << 18
 

@@ -17,16 +17,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.data.cells import numbers_of
 from foresee.data.formats.delimited import Layout, delimited_chunks
 from foresee.data.formats.text import line_blocks
 from foresee.data.order import SPLIT_NAMES
 from foresee.data.source import BadLine, ReportBadLine
 from foresee.errors import DataError
-from foresee.graph.arrays import ArrayWriter
 from foresee.graph.formats.npz import Members
 from foresee.graph.formats.source import DRAWN, NOWHERE, UNPACKED_MAX_GB, EdgeChunk, NodeChunk, rows_at_once
+from foresee.graph.npy import ArrayWriter
 
 EDGES_AT_ONCE = 1 << 18
 

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from foresee.base.arrays import Bool, Float32, Int64
-from foresee.base.places import Place
+from foresee.arrays import Bool, Float32, Int64
 from foresee.data.cells import as_strings, to_mask
 from foresee.data.source import BadLine, RawChunk, ReportBadLine
 from foresee.errors import DataError
+from foresee.io.urls import Place
 
 DRAWN = -1
 """The split of an edge or node that is to be drawn."""

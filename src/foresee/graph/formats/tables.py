@@ -16,10 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Bool, Int64
-from foresee.base.places import Place, shown, size_of
+from foresee.arrays import Bool, Int64
 from foresee.data.cells import as_strings, numbers_of, to_mask
-from foresee.data.column_syntax import tabbed
 from foresee.data.formats.delimited import Layout, delimited_chunks, header_names
 from foresee.data.formats.parquet import is_parquet, open_parquet, parquet_chunks
 from foresee.data.formats.text import line_blocks
@@ -36,6 +34,8 @@ from foresee.graph.formats.source import (
     rows_at_once,
     whole_numbers,
 )
+from foresee.io.urls import Place, shown, size_of
+from foresee.tools.cli.columns import tabbed
 
 BY_POSITION = {2: ("head", "tail"), 3: ("head", "relation", "tail"), 4: ("head", "relation", "tail", "weight")}
 FIRST_LINE, NAME_COLUMN = "correct the first line", "call the column of names name"

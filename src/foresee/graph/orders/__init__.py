@@ -6,15 +6,15 @@ lists. An installed package adds one by an entry point of the group `foresee.ord
 
 from __future__ import annotations
 
-from foresee.base.registry import Registry
 from foresee.errors import ConfigError
-from foresee.graph.orders import beta, comet, dispersed, hilbert, inside_out, random, ring, row_major, sequential
+from foresee.graph.orders import baselines, beta, comet, hilbert, inside_out, nodes, random, ring, sequential
 from foresee.graph.orders.order import Order, Setting
 from foresee.graph.orders.traversal import Traversal, states_of_nodes
+from foresee.registry import Registry
 
 BUILT_IN = (
     random.ORDER,
-    row_major.ORDER,
+    baselines.ORDER,
     hilbert.HILBERT,
     hilbert.HILBERT_SYMMETRIC,
     inside_out.ORDER,
@@ -23,7 +23,7 @@ BUILT_IN = (
     comet.ORDER,
     ring.ORDER,
     sequential.ORDER,
-    dispersed.ORDER,
+    nodes.ORDER,
 )
 DEFAULT = ring.ORDER
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foresee.base.arrays import Int32
+from foresee.arrays import Int32
 from foresee.graph.orders.order import Order, Setting
 from foresee.graph.orders.traversal import Path, Traversal, in_first_state, in_random_state
 

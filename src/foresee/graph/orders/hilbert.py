@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.graph.orders.order import Order, Setting
 from foresee.graph.orders.traversal import Traversal, from_buckets, without_twins
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from foresee.base.arrays import Int32
+from foresee.arrays import Int32
 from foresee.errors import PlanError
 from foresee.graph.orders.traversal import Traversal
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from foresee.base.arrays import Int32
+from foresee.arrays import Int32
 from foresee.errors import PlanError
 from foresee.graph.orders.bounds import ring_multiple
 from foresee.graph.orders.order import Order, Setting

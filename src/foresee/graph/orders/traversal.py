@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numba import njit
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)

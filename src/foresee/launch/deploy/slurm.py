@@ -21,12 +21,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from foresee.base.places import absolute
 from foresee.errors import FAILED_CODE, INTERRUPTED_CODE, TERMINATED_CODE, UNAVAILABLE_CODE, ConfigError
+from foresee.io.urls import absolute
 from foresee.launch.deploy.sizes import Sizes
 from foresee.run.config import RunConfig
-from foresee.run.run_file import run_name
-from foresee.run.run_folder import BEHIND_FILE
+from foresee.run.config_file import run_name
+from foresee.run.folder import BEHIND_FILE
 from foresee.store.registry import store_kind
 
 SERVER_PORT, PLANNER_PORT, MEETING_PORT = 4440, 4400, 29500

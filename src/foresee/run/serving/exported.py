@@ -24,10 +24,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import nn
 
-from foresee.base import json_fields
-from foresee.base.arrays import Float32, Int32
-from foresee.base.halves import DTYPES, ROUNDINGS
-from foresee.base.places import brought, place
+from foresee.arrays import Float32, Int32
 from foresee.data.samples import Ids, Samples, assemble, cut, fill_empty, offsets_of
 from foresee.data.schema import (
     DenseFeature,
@@ -42,6 +39,8 @@ from foresee.engine.cache import look_up
 from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import dims_of
 from foresee.errors import ConfigError, DataError
+from foresee.io import bounded_json as json_fields
+from foresee.io.urls import brought, place
 from foresee.models import MODELS, LogShape
 from foresee.run.by_name import build, model_dim
 from foresee.run.checkpoint import load_model
@@ -51,6 +50,7 @@ from foresee.run.serving.exported_tables import ExportedTable, exported_rows, ex
 from foresee.run.serving.raw_reading import RawTable, check_ids, raw_table, read_numbers, read_values
 from foresee.run.tasks import CLICKS, LOSSES, Task, Tasks
 from foresee.store.contract import SEED_MAX, WIDTH_MAX, one_of
+from foresee.store.halves import DTYPES, ROUNDINGS
 
 Encode = Callable[[pa.Array], Int32]
 

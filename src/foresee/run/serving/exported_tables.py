@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base import json_fields
-from foresee.base.arrays import Int64
-from foresee.base.halves import SAFETENSORS_DTYPES
+from foresee.arrays import Int64
 from foresee.errors import DataError, UsageError
+from foresee.io import bounded_json
 from foresee.store.contract import WIDTH_MAX, Layout, Rows, Table
+from foresee.store.halves import SAFETENSORS_DTYPES
 from foresee.store.kernels import initial_values
 from foresee.store.row_groups import open_groups
 
@@ -42,11 +42,11 @@ class ExportedTable:
 def exported_table(content: dict[str, Any]) -> ExportedTable:
     """A table out of JSON; ValueError for anything else."""
     return ExportedTable(
-        name=json_fields.text_of(content, "name"),
-        file=json_fields.file_name(content, "file"),
-        num_rows=(num_rows := json_fields.whole(content, "num_rows", 0, json_fields.LARGE_MAX)),
-        num_written=json_fields.whole({"num_written": num_rows, **content}, "num_written", 0, num_rows),
-        width=json_fields.whole(content, "width", 1, WIDTH_MAX),
+        name=bounded_json.text_of(content, "name"),
+        file=bounded_json.file_name(content, "file"),
+        num_rows=(num_rows := bounded_json.whole(content, "num_rows", 0, bounded_json.LARGE_MAX)),
+        num_written=bounded_json.whole({"num_written": num_rows, **content}, "num_written", 0, num_rows),
+        width=bounded_json.whole(content, "width", 1, WIDTH_MAX),
     )
 
 
@@ -127,7 +127,7 @@ def map_table(path: Path, table: ExportedTable, dtype: str = "float32") -> Table
             length = int.from_bytes(file.read(8), "little")
             if length > HEADER_BYTES_MAX:
                 raise ValueError(f"a header of {length:,} bytes")
-            tensors = json_fields.parse_object(file.read(length))
+            tensors = bounded_json.parse_object(file.read(length))
             num_bytes = os.fstat(file.fileno()).st_size
         _check_tensor(tensors, "values", name, list(shape), rows_bytes)
         if not whole:
@@ -147,7 +147,7 @@ def map_table(path: Path, table: ExportedTable, dtype: str = "float32") -> Table
 
 
 def _check_tensor(tensors: dict[str, Any], name: str, dtype: str, shape: list[int], begin: int) -> None:
-    entry = json_fields.object_of(tensors, name)
+    entry = bounded_json.object_of(tensors, name)
     found, offsets = (entry.get("dtype"), entry.get("shape")), entry.get("data_offsets")
     if found != (dtype, shape):
         raise ValueError(f"`{name}` is not {dtype} of shape {shape}")

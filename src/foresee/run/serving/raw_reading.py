@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foresee.base.arrays import Float64
+from foresee.arrays import Float64
 from foresee.data.cells import is_list, numbers_of, raw_cells, to_mask, to_numpy, values_of
 from foresee.data.schema import DenseFeature, Feature, RawType
 from foresee.errors import DataError

@@ -19,12 +19,12 @@ from typing import NoReturn
 import numpy as np
 import pyarrow as pa
 
-from foresee.base.arrays import Float32
-from foresee.base.places import Place, shown
+from foresee.arrays import Float32
 from foresee.data.formats.delimited import Layout, delimited_chunks
 from foresee.data.formats.parquet import is_parquet, open_parquet
 from foresee.data.source import BadLine, check_files, check_names
 from foresee.errors import DataError
+from foresee.io.urls import Place, shown
 from foresee.run.evaluation import EVALUATION_BATCH_SIZE
 from foresee.run.serving.exported import Exported
 from foresee.run.serving.raw_reading import RawTable, raw_table

@@ -22,11 +22,11 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float32, Int64
-from foresee.base.direct import Transfers, Way
-from foresee.base.files import Files
-from foresee.base.sequence import Sequence
+from foresee.arrays import Float32, Int64
 from foresee.errors import StoreError
+from foresee.io.direct import Transfers, Way
+from foresee.io.files import Files
+from foresee.io.sequence import Sequence
 from foresee.store.contract import Layout, Rows
 from foresee.store.disk.checksums import CHECKSUMS_FILE, KnownChecksums, lost_checksum, row_checksums
 from foresee.store.disk.chunks import damaged_bits, damaged_row

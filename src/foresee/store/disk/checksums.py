@@ -13,9 +13,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float32, Int64
-from foresee.base.direct import Transfers
+from foresee.arrays import Float32, Int64
 from foresee.errors import StoreError
+from foresee.io.direct import Transfers
 from foresee.store.contract import Layout, row_name
 from foresee.store.kernels import Bits, crc_of_words
 

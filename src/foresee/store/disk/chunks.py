@@ -20,11 +20,11 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float32, Int32, Int64
-from foresee.base.direct import Transfers, Way
-from foresee.base.disk_counts import Moved
-from foresee.base.files import Files
+from foresee.arrays import Float32, Int32, Int64
 from foresee.errors import StoreError
+from foresee.io.direct import Transfers, Way
+from foresee.io.disk_stats import Moved
+from foresee.io.files import Files
 from foresee.store.contract import Layout, Rows, row_name
 from foresee.store.disk.index import RowIndex
 from foresee.store.disk.manifest import Chunks

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.files import Files
 from foresee.errors import StoreError
+from foresee.io.files import Files
 from foresee.store.contract import Layout
 from foresee.store.disk.base import (
     BLOCK_BYTES,

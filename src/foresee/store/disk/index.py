@@ -14,9 +14,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Float32, Int32, Int64
-from foresee.base.prefetch import ROWS_AHEAD, prefetch
+from foresee.arrays import Float32, Int32, Int64
 from foresee.plan.record import NOT_KNOWN
+from foresee.prefetch import ROWS_AHEAD, prefetch
 from foresee.store.contract import Rows
 from foresee.store.kernels import BASE, INITIAL, Bits, is_set
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from foresee.base import failpoints
-from foresee.base.arrays import Int64
-from foresee.base.direct import Transfers
-from foresee.base.failpoints import failpoint
-from foresee.base.files import Files
+from foresee.arrays import Int64
 from foresee.errors import StoreError
+from foresee.io import failpoints
+from foresee.io.direct import Transfers
+from foresee.io.failpoints import failpoint
+from foresee.io.files import Files
 from foresee.store.commits import Part
 from foresee.store.contract import Rows
 from foresee.store.disk.base import Base

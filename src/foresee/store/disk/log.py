@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from foresee.base.arrays import Int32, Int64
-from foresee.base.direct import BUFFER_BYTES, Transfers
-from foresee.base.files import Files
+from foresee.arrays import Int32, Int64
+from foresee.io.direct import BUFFER_BYTES, Transfers
+from foresee.io.files import Files
 from foresee.plan.record import NOT_KNOWN
 from foresee.store.contract import Layout, Rows
 from foresee.store.disk.chunks import (

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from foresee.base import json_fields
 from foresee.errors import StoreError
+from foresee.io import bounded_json
 from foresee.store.contract import Layout, layout_from_dict, layout_to_dict
 
 MANIFEST_FILE = "layout.json"
@@ -151,7 +151,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads `layout.json`, or says in a sentence why this is not a table folder."""
     path = folder / MANIFEST_FILE
     try:
-        content = json_fields.parse(path.read_bytes())
+        content = bounded_json.parse(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise StoreError(f"{folder} is not a table folder: it has no {MANIFEST_FILE}; create it first") from None
     except OSError as error:
@@ -180,19 +180,19 @@ def _from_json(content: dict[str, Any]) -> Manifest:
     manifest = Manifest(
         layout=layout,
         format_version=max(content["format_version"], LOG_VERSION),
-        committed_step=json_fields.whole(content, "committed_step"),
-        version_max=json_fields.whole(content, "version_max"),
-        base_version_max=json_fields.whole(content, "base_version_max"),
-        chunk_bytes=json_fields.whole(content, "chunk_bytes", 0, CHUNK_BYTES_MAX),
+        committed_step=bounded_json.whole(content, "committed_step"),
+        version_max=bounded_json.whole(content, "version_max"),
+        base_version_max=bounded_json.whole(content, "base_version_max"),
+        chunk_bytes=bounded_json.whole(content, "chunk_bytes", 0, CHUNK_BYTES_MAX),
         chunks=_chunks(content, "chunks"),
         previous_chunks=_chunks(content, "previous_chunks"),
         folding=content.get("folding") is True,
         half_folded=content.get("half_folded") is True,
         journal=None if content.get("journal") is None else _journal(content, layout),
         prepared=None if content.get("prepared") is None else _prepared(content, layout),
-        previous_step=None if content.get("previous_step") is None else json_fields.whole(content, "previous_step"),
-        previous_version_max=json_fields.whole(content, "previous_version_max"),
-        undo=None if content.get("undo") is None else _undo(json_fields.object_of(content, "undo"), layout),
+        previous_step=None if content.get("previous_step") is None else bounded_json.whole(content, "previous_step"),
+        previous_version_max=bounded_json.whole(content, "previous_version_max"),
+        undo=None if content.get("undo") is None else _undo(bounded_json.object_of(content, "undo"), layout),
         going_back=content.get("going_back") is True,
         written_crc32=None if content.get("written_crc32") is None else _crc32(content, "written_crc32"),
     )
@@ -209,16 +209,16 @@ def _from_json(content: dict[str, Any]) -> Manifest:
 
 
 def _journal(content: dict[str, Any], layout: Layout) -> Journal:
-    journal = json_fields.object_of(content, "journal")
-    segment = json_fields.whole({"segment": 0, **journal}, "segment", 0, 1)
+    journal = bounded_json.object_of(content, "journal")
+    segment = bounded_json.whole({"segment": 0, **journal}, "segment", 0, 1)
     return Journal(num_records=_num_records(journal, layout), crc32=_crc32(journal), segment=segment)
 
 
 def _prepared(content: dict[str, Any], layout: Layout) -> Prepared:
-    prepared = json_fields.object_of(content, "prepared")
+    prepared = bounded_json.object_of(content, "prepared")
     return Prepared(
-        step=json_fields.whole(prepared, "step"),
-        version_max=json_fields.whole(prepared, "version_max"),
+        step=bounded_json.whole(prepared, "step"),
+        version_max=bounded_json.whole(prepared, "version_max"),
         chunks=_chunks(prepared, "chunks"),
         journal=None if prepared.get("journal") is None else _journal(prepared, layout),
     )
@@ -227,10 +227,10 @@ def _prepared(content: dict[str, Any], layout: Layout) -> Prepared:
 def _chunks(content: dict[str, Any], name: str) -> Chunks | None:
     if content.get(name) is None:
         return None
-    chunks = json_fields.object_of(content, name)
+    chunks = bounded_json.object_of(content, name)
     return Chunks(
-        number=json_fields.whole(chunks, "number"),
-        num_chunks=json_fields.whole(chunks, "num_chunks", 0, 1 << 32),
+        number=bounded_json.whole(chunks, "number"),
+        num_chunks=bounded_json.whole(chunks, "num_chunks", 0, 1 << 32),
         crc32=_crc32(chunks),
     )
 
@@ -240,11 +240,11 @@ def _undo(content: dict[str, Any], layout: Layout) -> Undo:
 
 
 def _num_records(content: dict[str, Any], layout: Layout) -> int:
-    return json_fields.whole(content, "num_records", 0, layout.num_rows)
+    return bounded_json.whole(content, "num_records", 0, layout.num_rows)
 
 
 def _crc32(content: dict[str, Any], name: str = "crc32") -> int:
-    return json_fields.whole(content, name, 0, (1 << 32) - 1)
+    return bounded_json.whole(content, name, 0, (1 << 32) - 1)
 
 
 def check_same_layout(folder: Path, found: Layout, wanted: Layout) -> None:

@@ -17,11 +17,11 @@ from typing import NoReturn
 
 import numpy as np
 
-from foresee.base.arrays import Bool, Float32, Int64
-from foresee.base.direct import BUFFER_BYTES, Transfers, probe
-from foresee.base.files import Files
-from foresee.base.machine import available_bytes
+from foresee.arrays import Bool, Float32, Int64
 from foresee.errors import StoreError, UsageError
+from foresee.io.direct import BUFFER_BYTES, Transfers, probe
+from foresee.io.files import Files
+from foresee.io.machine import available_bytes
 from foresee.store.commits import ForgetWrites, GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Layout, Rows, check_request, open_part
 from foresee.store.disk.base import NO_ROWS, ROWS_FILE, Base

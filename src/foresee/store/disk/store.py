@@ -23,12 +23,12 @@ from pathlib import Path
 
 import numpy as np
 
-from foresee.base.arrays import Int32, Int64
-from foresee.base.direct import BUFFER_BYTES, Transfers, probe
-from foresee.base.disk_counts import DiskCounts, DiskFigures
-from foresee.base.files import Files
-from foresee.base.machine import available_bytes
+from foresee.arrays import Int32, Int64
 from foresee.errors import StoreError, UsageError
+from foresee.io.direct import BUFFER_BYTES, Transfers, probe
+from foresee.io.disk_stats import DiskCounts, DiskFigures
+from foresee.io.files import Files
+from foresee.io.machine import available_bytes
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Layout, Rows, check_request, open_part, prepare_part, settle_part
 from foresee.store.disk.base import ROWS_FILE, Base, add_checksums

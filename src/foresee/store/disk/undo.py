@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from foresee.base.arrays import Float32, Int64
-from foresee.base.files import Files
+from foresee.arrays import Float32, Int64
 from foresee.errors import StoreError
+from foresee.io.files import Files
 from foresee.store.contract import Layout, Rows
 from foresee.store.disk.base import NO_ROWS, Base
 from foresee.store.disk.manifest import Journal, Undo

@@ -19,14 +19,14 @@ from typing import Any
 
 from pyarrow import flight
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.errors import StoreError
-from foresee.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, Watchdog, ask_patiently, is_refused_token
-from foresee.rpc.failures import BusyError, raise_failure, to_json
 from foresee.store.commits import Prepare, Settle
 from foresee.store.contract import Layout, Rows
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import Opening
+from foresee.store.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, Watchdog, ask_patiently, is_refused_token
+from foresee.store.rpc.failures import BusyError, raise_failure, to_json
 
 Deliver = Callable[[int, Rows], None]
 """Takes the position of a chunk in the request, and the chunk."""

@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.errors import ConfigError, StoreError, UsageError
-from foresee.rpc.endpoint import Endpoint
-from foresee.rpc.security import read_token
 from foresee.store.remote.opening import await_servers, held_step, open_run
 from foresee.store.remote.store import RemoteStore, remote_tables
+from foresee.store.rpc.endpoint import Endpoint
+from foresee.store.rpc.security import read_token
 
 if TYPE_CHECKING:
     from foresee.store.commits import Part

@@ -19,13 +19,13 @@ from typing import Any
 
 from pyarrow import flight
 
-from foresee.base import json_fields
 from foresee.errors import StoreError
-from foresee.rpc.endpoint import PAUSE_SECONDS, TRANSPORT_ERRORS, Endpoint, ask_once, ask_patiently, cause_of
+from foresee.io import bounded_json
 from foresee.store.commits import OpenAt, Part, loses_everything, step_to_open
 from foresee.store.contract import Layout, layout_from_dict
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import PROTOCOL_VERSION
+from foresee.store.rpc.endpoint import PAUSE_SECONDS, TRANSPORT_ERRORS, Endpoint, ask_once, ask_patiently, cause_of
 
 
 def ask_status(
@@ -225,7 +225,7 @@ def _layout(address: str, description: dict[str, Any]) -> Layout:
 
 def _number(address: str, description: dict[str, Any], key: str) -> int:
     try:
-        return json_fields.whole(description, key)
+        return bounded_json.whole(description, key)
     except ValueError as error:
         raise _not_understood(address, error) from None
 

@@ -24,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.plan.record import NOT_KNOWN
-from foresee.rpc.failures import to_json
 from foresee.store.commits import Part
 from foresee.store.contract import Layout, Rows
+from foresee.store.rpc.failures import to_json
 
 PROTOCOL_VERSION = 2
 CHUNKS = 6

@@ -18,18 +18,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from foresee.base.arrays import Int32, Int64
-from foresee.base.disk_counts import DiskFigures
+from foresee.arrays import Int32, Int64
 from foresee.errors import ConfigError, ForeseeError, UsageError
-from foresee.rpc.endpoint import Endpoint, Watchdog, ask_once
-from foresee.rpc.security import read_token
+from foresee.io.disk_stats import DiskFigures
 from foresee.store.commits import Commit, Part
 from foresee.store.contract import Layout, Rows, check_request
 from foresee.store.remote import protocol
 from foresee.store.remote.link import Deliver, Link
 from foresee.store.remote.opening import about, check_agreement, open_server
-from foresee.store.remote.shards import scatter, split
 from foresee.store.row_groups import open_groups
+from foresee.store.rpc.endpoint import Endpoint, Watchdog, ask_once
+from foresee.store.rpc.security import read_token
+from foresee.store.sharding import scatter, split
 
 COMMIT_SECONDS = 600.0
 DISKS_EVERY_SECONDS = 0.25

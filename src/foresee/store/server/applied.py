@@ -17,7 +17,7 @@ from threading import Condition, RLock
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.errors import LostWriteError, StaleReadError, StoreUnavailableError, UsageError
 from foresee.plan.record import UNKNOWN_VERSION
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from foresee.errors import ConfigError, StoreError
-from foresee.rpc.limits import Limits
-from foresee.rpc.security import Security
+from foresee.store.rpc.limits import Limits
+from foresee.store.rpc.security import Security
 from foresee.store.server.service import EmbeddingServer
 from foresee.store.server.shard import Shard
 

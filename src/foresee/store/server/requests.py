@@ -15,23 +15,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from foresee.base import json_fields
-from foresee.base.arrays import Int32, Int64
+from foresee.arrays import Int32, Int64
 from foresee.errors import StoreError
+from foresee.io import bounded_json
 from foresee.plan.record import NOT_KNOWN
-from foresee.rpc.connection_limiter import Rules
-from foresee.rpc.limits import ACTION_BYTES_MAX, Limits
 from foresee.store.commits import OpenAt, Prepare, Settle
 from foresee.store.contract import WIDTH_MAX, Layout, Rows
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import Opening
+from foresee.store.rpc.connection_limiter import Rules
+from foresee.store.rpc.limits import ACTION_BYTES_MAX, Limits
 
 RUN_CHARACTERS_MAX = 256
 WORKERS_MAX = 1 << 16
 STARTED_MAX = 1 << 53
 """Milliseconds."""
 PARK_SECONDS_MAX = 86_400.0
-VERSION_MAX = json_fields.SMALL_MAX - 1
+VERSION_MAX = bounded_json.SMALL_MAX - 1
 """One less than fits: shards count versions from one higher."""
 ID_BYTES = 12
 """Of a row id and the version expected of it."""
@@ -76,21 +76,21 @@ def parse_content(body: bytes) -> dict[str, Any]:
     with _refused("this content"):
         if len(body) > ACTION_BYTES_MAX:
             raise ValueError(f"it has {len(body):,} bytes, more than {ACTION_BYTES_MAX:,}")
-        return json_fields.parse_object(body or b"{}")
+        return bounded_json.parse_object(body or b"{}")
 
 
 def parse_opening(command: bytes | None) -> Opening:
     """Who opens a connection."""
     content = parse_content(command or b"")
     with _refused("this opening"):
-        kind = json_fields.text_of(content, "kind")
+        kind = bounded_json.text_of(content, "kind")
         if kind not in (protocol.READ, protocol.GUARDED, protocol.WRITE):
             raise ValueError("its kind is none of read, guarded and write")
         return Opening(
             kind=kind,
-            incarnation=json_fields.text_of(content, "incarnation", RUN_CHARACTERS_MAX),
+            incarnation=bounded_json.text_of(content, "incarnation", RUN_CHARACTERS_MAX),
             run=_run(content),
-            worker=None if content.get("worker") is None else json_fields.whole(content, "worker", 0, WORKERS_MAX - 1),
+            worker=None if content.get("worker") is None else bounded_json.whole(content, "worker", 0, WORKERS_MAX - 1),
             width=_width(content),
         )
 
@@ -102,17 +102,17 @@ def parse_width(content: dict[str, Any]) -> int | None:
 
 
 def _width(content: dict[str, Any]) -> int | None:
-    return None if content.get(protocol.WIDTH) is None else json_fields.whole(content, protocol.WIDTH, 1, WIDTH_MAX)
+    return None if content.get(protocol.WIDTH) is None else bounded_json.whole(content, protocol.WIDTH, 1, WIDTH_MAX)
 
 
 def parse_joining(content: dict[str, Any]) -> Joining:
     with _refused("this joining"):
-        num_workers = json_fields.whole(content, "num_workers", 1, WORKERS_MAX)
+        num_workers = bounded_json.whole(content, "num_workers", 1, WORKERS_MAX)
         return Joining(
-            run=json_fields.text_of(content, "run", RUN_CHARACTERS_MAX),
-            worker=json_fields.whole(content, "worker", -WORKERS_MAX, WORKERS_MAX),
+            run=bounded_json.text_of(content, "run", RUN_CHARACTERS_MAX),
+            worker=bounded_json.whole(content, "worker", -WORKERS_MAX, WORKERS_MAX),
             num_workers=num_workers,
-            first_step=None if content.get("first_step") is None else json_fields.whole(content, "first_step"),
+            first_step=None if content.get("first_step") is None else bounded_json.whole(content, "first_step"),
             opened=content.get("opened") is True,
         )
 
@@ -121,36 +121,38 @@ def parse_open_at(content: dict[str, Any]) -> tuple[OpenAt, int]:
     """At which commit a run begins, and how many workers it has."""
     with _refused("this opening of a run"):
         message = OpenAt(
-            run=json_fields.text_of(content, "run", RUN_CHARACTERS_MAX),
-            incarnation=json_fields.text_of(content, "incarnation", RUN_CHARACTERS_MAX),
-            epoch=json_fields.whole(content, "epoch"),
-            step=json_fields.whole(content, "step"),
-            started=json_fields.whole(content, "started", high=STARTED_MAX),
+            run=bounded_json.text_of(content, "run", RUN_CHARACTERS_MAX),
+            incarnation=bounded_json.text_of(content, "incarnation", RUN_CHARACTERS_MAX),
+            epoch=bounded_json.whole(content, "epoch"),
+            step=bounded_json.whole(content, "step"),
+            started=bounded_json.whole(content, "started", high=STARTED_MAX),
         )
-        return message, json_fields.whole(content, "num_workers", 1, WORKERS_MAX)
+        return message, bounded_json.whole(content, "num_workers", 1, WORKERS_MAX)
 
 
 def parse_prepare(content: dict[str, Any]) -> Prepare:
     with _refused("this commit"):
-        return Prepare(run=_run(content), step=json_fields.whole(content, "step"), on=json_fields.whole(content, "on"))
+        return Prepare(
+            run=_run(content), step=bounded_json.whole(content, "step"), on=bounded_json.whole(content, "on")
+        )
 
 
 def parse_settle(content: dict[str, Any]) -> Settle:
     with _refused("this commit"):
-        return Settle(run=_run(content), step=json_fields.whole(content, "step"))
+        return Settle(run=_run(content), step=bounded_json.whole(content, "step"))
 
 
 def parse_commit(content: dict[str, Any]) -> tuple[int, str | None]:
     """The step to commit, and the run it is for."""
     with _refused("this commit"):
-        return json_fields.whole(content, "step"), _run(content)
+        return bounded_json.whole(content, "step"), _run(content)
 
 
 def parse_guard(header: dict[str, Any]) -> tuple[int, float]:
     """The step a guarded read waits for, and how many seconds it may."""
     with _refused("this guarded read"):
-        park_seconds = json_fields.number(header, "park_seconds", -PARK_SECONDS_MAX, PARK_SECONDS_MAX)
-        return json_fields.whole(header, "not_before", -1), park_seconds
+        park_seconds = bounded_json.number(header, "park_seconds", -PARK_SECONDS_MAX, PARK_SECONDS_MAX)
+        return bounded_json.whole(header, "not_before", -1), park_seconds
 
 
 def parse_write_header(header: dict[str, Any]) -> tuple[bool, int | None]:
@@ -158,7 +160,7 @@ def parse_write_header(header: dict[str, Any]) -> tuple[bool, int | None]:
     with _refused("this write"):
         if not isinstance(header.get("last"), bool):
             raise ValueError("last is neither true nor false")
-        return header["last"], None if header.get("step") is None else json_fields.whole(header, "step")
+        return header["last"], None if header.get("step") is None else bounded_json.whole(header, "step")
 
 
 def ids_of(batch: Any, kind: str, layout: Layout) -> tuple[Int64, Int32 | None]:
@@ -201,7 +203,7 @@ def check_batch(batch: Any, schema: Any) -> None:
 
 
 def _run(content: dict[str, Any]) -> str | None:
-    return None if content.get("run") is None else json_fields.text_of(content, "run", RUN_CHARACTERS_MAX)
+    return None if content.get("run") is None else bounded_json.text_of(content, "run", RUN_CHARACTERS_MAX)
 
 
 @contextmanager

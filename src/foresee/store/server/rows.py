@@ -17,16 +17,16 @@ from threading import Condition, Lock
 
 import numpy as np
 
-from foresee.base import failpoints
-from foresee.base.arrays import Int32, Int64
-from foresee.base.failpoints import failpoint
+from foresee.arrays import Int32, Int64
 from foresee.errors import UsageError
+from foresee.io import failpoints
+from foresee.io.failpoints import failpoint
 from foresee.store.commits import Instruction, Message, OpenAt, Part, decide
 from foresee.store.contract import Rows
-from foresee.store.remote.shards import scatter
 from foresee.store.server.applied import Applied, not_ready
 from foresee.store.server.shard import Shard
 from foresee.store.server.status import Counters
+from foresee.store.sharding import scatter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

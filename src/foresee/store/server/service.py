@@ -18,16 +18,16 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from foresee.base import logs
 from foresee.errors import ForeseeError, StoreError, StoreUnavailableError
-from foresee.rpc.connection_limiter import Connection, ConnectionLimiter
-from foresee.rpc.failures import BusyError, failure_header, to_json
-from foresee.rpc.limits import Admission, Limits
-from foresee.rpc.security import Security, TokenCheck, check_address, location
+from foresee.io import logs
 from foresee.store.commits import Message
 from foresee.store.contract import layout_to_dict
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import Opening
+from foresee.store.rpc.connection_limiter import Connection, ConnectionLimiter
+from foresee.store.rpc.failures import BusyError, failure_header, to_json
+from foresee.store.rpc.limits import Admission, Limits
+from foresee.store.rpc.security import Security, TokenCheck, check_address, location
 from foresee.store.server import requests
 from foresee.store.server.applied import Applied
 from foresee.store.server.rows import Guard, RowService

@@ -17,11 +17,11 @@ from typing import Any
 import numba
 import numpy as np
 
-from foresee.base import json_fields
-from foresee.base.arrays import Float32, Int32, Int64
-from foresee.base.disk_counts import DiskFigures
-from foresee.base.files import Files
+from foresee.arrays import Float32, Int32, Int64
 from foresee.errors import ConfigError, StoreError
+from foresee.io import bounded_json
+from foresee.io.disk_stats import DiskFigures
+from foresee.io.files import Files
 from foresee.store.commits import Instruction, Part
 from foresee.store.contract import (
     Layout,
@@ -34,12 +34,12 @@ from foresee.store.contract import (
     written_rows,
 )
 from foresee.store.disk import DiskStore
-from foresee.store.disk.copies import empty_folder
+from foresee.store.disk.backup import empty_folder
 from foresee.store.guarded import takes_next_use, write_with_hint
 from foresee.store.kernels import Initial, fill_initial_row, initial_of
 from foresee.store.registry import DISK, MEMORY, StoreKind
-from foresee.store.remote.shards import num_local_rows
 from foresee.store.row_groups import group_folder, group_folders
+from foresee.store.sharding import num_local_rows
 
 RUN_ID_FILE = "run-id"
 """Of a shard whose run has a storage: whose it is."""
@@ -256,9 +256,9 @@ def forget_other_share(folder: Path, share: Share, run_id: str = "") -> None:
 def read_shard_file(folder: Path) -> dict[str, Any] | None:
     path = folder / SHARD_FILE
     try:
-        content = json_fields.parse_object(path.read_bytes())
+        content = bounded_json.parse_object(path.read_bytes())
         layout_from_dict(content.get("layout"))
-        numbers = {name: json_fields.whole(content, name) for name in ("shard", "num_shards")}
+        numbers = {name: bounded_json.whole(content, name) for name in ("shard", "num_shards")}
         return {**numbers, "layout": content["layout"]}
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from foresee.base.disk_counts import DiskFigures
-from foresee.base.machine import available_bytes, in_megabytes, used_bytes
 from foresee.errors import ConfigError
-from foresee.rpc.limits import Limits
+from foresee.io.disk_stats import DiskFigures
+from foresee.io.machine import available_bytes, in_megabytes, used_bytes
 from foresee.store.contract import Layout, Rows, Table
 from foresee.store.disk.log import log_memory_bytes
-from foresee.store.remote.shards import scatter
+from foresee.store.rpc.limits import Limits
 from foresee.store.server.requests import connection_rules
 from foresee.store.server.shard import Shard, Share, memory_shard
+from foresee.store.sharding import scatter
 
 
 def memory_bytes() -> int:

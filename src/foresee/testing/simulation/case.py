@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresee.base.arrays import Float32, Int32, Int64
+from foresee.arrays import Float32, Int32, Int64
 from foresee.engine.cache import SlotTable
 from foresee.engine.exchange.schedule import ExchangeSchedule
 from foresee.plan import make_planner, plan
 from foresee.plan.check_step import rows_of
-from foresee.plan.policies import BUILT_IN
+from foresee.plan.placement import PLACEMENTS
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, PlannerOptions, Record
-from foresee.plan.workers.placement import PLACEMENTS
+from foresee.plan.registry import BUILT_IN
 from foresee.store.contract import Layout, Rows, Table
 
 EXACT, ORDERED = 0, 1

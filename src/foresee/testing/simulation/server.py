@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from foresee.base.arrays import Float32, Int32, Int64
+from foresee.arrays import Float32, Int32, Int64
 from foresee.errors import ForeseeError, StoreUnavailableError
 from foresee.store.commits import Discard, GoBack, Instruction, Part, Promote, Seal
 from foresee.store.contract import Layout, Rows

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from foresee.base.arrays import Int64
+from foresee.arrays import Int64
 from foresee.engine.exchange.protocol import ExchangeProtocol, Phases, StartBackground, Swap
 from foresee.engine.pipeline import WRITES_IN_FLIGHT, FetchBatching, joined, may_be_fetched, parted
 from foresee.errors import ForeseeError, StoreError
 from foresee.plan.record import Record
 from foresee.store.commits import Commit, OpenAt, Prepare, Settle, step_to_open
 from foresee.store.contract import Rows
-from foresee.store.remote.shards import split
+from foresee.store.sharding import split
 from foresee.testing.simulation import case as arithmetic
 from foresee.testing.simulation.case import EXACT, ORDERED, WIDTH, SimulatedCache, SimulatedGradients
 from foresee.testing.simulation.case import Task as Planned

@@ -1,1 +1,0 @@
-"""Batches and tables of a person's own, where there is no prepared log."""
