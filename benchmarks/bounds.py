@@ -27,7 +27,8 @@ from pathlib import Path
 import numpy as np
 
 from foresee.errors import ForeseeError
-from foresee.store.contract import Layout, Rows, Table, write_layout
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout, Table, write_layout
 from foresee.store.remote import RemoteStore, protocol
 from foresee.store.remote.link import Exchange, open_exchange
 from foresee.store.remote.opening import ask_status

@@ -35,9 +35,10 @@ from foresee.io.direct import Way
 from foresee.io.files import Files
 from foresee.plan import make_planner, plan
 from foresee.plan.record import NOT_KNOWN, Accesses, Record
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore, log
 from foresee.store.disk.base import Base
+from foresee.store.layout import Layout, Table
 from foresee.testing.traces import header_for, largest_batch
 from sides.mapped_rows import MappedRows
 

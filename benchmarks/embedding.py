@@ -44,8 +44,9 @@ from foresee.engine.kernels import gather, order_lookups, update_rows, zeroed_ro
 from foresee.engine.kernels.values import form_of
 from foresee.engine.optimizers import RowwiseAdagrad
 from foresee.engine.optimizers.contract import number_of
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.halves import packed
+from foresee.store.layout import Layout, Table
 
 NUM_TABLES, TABLE_ROWS, WIDTH = 26, 200_000, 64
 NUM_SAMPLES, NUM_BATCHES = 2048, 20

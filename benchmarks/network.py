@@ -34,8 +34,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from foresee.store.contract import layout_from_dict
 from foresee.store.disk import DiskStore
+from foresee.store.layout import layout_from_dict
 from foresee.store.server.shard import Share, disk_shard
 from shaped.hosts import ADDRESSES, FAST_MBIT, make_secrets, missing, shape, shaped_hosts, start
 from shaped.log import CRITEO, DIM, NUM_TRAINERS, Log, Trainee, make_log, own_share, table_sizes

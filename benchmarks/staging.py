@@ -30,8 +30,9 @@ import numpy as np
 
 from foresee.arrays import Int64
 from foresee.data import criteo_table_sizes, synthetic_rows
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
+from foresee.store.layout import Layout, Table
 
 BATCH_SIZE, DIM = 2048, 64
 

@@ -42,8 +42,9 @@ from foresee.engine.planned_step import Pooling
 from foresee.engine.run import Run
 from foresee.engine.tables import Tables, layout_for
 from foresee.models import DLRM, LogShape
-from foresee.store.contract import Rows, Store, Table
+from foresee.store.contract import Rows, Store
 from foresee.store.disk import DiskStore
+from foresee.store.layout import Table
 from foresee.store.memory import MemoryStore
 from foresee.testing.traces import MemoryStream
 

@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.arrays import Int64
-from foresee.store.contract import Layout, Rows, Store, Table, write_layout
+from foresee.store.contract import Rows, Store
+from foresee.store.layout import Layout, Table, write_layout
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
 

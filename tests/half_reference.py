@@ -18,8 +18,9 @@ from torch.nn import functional
 
 from foresee.data.batch import BatchStream
 from foresee.engine.optimizers import Optimizer, at_step
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
 from foresee.store.kernels import initial_values
+from foresee.store.layout import Layout
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _ALL = (1 << 64) - 1

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from foresee.tools.cli.terminal import counted, fitted, show, terminal
+from foresee.io.units import counted
+from foresee.tools.cli.terminal import fitted, show, terminal
 
 NAMES = ("lookahead (this run)", "location_aware", "belady")
 HEAD = ("policy", "hit rate", "fetched a step", "written back", "from peers", "critical", "MB a step", "cache", "by")

@@ -15,7 +15,8 @@ from foresee import StoreKind
 from foresee.arrays import Int64
 from foresee.errors import UsageError
 from foresee.store.commits import ForgetWrites, Instruction, Part
-from foresee.store.contract import Layout, Rows, open_part, prepare_part, settle_part
+from foresee.store.contract import Rows, open_part, prepare_part, settle_part
+from foresee.store.layout import Layout
 from foresee.store.memory import MemoryStore
 
 ENTRY_POINTS = """[foresee.optimizers]

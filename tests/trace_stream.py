@@ -19,7 +19,8 @@ from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.plan import make_planner, plan
 from foresee.plan.record import Accesses, Header, Record
-from foresee.store.contract import Layout, Store, Table
+from foresee.store.contract import Store
+from foresee.store.layout import Layout, Table
 from foresee.store.memory import MemoryStore
 
 Trace = Sequence[Sequence[Sequence[int]]]  # [steps][samples][features]

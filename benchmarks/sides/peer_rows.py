@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresee.io.direct import aligned
-from foresee.store.contract import Layout
 from foresee.store.disk.manifest import read_manifest
 from foresee.store.kernels import initial_values
+from foresee.store.layout import Layout
 
 LMDB_BYTES_MAX = 1 << 40
 LOADED_AT_ONCE = 1 << 14

@@ -26,8 +26,8 @@ from foresee.data import synthetic
 from foresee.data.stream import LogStream
 from foresee.engine.optimizers import Optimizer
 from foresee.engine.tables import layout_for
-from foresee.store.contract import Layout
 from foresee.store.disk import DiskStore
+from foresee.store.layout import Layout
 from sides.peer_rows import MappedFile
 
 LEARNING_RATE, EPSILON = 0.05, 1e-8

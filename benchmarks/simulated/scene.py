@@ -30,7 +30,8 @@ from foresee.models import DLRM, LogShape
 from foresee.models.contract import Embeddings
 from foresee.plan.count import Volumes, measure
 from foresee.plan.record import Evict, Fetch, Header, Record
-from foresee.store.contract import Layout, Rows, Store, Table
+from foresee.store.contract import Rows, Store
+from foresee.store.layout import Layout, Table
 from foresee.testing.traces import MemoryStream
 
 DIM, NUM_DENSE, HIDDEN = 64, 13, 64

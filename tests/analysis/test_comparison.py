@@ -14,7 +14,7 @@ from foresee.data import ClickLog, tiny
 from foresee.engine.header import make_header
 from foresee.errors import PlanError
 from foresee.plan import trainable
-from foresee.store.contract import Layout, Table
+from foresee.store.layout import Layout, Table
 from foresee.tools.comparison import CacheSize, Outcome, Question, Sample, compare, policies_named, take_sample
 from foresee.tools.cost import Speeds
 from foresee.tools.forecast import counters_of, same_for

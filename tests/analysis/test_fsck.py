@@ -25,8 +25,9 @@ from foresee.plan.format.file import write_plan
 from foresee.run import checkpoint
 from foresee.run.serving.export import export
 from foresee.run.session import train
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
+from foresee.store.layout import Layout, Table
 from foresee.store.server.shard import Share, disk_shard
 from foresee.tools.cli import main
 from foresee.tools.fsck import check

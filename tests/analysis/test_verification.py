@@ -20,7 +20,8 @@ from foresee.plan import trainable
 from foresee.plan.format.file import write_plan
 from foresee.run.build import open_tables, plan_header, train_stream
 from foresee.run.session import train
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout, Table
 from foresee.store.memory import MemoryStore
 from foresee.testing.fake_disk import small_chunks
 from foresee.tools.verify import Trained, compare, verify

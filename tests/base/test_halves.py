@@ -15,9 +15,10 @@ from foresee.engine.kernels.values import form_of
 from foresee.engine.optimizers import SGD
 from foresee.engine.torch_kernels import TensorHalves
 from foresee.io.hashing import key_and
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.halves import bfloat16_of, bits_of_column, float16_of, packed, rounding_key, row_key, unpacked
 from foresee.store.kernels import initial_values
+from foresee.store.layout import Layout, Table
 
 HALVES = ["bfloat16", "float16"]
 ROUNDINGS = ["stochastic", "nearest"]

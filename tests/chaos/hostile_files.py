@@ -34,8 +34,9 @@ from foresee.run.config_file import load_run, make_run
 from foresee.run.serving.export import export
 from foresee.run.serving.exported import load_exported
 from foresee.run.session import train
-from foresee.store.contract import Layout, Rows, Table, read_layout, write_layout
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore, open_table
+from foresee.store.layout import Layout, Table, read_layout, write_layout
 from foresee.store.rpc.security import read_security, read_token
 from foresee.store.server.shard import Share, disk_shard
 from foresee.tools.fsck import check

@@ -21,7 +21,8 @@ from foresee.engine.planner_service import client as planner_protocol
 from foresee.errors import StoreError
 from foresee.plan.format.columns import batch_of, record_of
 from foresee.plan.record import Header
-from foresee.store.contract import Layout, Rows, Table, layout_to_dict
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout, Table, layout_to_dict
 from foresee.store.remote import protocol
 from foresee.store.remote.opening import check_agreement
 from foresee.store.rpc import failures

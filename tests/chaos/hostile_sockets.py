@@ -18,7 +18,8 @@ import numpy as np
 from hostile_mutations import Rng, mutate, mutate_json
 from remote_servers import Server, Servers
 
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout, Table
 from foresee.store.remote import RemoteStore, protocol
 from foresee.store.remote.opening import ask_status
 

@@ -36,8 +36,9 @@ from foresee.plan.check import check
 from foresee.plan.format.columns import record_of
 from foresee.plan.record import Fetch, Header, Record, compared_parts
 from foresee.store import commits
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
+from foresee.store.layout import Layout, Table
 from foresee.testing import simulation
 from foresee.testing.fake_disk import small_chunks
 from foresee.testing.simulation import SCHEDULES_OF_A_CASE, simulate

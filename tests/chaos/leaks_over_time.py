@@ -32,7 +32,8 @@ from training_runs import small_run  # noqa: E402
 from foresee.data import tiny  # noqa: E402
 from foresee.errors import ForeseeError  # noqa: E402
 from foresee.run.session import train  # noqa: E402
-from foresee.store.contract import Layout, Rows, Table  # noqa: E402
+from foresee.store.contract import Rows  # noqa: E402
+from foresee.store.layout import Layout, Table  # noqa: E402
 from foresee.store.remote import RemoteStore  # noqa: E402
 
 LAYOUT = Layout(tables=(Table("t", 2000),), width=8, state_width=1, optimizer="x")

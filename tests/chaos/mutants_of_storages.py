@@ -20,12 +20,13 @@ from foresee.run import checkpoint
 from foresee.run.backup import RunStorage, StoredCheckpoint
 from foresee.run.folder import RunFolder
 from foresee.store import halves
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore, chunks
 from foresee.store.disk.chunks import Shape
 from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import Manifest
 from foresee.store.kernels import crc_of_words
+from foresee.store.layout import Layout, Table
 from foresee.testing.fake_disk import small_chunks
 from foresee.testing.store_suite import random_rows, read_rows
 

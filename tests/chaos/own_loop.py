@@ -28,8 +28,8 @@ from torchrec_fakes import KeyedJaggedTensor
 
 import foresee
 from foresee import checkpoint
-from foresee.data.jagged import JaggedEmbeddings
 from foresee.engine.optimizers import make_optimizer
+from foresee.run.keyed import JaggedEmbeddings
 
 SAMPLES, NUM_DENSE = 12, 3
 SIZES = {"user": 20, "film": 40, "seen": 30, "place": 10}

@@ -32,8 +32,9 @@ from foresee.errors import ForeseeError
 from foresee.run import checkpoint
 from foresee.run import folder as run_folder
 from foresee.store.commits import step_to_open
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
+from foresee.store.layout import Layout, Table
 from foresee.testing.fake_disk import CrashDisk, Image, small_chunks
 from foresee.testing.store_suite import initial_rows, random_rows, read_rows
 

@@ -32,8 +32,8 @@ from torchrec_fakes import (
 
 import foresee
 from foresee.data.jagged import bags_of
-from foresee.engine.cache import look_up
 from foresee.engine.header import FETCH_AHEAD_STEPS
+from foresee.engine.lookup import look_up
 from foresee.engine.optimizers.contract import number_of
 from foresee.engine.planned_step import Pooling
 from foresee.errors import ConfigError, DataError, PlanError, UsageError

@@ -15,8 +15,8 @@ from torchrec_fakes import EmbeddingConfig, KeyedJaggedTensor
 
 import foresee
 from foresee.data.batch import Batch, Pooling
-from foresee.data.jagged import JaggedEmbeddings
 from foresee.errors import ConfigError, DataError, UsageError
+from foresee.run.keyed import JaggedEmbeddings
 
 SAMPLES, STEPS, DIM = 12, 10, 6
 CONFIGS = [

@@ -17,7 +17,7 @@ from warm_commands import Command, Commands
 from foresee.run.build import open_log, table_layout
 from foresee.run.config_file import load_run
 from foresee.run.folder import open_run
-from foresee.store.contract import write_layout
+from foresee.store.layout import write_layout
 from waiting import wait_until
 
 NUM_STEPS = 25

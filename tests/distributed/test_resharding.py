@@ -13,9 +13,9 @@ from warm_commands import Commands
 from foresee.errors import StoreError
 from foresee.run import checkpoint
 from foresee.store import shard_folders
-from foresee.store.contract import Layout, Table
 from foresee.store.disk import DiskStore
 from foresee.store.disk.manifest import read_manifest
+from foresee.store.layout import Layout, Table
 from foresee.store.shard_folders import LocalShards, finish_switch, num_shards_in, reshard
 from foresee.testing.fake_disk import small_chunks
 from foresee.testing.store_suite import random_rows

@@ -28,7 +28,8 @@ from foresee.engine.optimizers import SGD, LazyAdam, Optimizer, RowwiseAdagrad
 from foresee.engine.run import Run
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables, layout_for
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout
 from foresee.store.memory import MemoryStore
 from foresee.store.row_groups import RowGroups
 from foresee.testing.delays import Meeting, SharedStore, ThreadMesh

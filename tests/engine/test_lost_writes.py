@@ -21,8 +21,9 @@ from foresee.engine.header import make_header
 from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import layout_for
 from foresee.errors import InputError, LostWriteError, StoreError
-from foresee.store.contract import Layout, Rows, Store
+from foresee.store.contract import Rows, Store
 from foresee.store.disk import DiskStore
+from foresee.store.layout import Layout
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import open_run

@@ -20,7 +20,8 @@ from foresee.engine.planned_step import Pooling
 from foresee.engine.run import Run
 from foresee.engine.tables import Tables, layout_for
 from foresee.engine.torch_cache import TorchCache
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout, Table
 from foresee.store.memory import MemoryStore
 from foresee.testing.delays import Meeting, SharedStore, ThreadMesh
 

@@ -19,7 +19,8 @@ from foresee.engine.run import Run
 from foresee.engine.step import Step
 from foresee.errors import PlanError, StoreError, UsageError
 from foresee.plan.record import Record
-from foresee.store.contract import Layout, Rows, Store
+from foresee.store.contract import Rows, Store
+from foresee.store.layout import Layout
 from trace_stream import TraceStream, header_of, random_stream, records_of, run_of, store_for
 from whole_run import NO_DIFFERENCE, Dots, Outcome, all_rows, differing_bytes, outcome_of, train, train_step
 

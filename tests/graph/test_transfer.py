@@ -9,7 +9,7 @@ from graph_runs import config_of, small_graph
 
 from foresee.graph import build, transfer
 from foresee.graph.transfer import Costs, measured
-from foresee.store.contract import Layout, Table
+from foresee.store.layout import Layout, Table
 from foresee.store.registry import store_kind
 
 

@@ -16,7 +16,8 @@ from foresee.data import tiny
 from foresee.engine.header import make_header
 from foresee.engine.planner_service.server import PlannerServer
 from foresee.errors import ConfigError, ForeseeError
-from foresee.store.contract import Layout, Rows, Table, write_layout
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout, Table, write_layout
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import ask_status
 from foresee.store.rpc.endpoint import Endpoint

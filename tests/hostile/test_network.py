@@ -24,7 +24,8 @@ from pyarrow import flight
 from remote_servers import Server, Servers
 
 from foresee.errors import ForeseeError, StoreError
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout, Table
 from foresee.store.remote import RemoteStore, protocol
 from foresee.store.remote.opening import ask_status, check_agreement
 from foresee.store.rpc.endpoint import Endpoint

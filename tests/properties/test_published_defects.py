@@ -24,8 +24,9 @@ from foresee.engine.planned_step import PlannedStep
 from foresee.errors import PlanError, StaleReadError, UsageError
 from foresee.plan.check import check
 from foresee.plan.record import Evict, Fetch, Record
-from foresee.store.contract import Layout, Rows, Store
+from foresee.store.contract import Rows, Store
 from foresee.store.disk import DiskStore
+from foresee.store.layout import Layout
 from foresee.testing.delays import ScheduledStore, early_reads
 from trace_stream import OPTIMIZER, TraceStream, header_of, layout_of, random_stream, records_of, run_of, store_for
 from whole_run import NO_DIFFERENCE, Outcome, all_rows, differing_bytes, train

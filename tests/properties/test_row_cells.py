@@ -34,9 +34,10 @@ from foresee.engine.tables import Tables, layout_for
 from foresee.plan import trainable
 from foresee.plan.check import check
 from foresee.run.bags import EmbeddingBagConfig, EmbeddingBags
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
 from foresee.store.halves import DTYPES
+from foresee.store.layout import Layout
 from foresee.store.memory import MemoryStore
 from foresee.store.registry import MEMORY
 from foresee.store.remote.store import remote_tables

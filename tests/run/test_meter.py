@@ -21,7 +21,7 @@ from foresee.run.group import Alone
 from foresee.run.metrics import SampleWindow
 from foresee.run.progress import Meter
 from foresee.run.tasks import CLICKS
-from foresee.store.contract import Layout, Table
+from foresee.store.layout import Layout, Table
 
 
 @dataclass

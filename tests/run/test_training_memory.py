@@ -30,7 +30,7 @@ from foresee.run.memory import (
     uses_in_words,
     window_steps,
 )
-from foresee.store.contract import Layout, Table
+from foresee.store.layout import Layout, Table
 from foresee.store.registry import DISK, MEMORY, STORES, StoreKind
 
 SHUFFLE_SAMPLES = 8192

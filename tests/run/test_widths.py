@@ -25,8 +25,8 @@ from foresee.run.memory import memory_needed
 from foresee.run.serving.export import export, trained, trained_model
 from foresee.run.serving.exported import load_exported
 from foresee.run.steps import steps
-from foresee.store.contract import read_layout, write_layout
 from foresee.store.disk import open_table
+from foresee.store.layout import read_layout, write_layout
 from foresee.store.row_groups import RowGroups, groups_of
 from foresee.store.shard_folders import num_shards_in, reshard
 from foresee.tools.explain.explain import RunPlan, explain_row, explain_step

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from foresee.store.contract import Layout, layout_from_dict, layout_to_dict
+from foresee.store.layout import Layout, layout_from_dict, layout_to_dict
 from foresee.store.remote import RemoteStore
 
 sys.path.append(str(Path(__file__).parents[1]))  # the warm process runs this file as a script
@@ -167,7 +167,8 @@ def _warm_up() -> None:
     """Kernels are loaded before the first fork, not in each server."""
     import numpy as np
 
-    from foresee.store.contract import Rows, Table
+    from foresee.store.contract import Rows
+    from foresee.store.layout import Table
     from foresee.store.server.shard import Share, memory_shard
 
     layout = Layout(tables=(Table("t", 9),), width=2, state_width=1, optimizer="x")

@@ -14,10 +14,11 @@ from foresee.errors import StoreError
 from foresee.io.storage import Storage
 from foresee.io.uploads import Uploads
 from foresee.store.commits import GoBack, Load, OpenAt, Part, decide, step_to_open
-from foresee.store.contract import Layout, Rows, Store
+from foresee.store.contract import Rows, Store
 from foresee.store.disk import backup
 from foresee.store.disk.backed_up import CopiedStore
 from foresee.store.disk.backup import POINTER, FolderCopies
+from foresee.store.layout import Layout
 from foresee.store.server.shard import Share, disk_shard, forget_other_share
 from foresee.testing import TwoPhaseStoreSuite
 from foresee.testing.commit_suites import ALL_ROWS, rows_after, rows_of_step

@@ -20,10 +20,11 @@ import pytest
 from foresee.arrays import Float32, Int64
 from foresee.errors import StoreError
 from foresee.io.files import Files
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskReader, DiskStore, open_table
 from foresee.store.disk.chunks import Shape
 from foresee.store.disk.manifest import read_manifest
+from foresee.store.layout import Layout, Table
 from foresee.testing.fake_disk import FakeDisk, PowerCut, small_chunks
 from foresee.testing.store_suite import assert_same, ids, initial_rows, random_rows, read_rows
 

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import settings
 
 from foresee.errors import StoreError
-from foresee.store.contract import Layout, Rows, Store, Table
+from foresee.store.contract import Rows, Store
 from foresee.store.disk import DiskStore, open_table
 from foresee.store.kernels import initial_values
+from foresee.store.layout import Layout, Table
 from foresee.testing import TwoPhaseStoreSuite
 from foresee.testing.fake_disk import FakeDisk, PowerCut
 from foresee.testing.store_suite import (

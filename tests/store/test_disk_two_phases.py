@@ -14,8 +14,9 @@ from test_disk_recovery import flip
 
 from foresee.arrays import Int64
 from foresee.errors import StoreError, UsageError
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
+from foresee.store.layout import Layout, Table
 from foresee.testing.fake_disk import FakeDisk, PowerCut, small_chunks
 from foresee.testing.store_suite import assert_same, initial_rows, random_rows, read_rows
 

@@ -25,8 +25,9 @@ from foresee.engine.planned_step import Pooling
 from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.engine.torch_cache import TorchCache
-from foresee.store.contract import Layout, Rows, Store, Table
+from foresee.store.contract import Rows, Store
 from foresee.store.disk import DiskStore, open_table
+from foresee.store.layout import Layout, Table
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore
 from foresee.testing.delays import Meeting, SharedStore, ThreadMesh

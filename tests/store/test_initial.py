@@ -6,8 +6,8 @@ import zlib
 
 import numpy as np
 
-from foresee.store.contract import Layout, Table
 from foresee.store.kernels import initial_values
+from foresee.store.layout import Layout, Table
 
 GOLDEN = [
     [-0.32389509677886963, -0.7955316305160522, -0.46173954010009766, -0.43800532817840576],

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from foresee.arrays import Int64
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
 from foresee.store.disk.checksums import BLOCK_CRCS
+from foresee.store.layout import Layout, Table
 
 LAYOUT = Layout(tables=(Table("a", 5 * BLOCK_CRCS + 7),), width=6, state_width=1, optimizer="rowwise_adagrad")
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from foresee.errors import StoreError
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskReader, DiskStore
 from foresee.store.disk.chunks import Shape
+from foresee.store.layout import Layout, Table
 from foresee.testing.store_suite import assert_same, random_rows, read_rows
 from foresee.tools.fsck import check
 

@@ -8,7 +8,7 @@ import pytest
 
 from foresee.errors import ConfigError
 from foresee.io.machine import available_bytes, used_bytes
-from foresee.store.contract import Layout, Table
+from foresee.store.layout import Layout, Table
 from foresee.store.server import Limits, Share, memory_shard
 from foresee.store.server.status import Footprint, check_footprint, footprint, in_words
 

@@ -12,7 +12,8 @@ import foresee
 from foresee.data.synthetic import tiny
 from foresee.errors import ConfigError
 from foresee.run.serving.export import export
-from foresee.store.contract import Layout, Rows, Store
+from foresee.store.contract import Rows, Store
+from foresee.store.layout import Layout
 from foresee.store.registry import DISK, MEMORY, STORES
 from foresee.store.remote import RemoteStore
 from foresee.store.server import EmbeddingServer, Share

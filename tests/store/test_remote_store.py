@@ -13,7 +13,8 @@ import pytest
 from hypothesis import settings
 from remote_servers import OwnedStore, Servers, open_owned
 
-from foresee.store.contract import Layout, Store, Table
+from foresee.store.contract import Store
+from foresee.store.layout import Layout, Table
 from foresee.testing.store_suite import StoreSuite, random_rows, store_machine
 from waiting import wait_until
 

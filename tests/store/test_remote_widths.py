@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from foresee.errors import StoreError
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout, Table
 from foresee.store.registry import DISK, MEMORY
 from foresee.store.remote import RemoteStore
 from foresee.store.remote.opening import open_run

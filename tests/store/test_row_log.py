@@ -21,10 +21,11 @@ from test_disk_store import reopen_after_kill
 
 from foresee.arrays import Int64
 from foresee.errors import ConfigError, StoreError
-from foresee.store.contract import Layout, Rows, Store, Table
+from foresee.store.contract import Rows, Store
 from foresee.store.disk import DiskReader, DiskStore, open_table
 from foresee.store.disk.log import RowLog
 from foresee.store.kernels import crc_of_words, crc_step, crc_step_by_table
+from foresee.store.layout import Layout, Table
 from foresee.testing import TwoPhaseStoreSuite
 from foresee.testing.fake_disk import small_chunks
 from foresee.testing.store_suite import (

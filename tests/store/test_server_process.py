@@ -23,7 +23,8 @@ from remote_servers import Server, Servers
 from typer.testing import CliRunner
 
 from foresee.errors import ConfigError, ForeseeError, StoreError, StoreUnavailableError, UnavailableError
-from foresee.store.contract import Rows, Table, read_layout, write_layout
+from foresee.store.contract import Rows
+from foresee.store.layout import Table, read_layout, write_layout
 from foresee.store.remote import RemoteStore, link
 from foresee.store.remote.opening import ask_status
 from foresee.store.rpc.endpoint import Endpoint

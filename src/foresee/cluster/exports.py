@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from foresee.cluster.plan import Fate, Plan
 from foresee.errors import PlanError
-from foresee.tools.cli.terminal import counted
+from foresee.io.units import counted
 
 PRIORITY_STEP = 10
 """Between neighbours, so that a person can put a job in between."""

@@ -20,7 +20,7 @@ from foresee.cluster.policies import policy_named
 from foresee.cluster.policies.guarded import DEFAULT_FAIRNESS, Guarded
 from foresee.cluster.simulation import Order, simulate
 from foresee.errors import PlanError
-from foresee.tools.cli.terminal import counted
+from foresee.io.units import counted
 
 CHANGES = ("gpus", "policy", "estimator", "round", "restart", "servers", "penalty")
 

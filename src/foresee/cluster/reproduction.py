@@ -14,7 +14,7 @@ from foresee.cluster.job import Cluster, Job, check_jobs
 from foresee.cluster.placement import fill, place
 from foresee.cluster.simulation import Run, Simulator
 from foresee.errors import PlanError
-from foresee.tools.cli.terminal import counted
+from foresee.io.units import counted
 
 
 def replay(jobs: Iterable[Job], cluster: Cluster, schedule: Iterable[Sequence[str]]) -> Run:

@@ -7,9 +7,10 @@ from foresee.data.formats import FORMATS, Avazu, Criteo, Csv, Libfm, MovieLens, 
 from foresee.data.formats.delimited import Join, Layout
 from foresee.data.prepare import PrepareReport, prepare
 from foresee.data.schema import DenseFeature, Feature, LogLabel, Table, Vocabulary
-from foresee.data.source import PrepareOptions, ReportProgress, Source, terminal_progress
+from foresee.data.source import PrepareOptions, ReportProgress, Source
 from foresee.data.stream import LogStream
 from foresee.data.synthetic import criteo_table_sizes, synthetic, synthetic_rows, tiny
+from foresee.tools.cli.terminal import terminal_progress
 
 __all__ = [
     "FORMATS",

@@ -27,8 +27,9 @@ from foresee.data.samples import Ids, Samples, fill_empty, select
 from foresee.data.schema import Feature, LogLabel, RawType, Table
 from foresee.data.source import BAD_LINES_FILE, BadLines, PrepareOptions, ReportProgress, Source, SplitMode, check_files
 from foresee.data.vocabulary import Counter, DenseStatistics, Encoder, GivenIds, HashVocabulary, transform
-from foresee.data.writer import LogWriter, check_target, new_folder
+from foresee.data.writer import LogWriter
 from foresee.errors import DataError
+from foresee.io.folders import check_target, new_folder
 from foresee.io.storage import changed_words
 from foresee.io.urls import Place, mark_of, name_of, shown
 

@@ -10,14 +10,11 @@ counts them and writes place, reason and text of each to `bad-lines.txt`, and ra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Literal, Protocol, get_args
 
 import pyarrow as pa
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from foresee.arrays import Int64
 from foresee.data.columns import Columns
@@ -234,22 +231,3 @@ class PrepareOptions:
 
 ReportProgress = Callable[[str, int, int], None]
 """Called as report(stage, done, total)."""
-
-
-@contextmanager
-def terminal_progress(console: Console | None = None) -> Iterator[ReportProgress]:
-    """A `ReportProgress` with one bar for each stage."""
-    console = console or Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda stage, done, total: None
-        return
-    columns = (TextColumn("{task.description:<6}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bars:
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done)
-
-        yield report

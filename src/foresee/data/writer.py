@@ -11,14 +11,8 @@ is empty, or a prepared log that the person asked to replace.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -45,107 +39,12 @@ from foresee.data.schema import (
     check_names,
     label_columns,
 )
-from foresee.errors import DataError
+from foresee.io.folders import write_text_durably
 
 DESCRIPTION_FILE = "log.json"
 
-
-@contextmanager
-def new_folder(out: Path, *, replace: bool, marker: str = DESCRIPTION_FILE) -> Iterator[Path]:
-    """Build in the yielded folder; it becomes `out` at the end."""
-    check_target(out, replace=replace, marker=marker)
-    try:
-        with hidden_folder(out, "partial") as building:
-            building.chmod(0o755)  # mkdtemp's 0700 would lock colleagues out of the finished log
-            yield building
-            _move(building, out)
-    except OSError as error:
-        raise _sentence(error, out) from error
-
-
-@contextmanager
-def hidden_folder(out: Path, what: str) -> Iterator[Path]:
-    """A folder beside `out` for one process, which is gone afterwards. Those that killed processes left go first."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    for left in out.parent.glob(f".{out.name}.{what}-*"):
-        _remove_if_left(left)
-    # Locked before it has its name, so that whoever finds it unlocked knows that its process is gone.
-    making = Path(tempfile.mkdtemp(prefix=f".{out.name}.making-", dir=out.parent))
-    folder, lock = making.with_name(making.name.replace(".making-", f".{what}-")), os.open(making, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        os.rename(making, folder)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def _remove_if_left(folder: Path) -> None:
-    with suppress(OSError):  # another process has it, or took it away just now
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        finally:
-            os.close(lock)
-
-
-def check_target(out: Path, *, replace: bool, marker: str = DESCRIPTION_FILE) -> None:
-    """Refuse a target that holds something, before any work is done; `marker` is the file of what may be replaced."""
-    noun = f"prepared {marker.removesuffix('.json')}"
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise DataError(f"{out}: this is a file, and a {noun} is a folder; give another target.")
-    if not any(out.iterdir()):
-        return
-    if not replace:
-        raise DataError(f"{out}: the folder exists and is not empty; give another target or replace it with --replace.")
-    if not (out / marker).is_file():
-        raise DataError(
-            f"{out}: the folder holds no {marker}, so it is not a {noun} and will not be "
-            "replaced; give another target or remove it yourself."
-        )
-
-
-def write_text_durably(path: Path, text: str) -> None:
-    """Write a small file so that it is either absent or complete, even after a crash."""
-    temporary = path.with_name(path.name + ".partial")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _move(building: Path, out: Path) -> None:
-    if out.exists() and any(out.iterdir()):
-        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.replaced-", dir=out.parent))
-        os.replace(out, old)
-        try:
-            os.replace(building, out)
-        except OSError:
-            os.replace(old, out)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.replace(building, out)
-    folder = os.open(out.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _sentence(error: OSError, out: Path) -> DataError:
-    if error.errno == errno.ENOSPC:
-        return DataError(f"{out}: the disk is full and nothing was kept; free some space or give another target.")
-    where = error.filename or out
-    return DataError(f"{where}: {error.strerror or error}; nothing was kept, check the path and its permissions.")
-
-
 ROW_GROUP_SAMPLES = 8192
+
 ROW_GROUPS_PER_PART = 32
 """A reader parses a part's whole footer to get at one row group: few row groups keep that cheap."""
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foresee.data.batch import BatchStream
-from foresee.engine.cache import row_groups as row_groups
+from foresee.engine.lookup import row_groups as row_groups
 from foresee.engine.tables import Tables
 from foresee.errors import PlanError
 from foresee.plan import WINDOW_BYTES, WINDOW_FIRST_BYTES
 from foresee.plan.record import Header, PlannerOptions
 from foresee.plan.row_groups import RowGroup, demand_of
-from foresee.store.contract import Layout
+from foresee.store.layout import Layout
 
 FETCH_AHEAD_STEPS = 8
 

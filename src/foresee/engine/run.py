@@ -45,7 +45,8 @@ from foresee.engine.trace.tracer import NOT_RECORDED, TRAIN, UPDATE_THREAD, Time
 from foresee.errors import ConsistencyError, UsageError
 from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Header, Record
-from foresee.store.contract import Layout, disks_of
+from foresee.store.contract import disks_of
+from foresee.store.layout import Layout
 
 
 @dataclass

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foresee.engine.cache import FeatureEmbeddings, GroupVectors, in_feature_order
+from foresee.engine.lookup import FeatureEmbeddings, GroupVectors, in_feature_order
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.trace.tracer import Timeline, Track
 from foresee.errors import UsageError

@@ -20,7 +20,8 @@ from foresee.engine.optimizers import Optimizer, at_step
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.torch_kernels import TensorHalves, TensorOrder, TensorRows
 from foresee.plan.record import Evict, Fetch
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout
 
 
 class TorchCache:

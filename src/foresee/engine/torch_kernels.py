@@ -20,8 +20,8 @@ from foresee.engine.kernels.order import LookupOrder
 from foresee.engine.kernels.steps import decay_of
 from foresee.engine.optimizers.contract import Optimizer
 from foresee.io.hashing import key_and
-from foresee.store.contract import Layout
 from foresee.store.halves import FIRST, SECOND, STEP, rounding_key
+from foresee.store.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)

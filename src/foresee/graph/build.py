@@ -48,8 +48,8 @@ from foresee.run.backup import RunStorage
 from foresee.run.build import row_optimizer, tables_of
 from foresee.run.by_name import find_model, look_in
 from foresee.run.folder import RunFolder
-from foresee.store.contract import Layout, Table
 from foresee.store.halves import rounding_for
+from foresee.store.layout import Layout, Table
 from foresee.store.registry import store_kind
 from foresee.store.remote.named import addresses_of, local_servers
 

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from foresee.arrays import Bool, Float32, Int32, Int64, UInt64
 from foresee.data.source import ReportProgress
-from foresee.data.writer import new_folder
 from foresee.errors import DataError
 from foresee.graph.external_sort import ExternalSort, begins_group, keys_of
 from foresee.graph.folder import GraphFolder, id_dtype
 from foresee.graph.npy import ArrayWriter
+from foresee.io.folders import new_folder
 
 PIECE_EDGES = 1 << 18
 

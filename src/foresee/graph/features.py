@@ -13,7 +13,8 @@ from foresee.arrays import Float32, Int64
 from foresee.engine.optimizers import SGD
 from foresee.errors import UsageError
 from foresee.store.commits import GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Layout, Rows, Table, check_request, open_part, prepare_part, settle_part
+from foresee.store.contract import Rows, check_request, open_part, prepare_part, settle_part
+from foresee.store.layout import Layout, Table
 
 NO_OPTIMIZER = SGD(lr=0.0)
 """Nothing learns."""

@@ -174,7 +174,7 @@ def check_partitions(num_partitions: int, num_nodes: int) -> None:
 
 def write_description(folder: Path, graph: GraphFolder) -> None:
     """The last file of a graph: without it nothing counts."""
-    from foresee.data.writer import write_text_durably
+    from foresee.io.folders import write_text_durably
 
     fields = {"format": "foresee.graph", "version": VERSION}
     fields |= {name: getattr(graph, name) for name in graph.__slots__ if name not in ("path", "_edges_path")}

@@ -17,12 +17,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from foresee.arrays import Bool, Int32, Int64
-from foresee.data.writer import new_folder
 from foresee.errors import DataError
 from foresee.graph.edges import stored_pieces, tie_order
 from foresee.graph.external_sort import ExternalSort, keys_of
 from foresee.graph.folder import ID_DTYPES, GraphFolder, id_dtype
 from foresee.graph.npy import ArrayWriter, open_array
+from foresee.io.folders import new_folder
 
 OFFSETS_AT_ONCE = 1 << 20
 

@@ -24,7 +24,6 @@ import pyarrow as pa
 from foresee.arrays import Bool
 from foresee.data.order import SPLIT_NAMES
 from foresee.data.source import BAD_LINES_FILE, BadLines, ReportProgress
-from foresee.data.writer import new_folder
 from foresee.errors import DataError
 from foresee.graph.edges import BucketSort, EdgePiece, EdgeSum
 from foresee.graph.external_sort import ExternalSort
@@ -42,8 +41,9 @@ from foresee.graph.nodes import NodeSort, Words
 from foresee.graph.npy import ArrayWriter
 from foresee.graph.options import GraphOptions
 from foresee.graph.reading import Reading
+from foresee.io.folders import new_folder
+from foresee.io.units import counted
 from foresee.io.urls import name_of, shown
-from foresee.tools.cli.terminal import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,11 +22,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from foresee.arrays import Float32, Int64
-from foresee.data.writer import new_folder
 from foresee.errors import ConfigError, StoreError
 from foresee.graph.evaluation import Truths
 from foresee.graph.npy import ArrayWriter
 from foresee.graph.trained import Trained, blocks
+from foresee.io.folders import new_folder
 from foresee.io.optional import OptionalModule, need
 from foresee.run.checkpoint import own_copies
 from foresee.run.evaluation import judging

@@ -35,6 +35,7 @@ from foresee.graph.evaluation import (
 )
 from foresee.graph.examples import sampler_of
 from foresee.graph.ranking import LinkMetrics
+from foresee.io.units import counted
 from foresee.io.urls import shown
 from foresee.plan.record import Header
 from foresee.run.callbacks import Callback, Evaluation
@@ -48,7 +49,6 @@ from foresee.run.progress import Display
 from foresee.run.session import Outcome, Parts, carry_out
 from foresee.store.contract import Store
 from foresee.store.registry import store_kind
-from foresee.tools.cli.terminal import counted
 
 LINKS = Objective(loss=lambda costs, step: costs.sum(), num_samples=lambda step: step.item.num_edges,
                   summed=True)  # fmt: skip

@@ -32,7 +32,8 @@ from foresee.run.config_file import load
 from foresee.run.dense_state import open_best
 from foresee.run.evaluation import judging
 from foresee.run.folder import CONFIG_FILE, RunFolder
-from foresee.store.contract import Layout, Store
+from foresee.store.contract import Store
+from foresee.store.layout import Layout
 from foresee.store.registry import DISK, store_kind
 
 

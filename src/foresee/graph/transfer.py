@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from foresee.data.writer import hidden_folder
 from foresee.engine.planned_step import planned_records
 from foresee.errors import PlanError
+from foresee.io.folders import hidden_folder
 from foresee.plan.record import Header
-from foresee.store.contract import Layout, Rows, Store, Table
+from foresee.store.contract import Rows, Store
+from foresee.store.layout import Layout, Table
 from foresee.store.registry import StoreKind
 from foresee.store.remote.named import local_servers, open_trainer
 

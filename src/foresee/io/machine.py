@@ -26,9 +26,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROC = Path("/proc")
+
 _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
+
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
 FEW_CORES = 8
+
 _WAITING_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
@@ -78,11 +82,6 @@ def raise_file_limit(num_files: int) -> None:
     if soft < num_files and soft != resource.RLIM_INFINITY:
         wanted = num_files if hard == resource.RLIM_INFINITY else min(num_files, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def in_megabytes(num_bytes: int) -> str:
-    """Such as 12.3 MB."""
-    return f"{num_bytes / 1e6:,.1f} MB"
 
 
 def _machine(proc: Path) -> Iterator[int]:
@@ -144,7 +143,9 @@ def _number(path: Path) -> int | None:
 
 
 LAUNCHER_VARIABLE = "FORESEE_LAUNCHER"
+
 PR_SET_PDEATHSIG = 1
+
 LOOK_SECONDS = 1.0
 
 
@@ -169,6 +170,7 @@ def _look(launcher: int) -> None:
 
 
 SCRATCH_PREFIX = "foresee-"
+
 _OWNER_FILE = "owner"
 
 

@@ -40,7 +40,8 @@ from foresee.engine.tables import Tables, layout_for
 from foresee.io.machine import LAUNCHER_VARIABLE, end_with_launcher, scratch_folder
 from foresee.run.group import Alone
 from foresee.run.loop import train_steps
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout
 from foresee.store.memory import MemoryStore
 from foresee.store.server.shard import Share, disk_shard, memory_shard
 from foresee.store.sharding import scatter, split

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from foresee.engine.exchange.dense import check_device
 from foresee.errors import ConfigError, InputError
+from foresee.io.units import counted
 from foresee.launch.engine import ElasticEngine, Engine
 from foresee.launch.processes import Part, Processes
 from foresee.launch.sizing import Bounds, Size, Sizing
@@ -33,10 +34,9 @@ from foresee.run.folder import RunFolder
 from foresee.run.memory import check_memory, in_words, launched_memory, window_in_words
 from foresee.run.progress import Display, make_display
 from foresee.run.stop import Stop
-from foresee.store.contract import Layout
+from foresee.store.layout import Layout
 from foresee.store.registry import store_kind
 from foresee.store.shard_folders import reshard, shard_folders
-from foresee.tools.cli.terminal import counted
 
 _logger = logging.getLogger(__name__)
 

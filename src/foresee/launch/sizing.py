@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from foresee.io.units import counted
 from foresee.run.config import DistributedConfig, RunConfig
-from foresee.tools.cli.terminal import counted
 
 Resources = Mapping[str, float]
 SETTLED_SECONDS = 5.0

@@ -32,7 +32,7 @@ from foresee.run.config_file import dump_run
 from foresee.run.folder import RunFolder, run_id
 from foresee.run.progress import TERMINAL_SECONDS, Display, Reading
 from foresee.run.stop import Stop
-from foresee.store.contract import Layout, layout_text
+from foresee.store.layout import Layout, layout_text
 from foresee.store.registry import store_kind
 from foresee.store.shard_folders import shard_folder
 

@@ -24,10 +24,10 @@ from foresee.run.build import open_log, table_layout
 from foresee.run.config import AnyRun, RunConfig
 from foresee.run.folder import CONFIG_FILE, RunFolder, open_run
 from foresee.store.commits import step_to_open
-from foresee.store.contract import Layout
 from foresee.store.disk.backed_up import shard_place
 from foresee.store.disk.backup import FolderCopies, snapshot
 from foresee.store.disk.manifest import read_manifest
+from foresee.store.layout import Layout
 from foresee.store.row_groups import group_folder
 from foresee.store.server.shard import Share, inner_layout, read_shard_file
 from foresee.store.shard_folders import reshard, shard_folder, shard_folders

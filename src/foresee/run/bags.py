@@ -23,12 +23,13 @@ from torch import Tensor
 
 from foresee.arrays import Float32
 from foresee.data.batch import Pooling
-from foresee.data.jagged import MAX, MEAN, NONE, SUM, JaggedEmbeddings, KeyedEmbeddings, bags_of, pooled, vectors_of
-from foresee.engine.cache import GroupVectors, look_up, look_up_groups
+from foresee.data.jagged import MAX, MEAN, NONE, SUM, bags_of
+from foresee.engine.lookup import GroupVectors, look_up, look_up_groups
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables
 from foresee.errors import ConfigError, UsageError
-from foresee.store.contract import Table
+from foresee.run.keyed import JaggedEmbeddings, KeyedEmbeddings, pooled, vectors_of
+from foresee.store.layout import Table
 
 POOLINGS = (SUM, MEAN, MAX, NONE)
 DATA_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}

@@ -36,7 +36,7 @@ from foresee.run.config import AnyRun, RowOptimizerConfig, RowScheduleConfig, Ru
 from foresee.run.folder import RunFolder
 from foresee.run.kept_plan import KeptPlan
 from foresee.run.tasks import tasks_of
-from foresee.store.contract import Layout
+from foresee.store.layout import Layout
 from foresee.store.registry import store_kind
 from foresee.store.shard_folders import open_store
 

@@ -34,9 +34,10 @@ from foresee.run.folder import RunFolder
 from foresee.run.metrics import Figures
 from foresee.run.state_tree import Stateful
 from foresee.run.task_config import BestConfig
-from foresee.store.contract import Layout, Rows, Store
+from foresee.store.contract import Rows, Store
 from foresee.store.disk import DiskStore
 from foresee.store.disk.reader import DiskReader
+from foresee.store.layout import Layout
 from foresee.store.row_groups import groups_of, open_groups
 
 

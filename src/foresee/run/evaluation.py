@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from foresee.arrays import Float32, Int64
 from foresee.data.batch import Batch
 from foresee.data.click_log import ClickLog
-from foresee.engine.cache import look_up
 from foresee.engine.kernels import ONE_THREAD, Threads
+from foresee.engine.lookup import look_up
 from foresee.engine.planned_step import Pooling
 from foresee.errors import ConfigError, DataError
 from foresee.run.given_metrics import GivenMetrics

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import HashStore
 
 from foresee.engine.exchange.mesh import collective
 from foresee.errors import UsageError
-from foresee.store.contract import Layout
+from foresee.store.layout import Layout
 from foresee.store.remote import protocol
 from foresee.store.remote.opening import about, await_servers, open_run
 from foresee.store.rpc.endpoint import Endpoint, ask_once

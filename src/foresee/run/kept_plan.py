@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from foresee.data.batch import BatchStream
 from foresee.engine.planned_step import accesses_of
 from foresee.errors import PlanError
-from foresee.io.machine import available_bytes, in_megabytes
+from foresee.io.machine import available_bytes
+from foresee.io.units import in_megabytes
 from foresee.plan.check import proved_records
 from foresee.plan.format.folder import SavedPlan
 from foresee.plan.record import Header, Record

@@ -18,13 +18,14 @@ from foresee.engine import next_uses as uses_ahead
 from foresee.engine.cache import COMMIT_BYTES, COMMIT_SLOTS
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
 from foresee.errors import ConfigError
-from foresee.io.machine import available_bytes, in_megabytes
+from foresee.io.machine import available_bytes
+from foresee.io.units import in_megabytes
 from foresee.plan import window_bytes
 from foresee.plan.record import Header
 from foresee.plan.row_groups import numbering_of
 from foresee.plan.upcoming import LOOKUP_BYTES, NEXT_USE_BYTES, ROW_TABLE_BYTES, WINDOW_STEPS, bytes_in_window
 from foresee.plan.variants import staged_rows_max
-from foresee.store.contract import Layout
+from foresee.store.layout import Layout
 from foresee.store.registry import StoreKind
 
 SLOT_TABLE_BYTES = 12

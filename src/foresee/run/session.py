@@ -20,6 +20,7 @@ from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.engine.trace.tracer import NOT_RECORDED, Recording, Timeline
 from foresee.errors import ConfigError
+from foresee.io.units import counted
 from foresee.io.urls import shown
 from foresee.plan.record import Counters
 from foresee.run import checkpoint
@@ -54,7 +55,6 @@ from foresee.store.disk.folding import kept_log_words
 from foresee.store.registry import store_kind
 from foresee.store.row_groups import groups_of
 from foresee.store.shard_folders import finish_switch
-from foresee.tools.cli.terminal import counted
 
 _logger = logging.getLogger(__name__)
 

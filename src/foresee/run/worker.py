@@ -35,6 +35,7 @@ from foresee.errors import ConfigError
 from foresee.io import failpoints, logs
 from foresee.io.failpoints import failpoint
 from foresee.io.machine import scratch_folder
+from foresee.io.units import counted
 from foresee.plan.record import Header
 from foresee.run import checkpoint
 from foresee.run.backup import RunStorage, copying, opened_folder
@@ -54,7 +55,6 @@ from foresee.run.torch_settings import torch_settings
 from foresee.store.remote.opening import await_servers, open_run
 from foresee.store.remote.store import remote_tables
 from foresee.store.rpc.endpoint import Endpoint
-from foresee.tools.cli.terminal import counted
 
 _logger = logging.getLogger(__name__)
 

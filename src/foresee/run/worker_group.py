@@ -46,7 +46,7 @@ from foresee.plan.record import Header
 from foresee.run.joining import END_SECONDS, join, open_servers, shut_down, told_to_all
 from foresee.run.steps import SourceStream, enter, header_for_trainers, stream_of
 from foresee.run.stop import ending_at_once
-from foresee.store.contract import write_layout
+from foresee.store.layout import write_layout
 from foresee.store.registry import DISK, MEMORY
 from foresee.store.remote.store import remote_tables
 from foresee.store.rpc.endpoint import Endpoint

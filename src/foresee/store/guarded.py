@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 from foresee.arrays import Int32, Int64
-from foresee.store.contract import Layout, Rows, Store
+from foresee.store.contract import Rows, Store
+from foresee.store.layout import Layout
 
 
 @runtime_checkable

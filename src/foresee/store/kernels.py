@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from foresee.arrays import Float32, Int32, Int64
 from foresee.io.hashing import GOLDEN, key_and, mix
 from foresee.prefetch import ROWS_AHEAD, prefetch
-from foresee.store.contract import Layout
 from foresee.store.halves import DTYPES, FLOAT32, float_bits, rounded, rounding_key, row_key
+from foresee.store.layout import Layout
 
 _GOLDEN = np.uint64(GOLDEN)
 _SHIFT_40 = np.uint64(40)

@@ -15,7 +15,7 @@ import numpy as np
 from foresee.arrays import Float32, Int64, zeroed_rows
 from foresee.errors import StoreError, UsageError
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Layout, Rows, check_request, open_part, prepare_part, settle_part
+from foresee.store.contract import Rows, check_request, open_part, prepare_part, settle_part
 from foresee.store.kernels import (
     Bits,
     assign_in_base,
@@ -26,6 +26,7 @@ from foresee.store.kernels import (
     read_only,
     set_bits,
 )
+from foresee.store.layout import Layout
 
 
 class MemoryStore:

@@ -15,10 +15,11 @@ from typing import Any, cast
 
 from foresee.errors import ConfigError
 from foresee.registry import Registry
-from foresee.store.contract import Layout, PartStore, TwoPhaseStore
+from foresee.store.contract import PartStore, TwoPhaseStore
 from foresee.store.disk import DiskReader, DiskStore
 from foresee.store.disk.log import log_buffer_bytes, log_memory_bytes
 from foresee.store.disk.manifest import MANIFEST_FILE
+from foresee.store.layout import Layout
 from foresee.store.memory import MemoryStore
 
 Open = Callable[[Path, Layout], PartStore]

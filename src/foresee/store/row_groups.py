@@ -18,7 +18,8 @@ from typing import Any, cast
 from foresee.errors import StoreError, UsageError
 from foresee.io.disk_stats import DiskFigures
 from foresee.store.commits import Part
-from foresee.store.contract import Layout, Store, TwoPhaseStore, disks_of
+from foresee.store.contract import Store, TwoPhaseStore, disks_of
+from foresee.store.layout import Layout
 
 FOLDER_PREFIX = "width-"
 

@@ -21,14 +21,15 @@ from foresee.arrays import Int32, Int64
 from foresee.errors import StoreError
 from foresee.io.disk_stats import DiskFigures
 from foresee.io.files import Files
+from foresee.io.units import counted
 from foresee.run.checkpoint import open_newest
 from foresee.store.commits import Part
-from foresee.store.contract import Layout, Rows, Store, disks_of, open_part, prepare_part, settle_part
+from foresee.store.contract import Rows, Store, disks_of, open_part, prepare_part, settle_part
+from foresee.store.layout import Layout
 from foresee.store.registry import DISK, StoreKind
 from foresee.store.row_groups import group_folders, groups_of, open_groups
 from foresee.store.server.shard import Shard, Share, disk_shard, read_shard
 from foresee.store.sharding import scatter, split
-from foresee.tools.cli.terminal import counted
 
 
 def shard_folders(folder: Path) -> list[Path]:

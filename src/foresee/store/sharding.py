@@ -13,8 +13,9 @@ import numba
 import numpy as np
 
 from foresee.arrays import Float32, Int32, Int64
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
 from foresee.store.kernels import read_only
+from foresee.store.layout import Layout
 
 
 def num_local_rows(layout: Layout, shard: int, num_shards: int) -> int:

@@ -24,7 +24,8 @@ from foresee.arrays import Int32, Int64
 from foresee.engine.exchange.mesh import Finish, Lane
 from foresee.errors import ConsistencyError
 from foresee.plan.record import UNKNOWN_VERSION, Record
-from foresee.store.contract import Layout, Rows, Store
+from foresee.store.contract import Rows, Store
+from foresee.store.layout import Layout
 
 TIMEOUT_SECONDS = 30.0
 

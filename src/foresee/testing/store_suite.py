@@ -26,8 +26,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from foresee.arrays import Int64
 from foresee.errors import StoreError, UsageError
-from foresee.store.contract import Layout, Rows, Store, Table
+from foresee.store.contract import Rows, Store
 from foresee.store.kernels import initial_values
+from foresee.store.layout import Layout, Table
 
 MakeStore = Callable[[Path, Layout], Store]
 Reopen = Callable[[Store, Path, Layout], Store]

@@ -23,7 +23,7 @@ from foresee.plan.baselines.ranked_eviction import BatchTooLargeError
 from foresee.plan.count import CRITICAL, RECEIVED, Counting, Measuring, Reading, RowsMoved, Volumes, rows_moved
 from foresee.plan.policy import Policy
 from foresee.plan.record import Accesses, Counters, Header, Planner, PlannerOptions, Record
-from foresee.store.contract import Layout
+from foresee.store.layout import Layout
 from foresee.tools.cost import Prediction, RowBytes, Speeds, predict, transfer_bytes
 
 SpeedsFor = Callable[[int], Speeds]

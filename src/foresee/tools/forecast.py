@@ -32,7 +32,7 @@ from foresee.plan.placement import LocationAware, Placement, Scene, location_awa
 from foresee.plan.record import Accesses, Counters, Header, Record
 from foresee.plan.registry import DEFAULT
 from foresee.plan.row_groups import numbering_of
-from foresee.store.contract import Layout
+from foresee.store.layout import Layout
 
 CURVE_POINTS = 8
 PENDING_ROWS_MIN = 1 << 20

@@ -14,6 +14,7 @@ from foresee.data.click_log import ClickLog
 from foresee.data.writer import DESCRIPTION_FILE
 from foresee.errors import DataError, PlanError, StoreError
 from foresee.io.storage import Storage
+from foresee.io.units import counted
 from foresee.io.urls import Place, brought, shown
 from foresee.plan.format.folder import MANIFEST, SavedPlan, open_plan
 from foresee.run import checkpoint
@@ -28,7 +29,6 @@ from foresee.store.registry import store_kind
 from foresee.store.row_groups import group_folders
 from foresee.store.server.shard import SHARD_FILE, read_shard_file
 from foresee.store.shard_folders import shard_folders
-from foresee.tools.cli.terminal import counted
 from foresee.tools.fsck_tables import FsckReport, check_tables, openable_steps
 
 ARROW_MARK = b"\xff\xff\xff\xff"

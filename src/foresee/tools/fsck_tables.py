@@ -21,13 +21,13 @@ import numpy as np
 
 from foresee.arrays import Int64
 from foresee.errors import ForeseeError, StoreError
+from foresee.io.units import counted
 from foresee.store.disk.base import NO_ROWS, ROWS_FILE, WRITTEN_FILE, open_array, row_dtype
 from foresee.store.disk.checksums import CHECKSUMS_FILE, lost_checksum, row_checksums
 from foresee.store.disk.chunks import check_chunks, damaged_bits, damaged_row, listed_rows
 from foresee.store.disk.manifest import MANIFEST_FILE, Journal, Manifest, read_manifest
 from foresee.store.disk.undo import read_undo, record_bytes, sealed_records, unwritten_before
 from foresee.store.kernels import NO_CRC, clear_bits, set_bits
-from foresee.tools.cli.terminal import counted
 
 State = Literal["whole", "damaged", "note"]
 TEXT_CHARACTERS_MAX = 600

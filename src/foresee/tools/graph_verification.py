@@ -25,6 +25,7 @@ from foresee.engine.tables import ROWS_AT_ONCE, Tables
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
 from foresee.graph.task import forward, objective_of
+from foresee.io.units import counted
 from foresee.plan.record import Counters, Header
 from foresee.run.callbacks import MoveRate
 from foresee.run.dense_state import DenseHalf
@@ -32,7 +33,6 @@ from foresee.run.group import Alone
 from foresee.run.loop import train_steps
 from foresee.run.torch_settings import NOT_DETERMINISTIC, torch_settings
 from foresee.store.contract import Rows, Store
-from foresee.tools.cli.terminal import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

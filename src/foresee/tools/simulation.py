@@ -30,7 +30,8 @@ from foresee.plan.policy import Policy
 from foresee.plan.record import Evict, Fetch, Header, Record
 from foresee.plan.upcoming import ROW_TABLE_BYTES, WINDOW_BYTES, WINDOW_STEPS, bytes_in_window
 from foresee.run.memory import SLOT_TABLE_BYTES
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout, Table
 from foresee.store.memory import MemoryStore
 from foresee.tools.comparison import CacheSize, Candidate, Sample, bytes_of, header_of, planner_for
 from foresee.tools.cost import Prediction, Speeds, predict, transfer_bytes

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from foresee.cluster.job import Cluster, Job
 from foresee.errors import DataError
-from foresee.tools.cli.terminal import counted
+from foresee.io.units import counted
 
 YES, NO = ("yes", "true", "1"), ("no", "false", "0")
 TEXT_BYTES_MAX = 1 << 30

@@ -19,7 +19,7 @@ from pathlib import Path
 from foresee.cluster.formats.record import JobFile, JobRecord, Row, left_out
 from foresee.cluster.formats.text import delimited_rows
 from foresee.cluster.job import Job, in_words, work_of_seconds
-from foresee.tools.cli.terminal import counted
+from foresee.io.units import counted
 
 REQUIRED = ("jobid", "state", "submit", "elapsed", "timelimit")
 GPUS = re.compile(r"gres/gpu=(\d+)")

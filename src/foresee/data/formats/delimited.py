@@ -254,3 +254,8 @@ def _check_unique(file: Place, key: str, keys: pa.Array, lines: Int64) -> None:
 
 def _stop(bad: BadLine) -> None:
     raise DataError(f"{bad.where}: {bad.reason}.")
+
+
+def tabbed(separator: str) -> str:
+    r"""A separator as typed: \t is a tab."""
+    return separator.replace("\\t", "\t")

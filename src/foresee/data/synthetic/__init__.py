@@ -22,8 +22,9 @@ from foresee.data.schema import DenseFeature, Feature, Table, Vocabulary
 from foresee.data.source import ReportProgress
 from foresee.data.synthetic.planted import PlantedModel, ScoreHistogram, plant
 from foresee.data.synthetic.population import Population
-from foresee.data.writer import LogWriter, new_folder
+from foresee.data.writer import LogWriter
 from foresee.errors import DataError
+from foresee.io.folders import new_folder
 from foresee.io.hashing import hash_counters, key_of
 
 # fmt: off

@@ -35,7 +35,8 @@ from foresee.engine.exchange.protocol import (
 from foresee.engine.exchange.schedule import ExchangeSchedule, Payload, pack, unpack
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.trace.tracer import NOT_RECORDED, TRAIN, Timeline, updates_during_backward, updating_track
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout
 
 
 class Exchange(Protocol):

@@ -33,7 +33,8 @@ from foresee.engine.cache import Cache
 from foresee.engine.exchange.mesh import Lane
 from foresee.engine.exchange.schedule import ExchangeSchedule, Joint, Payload, PeerBuffer
 from foresee.plan.record import Record
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout
 
 
 class Gradients(Protocol):

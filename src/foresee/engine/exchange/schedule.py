@@ -21,7 +21,8 @@ from torch import Tensor
 
 from foresee.arrays import Float32, Int32, Int64
 from foresee.plan.record import Kind, Record, Transfers, empty_int32
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout
 
 KINDS = tuple(int(kind) for kind in Kind)
 NUM_EXCHANGES = 3

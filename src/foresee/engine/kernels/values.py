@@ -21,8 +21,8 @@ from foresee.arrays import Float32, Int64
 from foresee.engine.kernels.lanes import HALF, WORD, Lanes
 from foresee.engine.kernels.vector import LANES, Row, broadcast, subtract_scaled_row
 from foresee.io.hashing import key_and
-from foresee.store.contract import Layout
 from foresee.store.halves import rounding_key, row_key
+from foresee.store.layout import Layout
 
 STRIDE = 32
 """Columns that are rounded at a time: two to a word, so their hashes fill the widest registers there are."""

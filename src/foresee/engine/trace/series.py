@@ -25,7 +25,7 @@ from foresee.engine.planned_step import PlannedStep
 from foresee.io.disk_stats import DiskFigures, since
 from foresee.io.files import Files
 from foresee.plan.count import num_unused
-from foresee.store.contract import Layout
+from foresee.store.layout import Layout
 
 EVERY_STEPS_MIN = 10
 """Of a short run: a point more often would cost more than it shows."""

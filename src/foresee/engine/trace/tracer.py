@@ -23,7 +23,7 @@ from foresee.engine.planned_step import PlannedStep
 from foresee.engine.trace.series import Series, TimelineFile
 from foresee.io.disk_stats import DiskFigures
 from foresee.plan.record import Header
-from foresee.store.contract import Layout
+from foresee.store.layout import Layout
 
 WINDOW_STEPS = 12
 """Steps that are recorded in one piece: a little more than a fetch is ahead of its step."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from foresee.arrays import Bool, Int64
 from foresee.data.cells import as_strings, numbers_of, to_mask
-from foresee.data.formats.delimited import Layout, delimited_chunks, header_names
+from foresee.data.formats.delimited import Layout, delimited_chunks, header_names, tabbed
 from foresee.data.formats.parquet import is_parquet, open_parquet, parquet_chunks
 from foresee.data.formats.text import line_blocks
 from foresee.data.order import SPLIT_NAMES
@@ -35,7 +35,6 @@ from foresee.graph.formats.source import (
     whole_numbers,
 )
 from foresee.io.urls import Place, shown, size_of
-from foresee.tools.cli.columns import tabbed
 
 BY_POSITION = {2: ("head", "tail"), 3: ("head", "relation", "tail"), 4: ("head", "relation", "tail", "weight")}
 FIRST_LINE, NAME_COLUMN = "correct the first line", "call the column of names name"

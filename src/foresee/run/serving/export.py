@@ -29,17 +29,18 @@ from torch import nn
 
 from foresee.arrays import Int64
 from foresee.data.click_log import ClickLog
-from foresee.data.writer import new_folder
 from foresee.engine.tables import Tables
 from foresee.errors import StoreError
+from foresee.io.folders import new_folder
 from foresee.run import checkpoint
 from foresee.run.build import build_model, open_log, row_optimizer, table_layout
 from foresee.run.config import RunConfig
 from foresee.run.dense_state import open_best
 from foresee.run.folder import RunFolder, open_run
 from foresee.run.tasks import tasks_of
-from foresee.store.contract import Rows, Store, Table, layout_to_dict, written_rows
+from foresee.store.contract import Rows, Store, written_rows
 from foresee.store.halves import SAFETENSORS_DTYPES
+from foresee.store.layout import Table, layout_to_dict
 from foresee.store.registry import store_kind
 from foresee.store.row_groups import group_of_table
 from foresee.store.shard_folders import open_store

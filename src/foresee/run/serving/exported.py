@@ -35,7 +35,7 @@ from foresee.data.schema import (
     vocabularies_from,
 )
 from foresee.data.vocabulary import GivenIds, HashVocabulary, IdMap, transform
-from foresee.engine.cache import look_up
+from foresee.engine.lookup import look_up
 from foresee.engine.planned_step import Pooling
 from foresee.engine.tables import dims_of
 from foresee.errors import ConfigError, DataError
@@ -49,8 +49,8 @@ from foresee.run.serving.export import EXPORT_FILE, FORMAT_NAME, FORMAT_VERSION,
 from foresee.run.serving.exported_tables import ExportedTable, exported_rows, exported_table
 from foresee.run.serving.raw_reading import RawTable, check_ids, raw_table, read_numbers, read_values
 from foresee.run.tasks import CLICKS, LOSSES, Task, Tasks
-from foresee.store.contract import SEED_MAX, WIDTH_MAX, one_of
 from foresee.store.halves import DTYPES, ROUNDINGS
+from foresee.store.layout import SEED_MAX, WIDTH_MAX, one_of
 
 Encode = Callable[[pa.Array], Int32]
 

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from foresee.arrays import Int64
 from foresee.errors import DataError, UsageError
 from foresee.io import bounded_json
-from foresee.store.contract import WIDTH_MAX, Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.halves import SAFETENSORS_DTYPES
 from foresee.store.kernels import initial_values
+from foresee.store.layout import WIDTH_MAX, Layout, Table
 from foresee.store.row_groups import open_groups
 
 HEADER_BYTES_MAX = 1 << 20

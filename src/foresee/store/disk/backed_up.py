@@ -20,9 +20,10 @@ from foresee.io.disk_stats import DiskFigures
 from foresee.io.storage import Storage
 from foresee.io.uploads import Uploads
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Load, Part, Promote
-from foresee.store.contract import Layout, Rows, open_part, prepare_part, settle_part
+from foresee.store.contract import Rows, open_part, prepare_part, settle_part
 from foresee.store.disk import DiskStore
 from foresee.store.disk.backup import LOADING_FILE, FolderCopies, empty_folder, snapshot
+from foresee.store.layout import Layout
 from foresee.store.registry import StoreKind
 
 _logger = logging.getLogger(__name__)

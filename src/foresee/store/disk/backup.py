@@ -32,13 +32,13 @@ from foresee.io.failpoints import failpoint
 from foresee.io.files import Files
 from foresee.io.storage import Storage, Stored
 from foresee.io.uploads import Needless
-from foresee.store.contract import Layout
 from foresee.store.disk.base import BLOCK_BYTES, ROWS_FILE, WRITTEN_FILE
 from foresee.store.disk.checksums import CHECKSUMS_FILE
 from foresee.store.disk.chunks import LOG_FILE, Shape, read_directory, write_directory
 from foresee.store.disk.folder import create_folder
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, check_same_layout, read_manifest, to_json
 from foresee.store.disk.undo import OVERLAY_FILE, UNDO_FILE
+from foresee.store.layout import Layout
 
 POINTER = "commits.json"
 COPY_FILE = "copy.json"

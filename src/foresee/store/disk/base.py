@@ -27,7 +27,7 @@ from foresee.errors import StoreError
 from foresee.io.direct import Transfers, Way
 from foresee.io.files import Files
 from foresee.io.sequence import Sequence
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
 from foresee.store.disk.checksums import CHECKSUMS_FILE, KnownChecksums, lost_checksum, row_checksums
 from foresee.store.disk.chunks import damaged_bits, damaged_row
 from foresee.store.disk.parallel import ParallelCopy
@@ -43,6 +43,7 @@ from foresee.store.kernels import (
     set_bits,
     take_rows,
 )
+from foresee.store.layout import Layout
 
 ROWS_FILE = "rows.npy"
 WRITTEN_FILE = "written.npy"

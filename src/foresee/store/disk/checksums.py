@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from foresee.arrays import Float32, Int64
 from foresee.errors import StoreError
 from foresee.io.direct import Transfers
-from foresee.store.contract import Layout, row_name
 from foresee.store.kernels import Bits, crc_of_words
+from foresee.store.layout import Layout, row_name
 
 CHECKSUMS_FILE = "checksums.npy"
 BLOCK_CRCS = 1024

@@ -25,11 +25,12 @@ from foresee.errors import StoreError
 from foresee.io.direct import Transfers, Way
 from foresee.io.disk_stats import Moved
 from foresee.io.files import Files
-from foresee.store.contract import Layout, Rows, row_name
+from foresee.store.contract import Rows
 from foresee.store.disk.index import RowIndex
 from foresee.store.disk.manifest import Chunks
 from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.kernels import NO_CRC, Bits, crc_of_words, read_only, take_rows
+from foresee.store.layout import Layout, row_name
 
 LOG_FILE = "log.bin"
 CHUNK_BYTES_MAX = 1 << 17

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from foresee.errors import StoreError
 from foresee.io.files import Files
-from foresee.store.contract import Layout
 from foresee.store.disk.base import (
     BLOCK_BYTES,
     ROWS_FILE,
@@ -34,6 +33,7 @@ from foresee.store.disk.base import (
 )
 from foresee.store.disk.checksums import CHECKSUMS_FILE
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, read_manifest, to_json
+from foresee.store.layout import Layout
 
 LOCK_FILE = "lock"
 _LEFTOVER_BYTES_MAX = 1 << 16

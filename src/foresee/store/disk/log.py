@@ -22,7 +22,7 @@ from foresee.arrays import Int32, Int64
 from foresee.io.direct import BUFFER_BYTES, Transfers
 from foresee.io.files import Files
 from foresee.plan.record import NOT_KNOWN
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
 from foresee.store.disk.chunks import (
     WRITE_BYTES,
     ChunkFile,
@@ -37,6 +37,7 @@ from foresee.store.disk.chunks import (
 from foresee.store.disk.index import PLACES_MAX, RowIndex
 from foresee.store.disk.manifest import Chunks
 from foresee.store.kernels import Bits
+from foresee.store.layout import Layout
 
 RECENT_BYTES = 1 << 25
 """Memory in which written rows are collected."""

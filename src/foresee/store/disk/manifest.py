@@ -17,7 +17,7 @@ from typing import Any
 
 from foresee.errors import StoreError
 from foresee.io import bounded_json
-from foresee.store.contract import Layout, layout_from_dict, layout_to_dict
+from foresee.store.layout import Layout, layout_from_dict, layout_to_dict
 
 MANIFEST_FILE = "layout.json"
 CHUNK_BYTES_MAX = 1 << 30

@@ -23,7 +23,7 @@ from foresee.io.direct import BUFFER_BYTES, Transfers, probe
 from foresee.io.files import Files
 from foresee.io.machine import available_bytes
 from foresee.store.commits import ForgetWrites, GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Layout, Rows, check_request, open_part
+from foresee.store.contract import Rows, check_request, open_part
 from foresee.store.disk.base import NO_ROWS, ROWS_FILE, Base
 from foresee.store.disk.chunks import LOG_FILE, chunk_bytes_for, live_rows
 from foresee.store.disk.folder import LOCK_FILE, in_use
@@ -31,6 +31,7 @@ from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import Chunks, Manifest, Undo, check_same_layout, read_manifest
 from foresee.store.disk.undo import HEADER_WORDS, NOT_WRITTEN, UNDO_FILE, read_undo, record_bytes
 from foresee.store.kernels import BASE, INITIAL, Bits, fill_initial_rows, initial_of
+from foresee.store.layout import Layout
 
 
 class DiskReader:

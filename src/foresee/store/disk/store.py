@@ -30,7 +30,7 @@ from foresee.io.disk_stats import DiskCounts, DiskFigures
 from foresee.io.files import Files
 from foresee.io.machine import available_bytes
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Layout, Rows, check_request, open_part, prepare_part, settle_part
+from foresee.store.contract import Rows, check_request, open_part, prepare_part, settle_part
 from foresee.store.disk.base import ROWS_FILE, Base, add_checksums
 from foresee.store.disk.chunks import chunk_bytes_for
 from foresee.store.disk.folder import create_folder, lock_folder
@@ -39,6 +39,7 @@ from foresee.store.disk.journal import CommitJournal, Progress
 from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, check_same_layout, read_manifest
 from foresee.store.kernels import fill_initial_rows, initial_of
+from foresee.store.layout import Layout
 
 _logger = logging.getLogger(__name__)
 

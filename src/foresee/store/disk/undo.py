@@ -19,9 +19,10 @@ import numpy as np
 from foresee.arrays import Float32, Int64
 from foresee.errors import StoreError
 from foresee.io.files import Files
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
 from foresee.store.disk.base import NO_ROWS, Base
 from foresee.store.disk.manifest import Journal, Undo
+from foresee.store.layout import Layout
 
 UNDO_FILE = "undo.bin"
 OVERLAY_FILE = "overlay.bin"

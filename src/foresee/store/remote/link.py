@@ -22,7 +22,8 @@ from pyarrow import flight
 from foresee.arrays import Int32, Int64
 from foresee.errors import StoreError
 from foresee.store.commits import Prepare, Settle
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import Opening
 from foresee.store.rpc.endpoint import TRANSPORT_ERRORS, Endpoint, Watchdog, ask_patiently, is_refused_token

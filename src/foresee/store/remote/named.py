@@ -23,7 +23,8 @@ from foresee.store.rpc.security import read_token
 
 if TYPE_CHECKING:
     from foresee.store.commits import Part
-    from foresee.store.contract import Layout, Rows
+    from foresee.store.contract import Rows
+    from foresee.store.layout import Layout
 
 START_SECONDS = 30.0
 """How long servers may take until they listen."""

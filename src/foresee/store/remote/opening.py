@@ -22,7 +22,7 @@ from pyarrow import flight
 from foresee.errors import StoreError
 from foresee.io import bounded_json
 from foresee.store.commits import OpenAt, Part, loses_everything, step_to_open
-from foresee.store.contract import Layout, layout_from_dict
+from foresee.store.layout import Layout, layout_from_dict
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import PROTOCOL_VERSION
 from foresee.store.rpc.endpoint import PAUSE_SECONDS, TRANSPORT_ERRORS, Endpoint, ask_once, ask_patiently, cause_of

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from foresee.arrays import Int32, Int64
 from foresee.plan.record import NOT_KNOWN
 from foresee.store.commits import Part
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout
 from foresee.store.rpc.failures import to_json
 
 PROTOCOL_VERSION = 2

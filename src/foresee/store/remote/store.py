@@ -22,7 +22,8 @@ from foresee.arrays import Int32, Int64
 from foresee.errors import ConfigError, ForeseeError, UsageError
 from foresee.io.disk_stats import DiskFigures
 from foresee.store.commits import Commit, Part
-from foresee.store.contract import Layout, Rows, check_request
+from foresee.store.contract import Rows, check_request
+from foresee.store.layout import Layout
 from foresee.store.remote import protocol
 from foresee.store.remote.link import Deliver, Link
 from foresee.store.remote.opening import about, check_agreement, open_server

@@ -20,7 +20,8 @@ from foresee.errors import StoreError
 from foresee.io import bounded_json
 from foresee.plan.record import NOT_KNOWN
 from foresee.store.commits import OpenAt, Prepare, Settle
-from foresee.store.contract import WIDTH_MAX, Layout, Rows
+from foresee.store.contract import Rows
+from foresee.store.layout import WIDTH_MAX, Layout
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import Opening
 from foresee.store.rpc.connection_limiter import Rules

@@ -21,7 +21,7 @@ from pyarrow import flight
 from foresee.errors import ForeseeError, StoreError, StoreUnavailableError
 from foresee.io import logs
 from foresee.store.commits import Message
-from foresee.store.contract import layout_to_dict
+from foresee.store.layout import layout_to_dict
 from foresee.store.remote import protocol
 from foresee.store.remote.protocol import Opening
 from foresee.store.rpc.connection_limiter import Connection, ConnectionLimiter

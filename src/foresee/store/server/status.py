@@ -20,9 +20,11 @@ import numpy as np
 
 from foresee.errors import ConfigError
 from foresee.io.disk_stats import DiskFigures
-from foresee.io.machine import available_bytes, in_megabytes, used_bytes
-from foresee.store.contract import Layout, Rows, Table
+from foresee.io.machine import available_bytes, used_bytes
+from foresee.io.units import in_megabytes
+from foresee.store.contract import Rows
 from foresee.store.disk.log import log_memory_bytes
+from foresee.store.layout import Layout, Table
 from foresee.store.rpc.limits import Limits
 from foresee.store.server.requests import connection_rules
 from foresee.store.server.shard import Shard, Share, memory_shard

@@ -27,7 +27,8 @@ from foresee.plan.check_step import rows_of
 from foresee.plan.placement import PLACEMENTS
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, Evict, Fetch, Header, PlannerOptions, Record
 from foresee.plan.registry import BUILT_IN
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout, Table
 
 EXACT, ORDERED = 0, 1
 """Columns of a row's values: a whole number that training depends on, and the last sum of numbers in worker order."""

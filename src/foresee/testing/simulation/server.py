@@ -15,7 +15,8 @@ import numpy as np
 from foresee.arrays import Float32, Int32, Int64
 from foresee.errors import ForeseeError, StoreUnavailableError
 from foresee.store.commits import Discard, GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Layout, Rows
+from foresee.store.contract import Rows
+from foresee.store.layout import Layout
 from foresee.store.memory import MemoryStore, PreImages
 from foresee.store.server.applied import Applied
 from foresee.store.server.rows import Guard, RowService

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from foresee.io.units import counted
 from foresee.tools.cli import scenario
-from foresee.tools.cli.terminal import counted
 
 if TYPE_CHECKING:
     from foresee.tools.bill import Line, NodeType

@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
+from foresee.io.units import counted
 from foresee.io.urls import Place, place
 from foresee.run.config_file import load_run
 from foresee.tools.cli.options import RunFile, Set, bar
-from foresee.tools.cli.terminal import counted, show, terminal
+from foresee.tools.cli.terminal import show, terminal
 
 
 def check(

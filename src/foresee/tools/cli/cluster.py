@@ -33,8 +33,9 @@ from foresee.cluster.simulation import Run
 from foresee.cluster.simulation import simulate as simulate_jobs
 from foresee.errors import InputError
 from foresee.io.optional import drawable
+from foresee.io.units import counted
 from foresee.tools.cli import cluster_tables
-from foresee.tools.cli.terminal import counted, show, terminal
+from foresee.tools.cli.terminal import show, terminal
 
 app = typer.Typer(help="Plan a shared GPU cluster: who runs when, who is hurt, what if.", no_args_is_help=True)
 

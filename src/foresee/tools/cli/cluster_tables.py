@@ -15,7 +15,7 @@ from foresee.cluster.job import in_words
 from foresee.cluster.metrics import GroupMetrics, Metrics
 from foresee.cluster.plan import Fate, Plan
 from foresee.cluster.questions import Answer, Point, Shift
-from foresee.tools.cli.terminal import counted
+from foresee.io.units import counted
 
 METRIC_COLUMNS = (
     "makespan", "gap", "mean JCT", "p99 JCT", "worst ρ", "unfair", "worst ρ (Themis)", "unfair (Themis)", "used",

@@ -18,19 +18,24 @@ import re
 from typing import Any, get_args
 
 from foresee.data.columns import Categorical, Dense, Label, Transform
-from foresee.data.formats.delimited import Join, Layout
+from foresee.data.formats.delimited import Join, Layout, tabbed
 from foresee.errors import DataError
 from foresee.io.file_systems import is_url
 from foresee.io.urls import place
 
 LABEL_SYNTAX = "NAME[:number|:classes=A|B|C][:threshold=NUMBER][:column=COLUMN][:optional]"
+
 DENSE_SYNTAX = "NAME[:log1p|:standard][:empty=NUMBER][:missing=TEXT]"
+
 CATEGORICAL_SYNTAX = (
     "NAME[:mean|:sum][:separator=TEXT][:table=NAME][:min_count=N][:hash_buckets=N][:num_rows=N][:missing=TEXT]"
 )
+
 CLASSES_MAX = 100_000
+
 _SETTING = re.compile(r"[A-Za-z_-]{2,}=")
 """What looks like a setting; as a separator it is almost certainly a mistake."""
+
 JOIN_SYNTAX = "FILE:KEY[=KEY_THERE]:COLUMN,COLUMN[:separator=TEXT][:encoding=NAME][:names=A,B,C][:quoted=no]"
 
 
@@ -139,11 +144,6 @@ def parse_join(text: str) -> Join:
 def split_names(text: str) -> tuple[str, ...]:
     r"""Names with commas between; a comma of a name is written \,."""
     return tuple(_cut(text, ","))
-
-
-def tabbed(separator: str) -> str:
-    r"""A separator as typed: \t is a tab."""
-    return separator.replace("\\t", "\t")
 
 
 def _cut(text: str, mark: str) -> list[str]:

@@ -156,7 +156,7 @@ def _target(
     from foresee.launch.deploy.kubernetes import DATA, NAME, Target
     from foresee.run.build import open_log, table_layout
     from foresee.run.config_file import load_run, run_name
-    from foresee.store.contract import layout_text
+    from foresee.store.layout import layout_text
 
     config = load_run(run_file, overrides)
     name = name or run_name(config)

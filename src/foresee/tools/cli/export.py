@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
+from foresee.io.units import counted
 from foresee.io.urls import place, sent, shown
 from foresee.tools.cli.options import RunPlace
-from foresee.tools.cli.terminal import counted, show, terminal
+from foresee.tools.cli.terminal import show, terminal
 
 
 def export(

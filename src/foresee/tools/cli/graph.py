@@ -12,17 +12,17 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from foresee.data.source import terminal_progress
-from foresee.data.writer import hidden_folder
 from foresee.graph.folder import DESCRIPTION_FILE, GraphFolder
 from foresee.graph.formats import Tables, open_source
 from foresee.graph.options import GraphOptions
 from foresee.graph.prepare import GraphReport, prepare_graph
 from foresee.graph.synthetic import Synthetic, synthetic_graph
+from foresee.io.folders import hidden_folder
+from foresee.io.units import counted
 from foresee.io.urls import place, sent, shown
 from foresee.tools.cli import graph_runs
 from foresee.tools.cli.options import REQUIRED, options_of, with_parameters
-from foresee.tools.cli.terminal import counted, show, terminal
+from foresee.tools.cli.terminal import show, terminal, terminal_progress
 
 app = typer.Typer(
     help="Graphs whose nodes outgrow memory: prepare edges, then train, evaluate and ask, all from disk.",

@@ -13,7 +13,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from foresee.data.source import terminal_progress
 from foresee.errors import DataError
 from foresee.graph.config import GraphConfig
 from foresee.graph.folder import GraphFolder
@@ -22,7 +21,7 @@ from foresee.graph.synthetic import Synthetic, synthetic_graph
 from foresee.graph.task import train
 from foresee.run.config_file import load
 from foresee.run.session import Outcome
-from foresee.tools.cli.terminal import show
+from foresee.tools.cli.terminal import show, terminal_progress
 
 RUN_FILE = """\
 graph: graph                # made by `foresee graph synthetic`, or by `foresee graph prepare` from your edges

@@ -14,10 +14,10 @@ import typer
 from rich.table import Table
 
 from foresee.io import logs
-from foresee.io.machine import in_megabytes
+from foresee.io.units import counted, in_megabytes
 from foresee.io.urls import place, sent, shown
 from foresee.tools.cli.options import Logged, RunPlace, Set
-from foresee.tools.cli.terminal import counted, show, terminal
+from foresee.tools.cli.terminal import show, terminal
 
 RunFile = Annotated[
     Path, typer.Argument(metavar="RUN.YAML", help="The run: graph, model, order, tables, training. See docs/graphs.md.")
@@ -130,7 +130,7 @@ def layout(
       foresee graph train run.yaml --set tables.store=grpc://127.0.0.1:4444
     """
     from foresee.graph import build
-    from foresee.store.contract import write_layout
+    from foresee.store.layout import write_layout
 
     config = _config(run_file, overrides)
     tables = build.table_layout(config, build.open_graph(config))

@@ -28,9 +28,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from foresee.data.formats.delimited import tabbed
 from foresee.io.logs import LEVEL_VARIABLE, LogLevel
 from foresee.io.urls import Place, place
-from foresee.tools.cli.columns import split_names, tabbed
+from foresee.tools.cli.columns import split_names
 
 RunFile = Annotated[
     Path, typer.Argument(metavar="RUN.YAML", help="The run: log, model, tables, cache, training. See docs/run-file.md.")

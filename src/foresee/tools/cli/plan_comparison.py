@@ -20,7 +20,7 @@ from foresee.plan.policy import Policy
 from foresee.plan.record import Counters, Header
 from foresee.plan.registry import DEFAULT
 from foresee.run.memory import Memory, in_words, memory_needed, slots_of, window_in_words, window_is_cut, window_steps
-from foresee.store.contract import Layout
+from foresee.store.layout import Layout
 from foresee.tools import forecast
 from foresee.tools.cli.options import bar
 

@@ -22,10 +22,10 @@ from foresee.data import FORMATS, Columns, Label, PrepareOptions, PrepareReport,
 from foresee.data.formats import load_installed
 from foresee.data.writer import DESCRIPTION_FILE
 from foresee.errors import DataError
+from foresee.io.units import counted
 from foresee.io.urls import Place, place, sent, shown
 from foresee.tools.cli.columns import parse_categorical, parse_dense, parse_join, parse_label
 from foresee.tools.cli.options import REQUIRED, options_of, with_parameters
-from foresee.tools.cli.terminal import counted
 
 app = typer.Typer(
     help="Turn a raw log into a prepared one: Criteo, Avazu, MovieLens, libfm, CSV or Parquet.", no_args_is_help=True

@@ -17,7 +17,7 @@ from foresee.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from foresee.engine.tables import HasTables
-    from foresee.store.contract import Layout
+    from foresee.store.layout import Layout
     from foresee.tools.comparison import CacheSize
     from foresee.tools.cost import Speeds
 

@@ -78,8 +78,8 @@ def serve(
     from foresee.errors import ConfigError
     from foresee.io.machine import raise_file_limit, share_arenas
     from foresee.io.storage import Storage
-    from foresee.store.contract import read_layout
     from foresee.store.disk.backed_up import copied, shard_place
+    from foresee.store.layout import read_layout
     from foresee.store.registry import DISK, MEMORY, STORES
     from foresee.store.rpc.limits import Limits
     from foresee.store.rpc.security import check_address, read_security
@@ -139,7 +139,7 @@ def layout(
     """
     from foresee.run.build import open_log, table_layout
     from foresee.run.config_file import load_run
-    from foresee.store.contract import write_layout
+    from foresee.store.layout import write_layout
 
     config = load_run(run_file, overrides or ())
     tables = table_layout(config, open_log(config))

@@ -19,14 +19,15 @@ from rich.table import Table
 
 from foresee.errors import ConfigError, DataError
 from foresee.io.optional import drawable
+from foresee.io.units import counted
 from foresee.tools.cli import bill, scenario
 from foresee.tools.cli.options import bar
-from foresee.tools.cli.terminal import counted, show, terminal
+from foresee.tools.cli.terminal import show, terminal
 
 if TYPE_CHECKING:
     from foresee.data.batch import BatchStream
     from foresee.data.click_log import ClickLog
-    from foresee.store.contract import Layout
+    from foresee.store.layout import Layout
     from foresee.tools.comparison import CacheSize
     from foresee.tools.simulation import ClusterSpec, Planned, RowTimes
 

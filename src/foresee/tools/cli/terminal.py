@@ -10,14 +10,19 @@ Numbers in sentences: 1 shard, 2 shards, 1,000 shards.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, Any
 
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from foresee.data.source import ReportProgress
+
 UNBOUNDED = 100_000
+
 FRAME = 3
 """Characters that a column takes beside its content: a space on each side and a line."""
 
@@ -99,6 +104,20 @@ def _widths(sizes: Iterable[tuple[int, int]], room: int) -> list[int]:
     return least
 
 
-def counted(number: int, noun: str) -> str:
-    """The number with its noun; nouns here take an s."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+@contextmanager
+def terminal_progress(console: Console | None = None) -> Iterator[ReportProgress]:
+    """A `ReportProgress` with one bar for each stage."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda stage, done, total: None
+        return
+    columns = (TextColumn("{task.description:<6}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bars:
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done)
+
+        yield report

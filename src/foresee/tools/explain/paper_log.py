@@ -22,11 +22,12 @@ from foresee.io.direct import BUFFER_BYTES, PIECE_BYTES_MAX, Transfers, Way
 from foresee.io.files import Files
 from foresee.io.joined_pieces import join_pieces
 from foresee.plan.record import Record
-from foresee.store.contract import Layout, Rows, Table
+from foresee.store.contract import Rows
 from foresee.store.disk.chunks import ChunkFile, Shape, chunk_bytes_for
 from foresee.store.disk.index import IN_RECENT
 from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import Chunks
+from foresee.store.layout import Layout, Table
 from foresee.tools.explain.replay import Played
 from foresee.tools.explain.row_life import Lay
 

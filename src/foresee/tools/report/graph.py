@@ -19,8 +19,8 @@ from foresee.arrays import Float32, Int32
 from foresee.graph import build
 from foresee.graph.orders import Traversal
 from foresee.graph.trained import run_config
-from foresee.io.machine import in_megabytes
 from foresee.io.optional import OptionalModule
+from foresee.io.units import in_megabytes
 from foresee.tools.report.page import PALETTE, PageTable, Section
 from foresee.tools.report.run_figures import colours_of, curve, styled
 from foresee.tools.report.run_page import NO_SERIES, time_sections
