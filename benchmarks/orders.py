@@ -25,8 +25,7 @@ from numba import njit
 
 from foresee.arrays import Int32
 from foresee.graph.orders import ORDERS, Setting
-from foresee.graph.orders.bounds import beta_swaps, ring_multiple, swap_bound, turn_bound
-from foresee.graph.orders.ring import best_path
+from foresee.graph.orders.ring import best_path, beta_swaps, ring_multiple, swap_bound, turn_bound
 from foresee.graph.orders.traversal import Path
 
 RING_MAX = 1021

@@ -20,7 +20,7 @@ from foresee.io.files import Files
 from foresee.prefetch import ROWS_AHEAD, prefetch
 from foresee.store.contract import Rows
 from foresee.store.disk.base import Base
-from foresee.store.disk.parallel import ParallelCopy
+from foresee.store.disk.chunks import ParallelCopy
 from foresee.store.kernels import BASE, INITIAL, Bits, gather, initial_of, is_set, read_only
 from foresee.store.layout import Layout
 

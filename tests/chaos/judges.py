@@ -29,9 +29,9 @@ from foresee.engine.planner_service.server import PlanSession, kept_steps
 from foresee.errors import ForeseeError, PlanViolation, StaleReadError
 from foresee.io.files import Files
 from foresee.plan import make_planner, plan
+from foresee.plan.baselines.additive import het
 from foresee.plan.baselines.check_additive import check_additive
 from foresee.plan.baselines.herald import herald
-from foresee.plan.baselines.het import het
 from foresee.plan.check import check
 from foresee.plan.format.columns import record_of
 from foresee.plan.record import Fetch, Header, Record, compared_parts

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from foresee.errors import ConfigError
-from foresee.run.config import RunConfig
+from foresee.run.config import RunConfig, Section
 from foresee.run.config_file import changed_result_keys, dump_run, load_run, run_name
-from foresee.run.task_config import Section
 
 SMALLEST = "log: data/log\nrun: runs/a\ncache: {rows: 100}\n"
 DOCS = Path(__file__).parents[2] / "docs" / "run-file.md"

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresee.launch.sizing import SETTLED_SECONDS, Bounds, Room, Size, Sizing, largest
+from foresee.launch.decisions import SETTLED_SECONDS, Bounds, Room, Size, Sizing, largest
 from foresee.run.config import CacheConfig, DistributedConfig, ElasticConfig, ResourcesConfig, RunConfig
 
 NEEDS = DistributedConfig(

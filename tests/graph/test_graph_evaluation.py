@@ -16,8 +16,7 @@ from foresee.arrays import Int64
 from foresee.errors import DataError
 from foresee.graph.decoders import DECODERS
 from foresee.graph.evaluation import EvaluationOptions, evaluate_links, evaluate_nodes, node_metrics
-from foresee.graph.losses import softmax
-from foresee.graph.model import LinkModel, Objective
+from foresee.graph.model import LinkModel, Objective, softmax
 from toy_graph import ToyGraph, toy_graph
 
 

@@ -18,8 +18,7 @@ from foresee.arrays import Int64
 from foresee.errors import ConfigError
 from foresee.graph.decoders import DECODERS, ComplEx, DistMult, Dot, RotatE, TransE
 from foresee.graph.examples import LinkItem
-from foresee.graph.losses import LOSSES, logistic, margin, softmax
-from foresee.graph.model import LinkModel, Objective
+from foresee.graph.model import LOSSES, LinkModel, Objective, logistic, margin, softmax
 
 DIM, RELATIONS = 6, 4
 

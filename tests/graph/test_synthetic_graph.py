@@ -14,8 +14,7 @@ from foresee.arrays import Int64
 from foresee.errors import DataError
 from foresee.graph.folder import GraphFolder
 from foresee.graph.options import GraphOptions
-from foresee.graph.planted import Planted
-from foresee.graph.synthetic import Synthetic, synthetic_graph
+from foresee.graph.synthetic import Planted, Synthetic, synthetic_graph
 
 laws = st.builds(
     Planted,

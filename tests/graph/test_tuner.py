@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foresee.errors import PlanError
 from foresee.graph.orders import ORDERS, Setting
-from foresee.graph.orders.bounds import ring_multiple
+from foresee.graph.orders.ring import ring_multiple
 from foresee.graph.tuner import Advice, Need, tune
 
 FREEBASE = {"num_nodes": 86_054_151, "num_edges": 304_727_650, "row_bytes": 800}

@@ -15,13 +15,12 @@ from training_runs import everything, small_run, train_quietly
 from foresee.data import ClickLog, tiny
 from foresee.errors import ConfigError, StoreError
 from foresee.run.callbacks import SaveCheckpoint
-from foresee.run.config import RunConfig
+from foresee.run.config import BestConfig, RunConfig
 from foresee.run.dense_state import Best
 from foresee.run.evaluation import evaluate
 from foresee.run.folder import RunFolder
 from foresee.run.metrics import Metrics, measure
 from foresee.run.serving.export import export, trained, trained_model
-from foresee.run.task_config import BestConfig
 from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import settings
 
 from foresee.errors import StoreError
-from foresee.store.contract import Store
-from foresee.store.guarded import GuardedStore, guarded
+from foresee.store.contract import GuardedStore, Store, guarded
 from foresee.store.layout import Layout, Table
 from foresee.store.memory import MemoryStore
 from foresee.testing import GuardedStoreSuite, TwoPhaseStoreSuite

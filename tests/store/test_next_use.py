@@ -12,8 +12,7 @@ import pytest
 from foresee.arrays import Int32, Int64
 from foresee.errors import StoreError
 from foresee.plan.record import NOT_KNOWN
-from foresee.store.contract import Rows
-from foresee.store.guarded import Unshared, guarded
+from foresee.store.contract import Rows, Unshared, guarded
 from foresee.store.layout import Layout, Table
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore, protocol

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from foresee.store.disk import parallel
-from foresee.store.disk.parallel import ParallelCopy
+from foresee.store.disk import chunks
+from foresee.store.disk.chunks import ParallelCopy
 
 
 def copied_ranges(num_rows: int, num_threads: int) -> tuple[list[int], int]:
@@ -29,16 +29,16 @@ def copied_ranges(num_rows: int, num_threads: int) -> tuple[list[int], int]:
 @pytest.mark.parametrize("waits_per_look", [0, 1000])
 def test_every_row_once(num_rows: int, waits_per_look: int, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = iter(range(0, 10**9, waits_per_look)) if waits_per_look else None
-    monkeypatch.setattr(parallel, "_num_disk_waits", lambda: next(waits) if waits else 0)
+    monkeypatch.setattr(chunks, "_num_disk_waits", lambda: next(waits) if waits else 0)
     rows, _ = copied_ranges(num_rows, 4)
     assert rows == list(range(num_rows))
 
 
 def test_warm_requests_stay_on_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_num_disk_waits", lambda: 0)
+    monkeypatch.setattr(chunks, "_num_disk_waits", lambda: 0)
     assert copied_ranges(20_000, 8)[1] == 1
     waits = iter(range(0, 10**9, 50))
-    monkeypatch.setattr(parallel, "_num_disk_waits", lambda: next(waits))
+    monkeypatch.setattr(chunks, "_num_disk_waits", lambda: next(waits))
     assert copied_ranges(20_000, 8)[1] > 1
 
 

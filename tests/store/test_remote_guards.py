@@ -15,8 +15,7 @@ from remote_servers import Server, Servers
 from foresee.arrays import Int64
 from foresee.errors import LostWriteError, StaleReadError, StoreUnavailableError, UsageError
 from foresee.plan.record import NOTHING_BEFORE, UNKNOWN_VERSION
-from foresee.store.contract import Rows
-from foresee.store.guarded import GuardedStore
+from foresee.store.contract import GuardedStore, Rows
 from foresee.store.layout import Layout
 from foresee.store.memory import MemoryStore
 from foresee.store.remote import RemoteStore, link

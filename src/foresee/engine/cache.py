@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,6 +34,7 @@ from foresee.engine.kernels.values import Form, form_of
 from foresee.engine.optimizers import Optimizer, at_step
 from foresee.engine.planned_step import PlannedStep
 from foresee.plan.record import Evict, Fetch
+from foresee.plan.row_groups import RowGroup, numbering_of
 from foresee.store.contract import Rows
 from foresee.store.layout import Layout
 
@@ -277,3 +278,28 @@ def pool(
         gather(values, unique, inverse, out, form=form, threads=threads)
     else:
         gather_bags(values, unique, inverse, vectors.offsets, vectors.mean, out, form=form, threads=threads)
+
+
+class Caches:
+    """In the order of the row groups."""
+
+    def __init__(self, caches: Sequence[Cache], groups: tuple[RowGroup, ...] = ()) -> None:
+        self._caches = tuple(caches)
+        self._groups = groups
+
+    def __iter__(self) -> Iterator[Cache]:
+        return iter(self._caches)
+
+    @property
+    def num_occupied(self) -> int:
+        """Slots that hold a row."""
+        return sum(int(np.count_nonzero(cache.table.row != EMPTY)) for cache in self._caches)
+
+    def rows_in(self, work: PlannedStep) -> Int64:
+        """The distinct rows of a step that belong to this worker, as the log numbers them: copies are not known."""
+        rows = []
+        for group, (cache, part) in enumerate(zip(self._caches, work.groups, strict=True)):
+            held = cache.table.row[part.record.unique]
+            held = held[held != EMPTY]
+            rows.append(numbering_of(self._groups).rows_of(group, held) if self._groups else held)
+        return np.concatenate(rows)

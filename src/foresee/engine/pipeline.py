@@ -32,8 +32,7 @@ from foresee.errors import ConsistencyError, LostWriteError, StaleReadError
 from foresee.io import failpoints
 from foresee.io.failpoints import failpoint
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Header, Record
-from foresee.store.contract import Rows, Store
-from foresee.store.guarded import GuardedStore, guarded
+from foresee.store.contract import GuardedStore, Rows, Store, guarded
 from foresee.store.row_groups import groups_of
 
 PLANNED_WITH_TIME = 4

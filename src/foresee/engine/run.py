@@ -29,8 +29,7 @@ from pathlib import Path
 import torch
 
 from foresee.data.batch import BatchStream
-from foresee.engine.cache import BatchesInFlight, Cache, SlotCache
-from foresee.engine.cache_groups import Caches
+from foresee.engine.cache import BatchesInFlight, Cache, Caches, SlotCache
 from foresee.engine.exchange.peers import Exchange, LocalExchange, recorded
 from foresee.engine.feed import Feed, feed_of
 from foresee.engine.header import check_fits

@@ -35,8 +35,7 @@ from foresee.graph.examples import (
 )
 from foresee.graph.features import NO_OPTIMIZER, FeatureStore, feature_layout
 from foresee.graph.folder import GraphFolder
-from foresee.graph.losses import LOSSES
-from foresee.graph.model import LinkModel, NodeModel, Objective
+from foresee.graph.model import LOSSES, LinkModel, NodeModel, Objective
 from foresee.graph.orders import DEFAULT, ORDERS, Order, Setting, Traversal
 from foresee.graph.transfer import measured, unit_of
 from foresee.graph.tuner import Need, tune

@@ -15,13 +15,14 @@ from foresee.graph.evaluation import EvaluationOptions
 from foresee.graph.negatives import NegativeOptions
 from foresee.io.urls import Place, place
 from foresee.run.config import (
+    BestConfig,
     DenseOptimizerConfig,
     LoopConfig,
     ReportConfig,
     RowOptimizerConfig,
+    Section,
     TablesConfig,
 )
-from foresee.run.task_config import BestConfig, Section
 
 
 class GraphModelConfig(Section):

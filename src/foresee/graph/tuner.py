@@ -14,7 +14,8 @@ import numpy as np
 
 from foresee.arrays import Float64, Int64
 from foresee.errors import PlanError
-from foresee.graph.orders import random, ring
+from foresee.graph.orders import order as random
+from foresee.graph.orders import ring
 
 PARTITIONS_MAX = 1024
 """Beyond it an epoch has thousands of states and little is gained."""
@@ -97,7 +98,7 @@ def tune(need: Need) -> Advice:
     whole = _memory(need, 1, 1, staged=0)
     if sum(whole.values()) <= need.memory_bytes:
         return Advice(
-            order=random.ORDER.name, num_partitions=1, capacity=1, reads=0, bytes_read=0, memory=whole, need=need
+            order=random.RANDOM.name, num_partitions=1, capacity=1, reads=0, bytes_read=0, memory=whole, need=need
         )
     partitions, capacities, reads = _candidates(_partitions_max(need))
     taken = _total(need, partitions, capacities)
@@ -109,7 +110,7 @@ def tune(need: Need) -> Advice:
     p, c = int(partitions[best]), int(capacities[best])
     turns = max(1, int(need.table_reads_max * need.table_bytes / bytes_read[best]))
     return Advice(
-        order=ring.ORDER.name,
+        order=ring.RING.name,
         num_partitions=p,
         capacity=c,
         turns=turns,

@@ -20,7 +20,7 @@ import numpy as np
 from numba.core import types
 
 from foresee.arrays import Float32, Int64
-from foresee.io.direct import Transfers
+from foresee.io.direct import Transfers, Way
 
 # The C library's pwrite, called without the interpreter: a commit writes rows by the hundred thousand.
 _pwrite: Any = types.ExternalFunction("pwrite", types.intp(types.int32, types.uintp, types.uintp, types.int64))
@@ -112,7 +112,9 @@ class Files:
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+
 _OF_FILES = (
     *_FULL, *_NOT_WRITABLE, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.EFBIG, errno.ENAMETOOLONG
 )  # fmt: skip
@@ -129,3 +131,54 @@ def file_sentence(error: OSError) -> str | None:
     elif error.errno in _NOT_WRITABLE:
         remedy = "give a place that can be written, or change its permissions"
     return f"{where} cannot be used ({error.strerror}); {remedy}"
+
+
+_BLOCK = 4096
+
+_BUFFER_BYTES = 1 << 23
+
+_PIECE_BYTES = 1 << 20
+"""Length of one of the writes that are in flight together."""
+
+
+class Sequence:
+    """Bytes from `offset` of a file on; `finish` writes the rest, and syncing is the caller's."""
+
+    def __init__(self, path: os.PathLike[str], offset: int, way: Way, files: Files) -> None:
+        self._files, self._transfers = files, Transfers(way, _BUFFER_BYTES)
+        self._buffered = os.open(path, os.O_RDWR)
+        self._direct = os.open(path, os.O_WRONLY | os.O_DIRECT)
+        self._begin, self._filled = offset // _BLOCK * _BLOCK, offset % _BLOCK
+        before = os.pread(self._buffered, self._filled, self._begin)
+        self._transfers.buffer[: self._filled] = np.frombuffer(before, np.uint8)
+
+    def write(self, words: Float32) -> None:
+        """What follows."""
+        content, buffer = words.reshape(-1).view(np.uint8), self._transfers.buffer
+        while len(content):
+            taken = min(len(content), len(buffer) - self._filled)
+            buffer[self._filled : self._filled + taken] = content[:taken]
+            self._filled, content = self._filled + taken, content[taken:]
+            if self._filled == len(buffer):
+                self._write_blocks()
+
+    def finish(self) -> None:
+        self._write_blocks()
+        self._files.write(self._buffered, self._transfers.buffer[: self._filled].view(np.float32), self._begin)
+
+    def close(self) -> None:
+        self._transfers.close()
+        os.close(self._buffered)
+        os.close(self._direct)
+
+    def _write_blocks(self) -> None:
+        """All whole blocks of the buffer; what is left moves to its front."""
+        buffer, num_bytes = self._transfers.buffer, self._filled // _BLOCK * _BLOCK
+        starts = np.arange(0, num_bytes, _PIECE_BYTES, dtype=np.int64)
+        lengths = np.minimum(_PIECE_BYTES, num_bytes - starts)
+        addresses = buffer.ctypes.data + starts
+        if len(starts):
+            self._files.write_pieces(self._transfers, self._direct, self._begin + starts, lengths, addresses)
+        left = self._filled - num_bytes
+        buffer[:left] = buffer[num_bytes : self._filled].copy()
+        self._begin, self._filled = self._begin + num_bytes, left

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from foresee.launch.sizing import Room
+from foresee.launch.decisions import Room
 from foresee.run.config import RunConfig
 
 Role = Literal["server", "planner", "worker"]

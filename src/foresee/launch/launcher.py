@@ -21,9 +21,9 @@ from rich.console import Console
 from foresee.engine.exchange.dense import check_device
 from foresee.errors import ConfigError, InputError
 from foresee.io.units import counted
+from foresee.launch.decisions import Bounds, Size, Sizing
 from foresee.launch.engine import ElasticEngine, Engine
 from foresee.launch.processes import Part, Processes
-from foresee.launch.sizing import Bounds, Size, Sizing
 from foresee.launch.supervisor import Failed, Resized, Stopped, Supervisor
 from foresee.run import checkpoint
 from foresee.run.backup import copying, opened_folder

@@ -27,9 +27,9 @@ from foresee.errors import ConfigError, InputError
 from foresee.io import logs
 from foresee.io.optional import OptionalModule, need
 from foresee.launch.certificates import Authority
+from foresee.launch.decisions import Bounds, Room
 from foresee.launch.engine import LOST_CODE, Command, Process
 from foresee.launch.ray_host import LEASE_SECONDS, Host, HostSettings, PartState
-from foresee.launch.sizing import Bounds, Room
 from foresee.run.config import RunConfig
 
 ray = OptionalModule("ray")

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from foresee.errors import UNAVAILABLE_CODE, InputError
-from foresee.launch.decisions import STOPPED_CODES, Ended, RestartDecision, decide_restart
+from foresee.launch.decisions import STOPPED_CODES, Ended, RestartDecision, Size, decide_restart
 from foresee.launch.engine import Command
 from foresee.launch.processes import POLL_SECONDS, Part, Processes, culprit, send
-from foresee.launch.sizing import Size
 from foresee.run.config import RunConfig
 from foresee.run.config_file import dump_run
 from foresee.run.folder import RunFolder, run_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 from foresee import registry
 from foresee.errors import PlanError, UsageError
 from foresee.plan import lookahead
-from foresee.plan.baselines import belady, fae, herald, het, lfu, lru, no_cache, owner, replicated, static
+from foresee.plan.baselines import additive, belady, fae, herald, lfu, lru, no_cache, owner, replicated, static
 from foresee.plan.policy import Policy
 
 BUILT_IN = (
@@ -18,7 +18,7 @@ BUILT_IN = (
     static.POLICY,
     lru.POLICY,
     lfu.POLICY,
-    het.POLICY,
+    additive.POLICY,
     fae.POLICY,
     replicated.POLICY,
     owner.POLICY,

@@ -26,7 +26,7 @@ from foresee.io.failpoints import failpoint
 from foresee.run import checkpoint, task_metrics
 from foresee.run.backup import RunStorage
 from foresee.run.by_name import Schedule
-from foresee.run.config import AnyRun
+from foresee.run.config import AnyRun, RankingConfig
 from foresee.run.dense_state import BestFolder, DenseHalf
 from foresee.run.evaluation import evaluate
 from foresee.run.folder import RunFolder
@@ -34,7 +34,6 @@ from foresee.run.given_metrics import GivenMetrics
 from foresee.run.group import Group
 from foresee.run.metrics import Figures, Metrics, SampleWindow
 from foresee.run.progress import Display, Meter
-from foresee.run.task_config import RankingConfig
 from foresee.run.tasks import Tasks
 from foresee.store.contract import Store, TwoPhaseStore
 

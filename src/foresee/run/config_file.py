@@ -21,8 +21,7 @@ from pydantic_core import ErrorDetails
 from foresee.errors import ConfigError
 from foresee.io.file_systems import is_url, parent_and_name
 from foresee.io.urls import local_folder
-from foresee.run.config import AnyRun, RunConfig
-from foresee.run.task_config import Section
+from foresee.run.config import AnyRun, RunConfig, Section
 from foresee.store.registry import kind_name
 
 Config = TypeVar("Config", bound=Section)

@@ -29,11 +29,10 @@ from foresee.engine.tables import ROWS_AT_ONCE
 from foresee.errors import StoreError
 from foresee.run import checkpoint
 from foresee.run.by_name import Schedule, dense_optimizer
-from foresee.run.config import AnyRun
+from foresee.run.config import AnyRun, BestConfig
 from foresee.run.folder import RunFolder
 from foresee.run.metrics import Figures
 from foresee.run.state_tree import Stateful
-from foresee.run.task_config import BestConfig
 from foresee.store.contract import Rows, Store
 from foresee.store.disk import DiskStore
 from foresee.store.disk.reader import DiskReader

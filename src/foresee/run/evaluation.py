@@ -23,10 +23,10 @@ from foresee.engine.kernels import ONE_THREAD, Threads
 from foresee.engine.lookup import look_up
 from foresee.engine.planned_step import Pooling
 from foresee.errors import ConfigError, DataError
+from foresee.run.config import RankingConfig
 from foresee.run.given_metrics import GivenMetrics
 from foresee.run.metrics import Figures, Metrics
 from foresee.run.ranking_metrics import RankingAccumulator
-from foresee.run.task_config import RankingConfig
 from foresee.run.task_metrics import of_tasks
 from foresee.run.tasks import Task, TaskAccumulator, Tasks, tasks_of
 from foresee.store.contract import Store

@@ -34,9 +34,8 @@ from foresee.io import bounded_json
 from foresee.io.files import Files, file_sentence
 from foresee.io.urls import shown
 from foresee.plan.record import Header
-from foresee.run.config import AnyRun, RunConfig
+from foresee.run.config import AnyRun, RunConfig, Section
 from foresee.run.config_file import changed_result_keys, dump_run, load, load_run
-from foresee.run.task_config import Section
 from foresee.store.disk.folder import lock_folder
 from foresee.store.registry import store_kind
 

@@ -17,8 +17,8 @@ import torch
 from foresee.arrays import Float32
 from foresee.errors import ConfigError
 from foresee.run.by_name import called, imported
+from foresee.run.config import MetricConfig
 from foresee.run.metrics import Figures
-from foresee.run.task_config import MetricConfig
 from foresee.run.task_metrics import WithMore
 from foresee.run.tasks import Task, Tasks
 

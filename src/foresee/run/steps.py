@@ -33,7 +33,7 @@ from foresee.engine.trace.tracer import NOT_RECORDED, Recording
 from foresee.errors import DataError, UsageError
 from foresee.plan import planned_from
 from foresee.plan.record import Header
-from foresee.store.guarded import takes_next_use
+from foresee.store.contract import takes_next_use
 from foresee.store.row_groups import groups_of
 
 _logger = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from foresee.arrays import Float32
 from foresee.data.click_log import ClickLog
 from foresee.data.schema import LabelKind, LogLabel
 from foresee.errors import ConfigError
+from foresee.run.config import TaskConfig
 from foresee.run.metrics import Figures, MetricsAccumulator, sigmoid
-from foresee.run.task_config import TaskConfig
 from foresee.run.task_metrics import Accumulator, ClassAccumulator, NumberAccumulator, log_softmax
 
 

@@ -15,10 +15,14 @@ After an error a trainer ends its process at once, as its threads may wait for p
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,12 +30,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 
 from foresee.data.batch import Pooling
 from foresee.data.batches import Batches
 from foresee.data.click_log import ClickLog
 from foresee.engine.exchange.dense import StepSync, Sums, dense_group, shared
-from foresee.engine.exchange.mesh import TorchMesh
+from foresee.engine.exchange.mesh import TorchMesh, collective
 from foresee.engine.exchange.peers import Exchange, LocalExchange, PeerExchange
 from foresee.engine.header import groups_for
 from foresee.engine.history import Trained, written_down
@@ -43,13 +48,14 @@ from foresee.engine.step import Step
 from foresee.engine.tables import Dims, HasTables, KeepsHistory, Tables, layout_for
 from foresee.errors import UsageError
 from foresee.plan.record import Header
-from foresee.run.joining import END_SECONDS, join, open_servers, shut_down, told_to_all
 from foresee.run.steps import SourceStream, enter, header_for_trainers, stream_of
 from foresee.run.stop import ending_at_once
-from foresee.store.layout import write_layout
+from foresee.store.layout import Layout, write_layout
 from foresee.store.registry import DISK, MEMORY
+from foresee.store.remote import protocol
+from foresee.store.remote.opening import about, await_servers, open_run
 from foresee.store.remote.store import remote_tables
-from foresee.store.rpc.endpoint import Endpoint
+from foresee.store.rpc.endpoint import Endpoint, ask_once
 from foresee.store.rpc.security import Security, read_token
 from foresee.store.server.service import EmbeddingServer
 from foresee.store.server.shard import Shard, Share, open_shards
@@ -397,3 +403,64 @@ class Trainers:
         """Trainer 0's own store, if it keeps what the tables were trained on."""
         inside: object = self._shards[0].store if self._shards else None
         return inside if isinstance(inside, KeepsHistory) else None
+
+
+PEER_SECONDS = 1800.0
+"""How long a trainer waits for another: as long as one may take to evaluate for all."""
+
+OPEN_SECONDS = 60.0
+
+END_SECONDS = 1.0
+
+
+def join(*, own_machine: bool) -> bool:
+    """Meets the other trainers, if the program has not done so by itself; alone without torchrun."""
+    num_trainers = int(os.environ.get("WORLD_SIZE", "1"))
+    if own_machine and int(os.environ.get("LOCAL_WORLD_SIZE", num_trainers)) < num_trainers:
+        raise UsageError(
+            "trainers on several machines need servers and a planner that all of them can reach; start `foresee serve` "
+            "and `Trainers.plan`, and give their addresses as servers= and planner="
+        )
+    if dist.is_initialized():
+        if dist.get_backend() != "gloo":
+            raise UsageError("rows travel over gloo; say init_process_group('gloo'), or leave it to Trainers")
+        return False
+    patience = timedelta(seconds=PEER_SECONDS)
+    with collective():
+        if "RANK" in os.environ:
+            dist.init_process_group("gloo", timeout=patience)
+        else:
+            dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1, timeout=patience)
+    return True
+
+
+def told_to_all(text: str) -> str:
+    """What trainer 0 says."""
+    content = text.encode()
+    length = torch.tensor([len(content)])
+    dist.broadcast(length, 0)
+    letters = torch.zeros(int(length.item()), dtype=torch.uint8)
+    if dist.get_rank() == 0 and content:
+        letters = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    dist.broadcast(letters, 0)
+    return bytes(letters.tolist()).decode()
+
+
+def open_servers(endpoints: Sequence[Endpoint], layout: Layout, name: str, num_trainers: int) -> None:
+    """Brings all servers to their last commit, which all have the rows of; the dense half was saved before it."""
+    await_servers(endpoints, print)
+    deadline = time.monotonic() + OPEN_SECONDS
+    widths = [group.width if layout.widths else None for group in layout.groups]
+    asked = [about(endpoint, width) for endpoint in endpoints for width in widths]
+    parts = [protocol.part_from_dict(ask_once(it, protocol.DESCRIBE, {}, deadline)) for it in asked]
+    open_run(
+        endpoints, layout, run=name, num_workers=num_trainers, manifests={part.committed for part in parts},
+        started=time.time_ns() // 1_000_000,
+    )  # fmt: skip
+
+
+def shut_down(server: Any) -> None:
+    """Connections are over by now; one that hangs must not hold up the end."""
+    thread = threading.Thread(target=server.shutdown, daemon=True)
+    thread.start()
+    thread.join(END_SECONDS)

@@ -23,8 +23,7 @@ import pytest
 from foresee.arrays import Int64
 from foresee.errors import ForeseeError
 from foresee.plan.record import UNKNOWN_VERSION
-from foresee.store.contract import Rows, TwoPhaseStore
-from foresee.store.guarded import GuardedStore
+from foresee.store.contract import GuardedStore, Rows, TwoPhaseStore
 from foresee.store.layout import Layout
 from foresee.testing.store_suite import (
     SUITE_LAYOUT,

@@ -23,10 +23,13 @@ from foresee.data.batch import Batch, BatchStream
 from foresee.engine.header import make_header
 from foresee.engine.planned_step import Advance, accesses_of, planned_records
 from foresee.errors import DataError, PlanError
+from foresee.graph import build
+from foresee.graph.config import GraphConfig
 from foresee.plan import trainable
 from foresee.plan.check import check
 from foresee.plan.check_step import Verdict
 from foresee.plan.count import Counting, count
+from foresee.plan.in_flight import MissedUpdates
 from foresee.plan.ownership import Ownership
 from foresee.plan.placement import LocationAware, Placement, Scene, location_aware, rank_positions
 from foresee.plan.record import Accesses, Counters, Header, Record
@@ -35,6 +38,7 @@ from foresee.plan.row_groups import numbering_of
 from foresee.store.layout import Layout
 
 CURVE_POINTS = 8
+
 PENDING_ROWS_MIN = 1 << 20
 
 
@@ -174,6 +178,7 @@ def curve(
 
 
 TIMED_STEPS = 4
+
 REPEATS = 3
 
 
@@ -269,3 +274,80 @@ def fetches_by_cache(stream: BatchStream, *, num_steps: int = STEPS) -> dict[int
     sizes = curve_capacities(demand_of(read), capacity_rows=0)
     headers = [make_header(kept, planner=DEFAULT.name, cache_rows=size) for size in sizes]
     return {size: counters_of(kept, it).num_fetched / len(read) for size, it in zip(sizes, headers, strict=True)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What one unit of transfer would move."""
+
+    name: str
+    chosen: bool
+    counters: Counters | None
+    """None: the cache is too small for it."""
+    table_share: float
+    """Rows read over rows of the table."""
+    bytes_read: int
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a run would do."""
+
+    order: str
+    num_steps: int
+    """Counted here."""
+    steps_of_epoch: int
+    num_states: int
+    partition_reads: int
+    """Partitions that the order brings in during the first epoch, into an empty buffer."""
+    capacity_rows: int
+    num_rows: int
+    units: tuple[Unit, ...]
+    why: str
+    """What moves, and why."""
+    stale_reads: int
+    """Rows that are read before some update of an earlier step, where batches are in flight."""
+    missing_updates: int
+    """Updates that these have missed, one for each step that made one."""
+    missing_updates_max: int
+    num_reads: int
+
+
+def expect(config: GraphConfig, num_steps: int | None = None) -> Expected:
+    """Plans the first steps by rows and by partitions."""
+    graph = build.open_graph(config)
+    chosen = build.choose_order(config, graph)
+    stream = build.train_stream(config, graph, chosen)
+    header, unit = build.header_and_unit(config, graph, stream, chosen)
+    num_steps = min(num_steps or stream.steps_of_epoch(0), stream.num_steps)
+    row_bytes = build.table_layout(config, graph).row_bytes
+    units = []
+    for name, size in (("rows", 1), ("partitions", int(graph.partition_rows))):
+        sized = replace(header, num_steps=num_steps, options=replace(header.options, partition_rows=size))
+        counting = Counting()
+        try:
+            for record in islice(planned_records(stream, sized), num_steps):
+                counting.add(record)
+            counters = counting.counters
+        except PlanError:
+            counters = None
+        units.append(
+            Unit(
+                name=name, chosen=header.options.partition_rows == size, counters=counters,
+                table_share=counters.num_fetched / header.num_rows if counters else 0.0,
+                bytes_read=counters.num_fetched * row_bytes if counters else 0,
+                bytes_written=counters.num_evicted * row_bytes if counters else 0,
+            )
+        )  # fmt: skip
+    missed = MissedUpdates(header.options.staleness)
+    for batch in islice(stream.batches(), num_steps if header.options.staleness else 0):
+        missed.add(accesses_of(batch))
+    traversal = stream.traversal(0)
+    return Expected(
+        order=chosen.words or f"order {chosen.order.name}: {chosen.order.meaning}", num_steps=num_steps,
+        steps_of_epoch=stream.steps_of_epoch(0), num_states=len(traversal.states),
+        partition_reads=traversal.reads(), capacity_rows=header.capacity_rows, num_rows=header.num_rows,
+        units=tuple(units), why=unit, stale_reads=missed.stale_reads, missing_updates=missed.missing_updates,
+        missing_updates_max=missed.missing_updates_max, num_reads=missed.num_reads,
+    )  # fmt: skip

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from foresee.graph.orders.beta import beta_path
-from foresee.graph.orders.bounds import (
+from foresee.graph.orders.ring import (
+    best_path,
     beta_swaps,
     bucket_bound,
     pair_bound,
@@ -17,7 +18,6 @@ from foresee.graph.orders.bounds import (
     swap_bound,
     turn_bound,
 )
-from foresee.graph.orders.ring import best_path
 
 PUBLISHED = {
     (4, 2): (5, 5, 4), (5, 2): (9, 9, 7), (5, 3): (4, 4, 4), (6, 3): (7, 6, 6), (6, 4): (4, 3, 3), (7, 5): (4, 3, 3),

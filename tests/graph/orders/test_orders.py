@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from foresee.arrays import Int32
 from foresee.errors import ConfigError, PlanError
 from foresee.graph.orders import BUILT_IN, DEFAULT, ORDERS, Order, Setting, Traversal, states_of_nodes
-from foresee.graph.orders.bounds import beta_swaps, swap_bound
-from foresee.graph.orders.hilbert import hilbert_buckets, hilbert_symmetric_buckets
-from foresee.graph.orders.inside_out import inside_out_buckets
+from foresee.graph.orders.baselines import hilbert_buckets, hilbert_symmetric_buckets, inside_out_buckets
+from foresee.graph.orders.ring import beta_swaps, swap_bound
 from foresee.graph.orders.traversal import from_buckets, in_random_state
 
 EDGES = [order.name for order in BUILT_IN if order.trains == "edges"]

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from foresee.arrays import Int32, Int64
 from foresee.errors import PlanError
 from foresee.graph.orders import ORDERS, Setting, Traversal
-from foresee.graph.orders.bounds import beta_swaps, ring_multiple, ring_swaps, swap_bound, turn_bound
-from foresee.graph.orders.ring import best_path, ring_path
+from foresee.graph.orders.ring import (
+    best_path,
+    beta_swaps,
+    ring_multiple,
+    ring_path,
+    ring_swaps,
+    swap_bound,
+    turn_bound,
+)
 from foresee.graph.orders.traversal import Path
 
 RINGS = [(3, 2), (7, 4), (13, 4), (15, 8), (29, 8), (57, 8), (61, 16), (121, 31), (21, 2), (1021, 256)]

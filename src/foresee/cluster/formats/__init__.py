@@ -11,15 +11,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from foresee.cluster.formats.helios import read_helios
 from foresee.cluster.formats.kubernetes import read_kubernetes
 from foresee.cluster.formats.pai import read_pai
-from foresee.cluster.formats.philly import read_philly
 from foresee.cluster.formats.record import JobFile, JobRecord, read_text
 from foresee.cluster.formats.sacct import read_sacct
 from foresee.cluster.formats.shockwave import read_trace
 from foresee.cluster.formats.text import read_csv, read_json_jobs
-from foresee.cluster.formats.traces import read_gavel
+from foresee.cluster.formats.traces import read_gavel, read_helios, read_philly
 from foresee.errors import DataError
 from foresee.io import bounded_json
 

@@ -12,17 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from foresee.cluster.formats.record import JobFile, JobRecord, Row
+from foresee.cluster.formats.record import JobFile, JobRecord, Row, left_out
 from foresee.cluster.formats.shockwave import read_json
 from foresee.cluster.formats.text import delimited_rows
-from foresee.cluster.job import Job, Regime
+from foresee.cluster.job import Job, Regime, work_of_seconds
 from foresee.errors import DataError
 
 COLUMNS = (
     "job type", "command", "folder", "steps argument", "needs data", "steps", "gpus", "weight", "slo", "arrival",
 )  # fmt: skip
+
 SPEED_FILES = ("simulation_throughputs.json", "physical_cluster_throughputs.json")
+
 FOLDERS_UP = 3
+
 GPU_TYPE = "v100"
 
 
@@ -57,4 +60,59 @@ def _job(row: Row, index: int, where: Path, speeds: Mapping[str, Any]) -> Job:
         arrival_seconds=row.number("arrival", least=0.0),
         weight=row.number("weight", above=0.0),
         kind=kind,
+    )
+
+
+REQUIRED = ("job_id", "gpu_num", "submit_time", "duration")
+
+
+def read_helios(path: Path) -> JobFile:
+    table = delimited_rows(path, required=REQUIRED)
+    kept = [row for row in table if row.count("gpu_num", least=0) and row.number("duration", least=0.0)]
+    rows = sorted(((row.moment("submit_time"), row) for row in kept), key=lambda pair: pair[0])
+    records = tuple(_record(row, (moment - rows[0][0]).total_seconds()) for moment, row in rows)
+    return JobFile(records=records, notes=tuple(left_out(len(table) - len(kept), "job", "without GPUs or run time")))
+
+
+def _record(row: Row, arrival_seconds: float) -> JobRecord:
+    job = Job(
+        id=row.text("job_id"),
+        gpus=row.count("gpu_num"),
+        regimes=work_of_seconds(row.number("duration", above=0.0)),
+        arrival_seconds=arrival_seconds,
+        user=row.text("user"),
+        kind=row.text("vc"),
+    )
+    return JobRecord(
+        job=job,
+        wait_seconds=row.number("queue", least=0.0) if row.has("queue") else None,
+        num_servers=row.count("node_num") if row.has("node_num") else None,
+        status=row.text("state"),
+    )
+
+
+def read_philly(path: Path) -> JobFile:
+    table = delimited_rows(path, required=("timestamp", "duration", "num_gpus"))
+    rows = sorted(((row.moment("timestamp"), row) for row in table), key=lambda pair: pair[0])
+    records = [
+        _philly_record(row, (moment - rows[0][0]).total_seconds(), index) for index, (moment, row) in enumerate(rows)
+    ]
+    return JobFile(records=tuple(records))
+
+
+def _philly_record(row: Row, arrival_seconds: float, index: int) -> JobRecord:
+    job = Job(
+        id=row.text("jobid", default=f"row-{index + 1}"),
+        gpus=row.count("num_gpus"),
+        regimes=work_of_seconds(row.number("duration", above=0.0)),
+        arrival_seconds=arrival_seconds,
+        user=row.text("user"),
+        kind=row.text("cluster") or row.text("vc"),
+    )
+    return JobRecord(
+        job=job,
+        wait_seconds=row.number("wait", least=0.0) if row.has("wait") else None,
+        num_servers=row.count("servers") if row.has("servers") else None,
+        utilisation=row.number("utilisation", least=0.0) if row.has("utilisation") else None,
+        status=row.text("status"),
     )

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from foresee.arrays import Float64, Int32, Int64
-from foresee.engine.cache import Cache
-from foresee.engine.cache_groups import Caches
+from foresee.engine.cache import Cache, Caches
 from foresee.engine.exchange.dense import Sums
 from foresee.engine.exchange.mesh import Lane, LinkScheduler, Mesh, UnscheduledLink
 from foresee.engine.exchange.protocol import (

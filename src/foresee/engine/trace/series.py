@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.arrays import Int64
-from foresee.engine.cache_groups import Caches
+from foresee.engine.cache import Caches
 from foresee.engine.planned_step import PlannedStep
 from foresee.io.disk_stats import DiskFigures, since
 from foresee.io.files import Files

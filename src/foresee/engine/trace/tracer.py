@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from foresee.engine.cache_groups import Caches
+from foresee.engine.cache import Caches
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.trace.series import Series, TimelineFile
 from foresee.io.disk_stats import DiskFigures

@@ -7,25 +7,25 @@ lists. An installed package adds one by an entry point of the group `foresee.ord
 from __future__ import annotations
 
 from foresee.errors import ConfigError
-from foresee.graph.orders import baselines, beta, comet, hilbert, inside_out, nodes, random, ring, sequential
+from foresee.graph.orders import baselines, beta, nodes, order, ring
 from foresee.graph.orders.order import Order, Setting
 from foresee.graph.orders.traversal import Traversal, states_of_nodes
 from foresee.registry import Registry
 
 BUILT_IN = (
-    random.ORDER,
-    baselines.ORDER,
-    hilbert.HILBERT,
-    hilbert.HILBERT_SYMMETRIC,
-    inside_out.ORDER,
+    order.RANDOM,
+    baselines.ROW_MAJOR,
+    baselines.HILBERT,
+    baselines.HILBERT_SYMMETRIC,
+    baselines.INSIDE_OUT,
     beta.BETA,
     beta.BETA_DEFERRED,
-    comet.ORDER,
-    ring.ORDER,
-    sequential.ORDER,
-    nodes.ORDER,
+    beta.COMET,
+    ring.RING,
+    nodes.SEQUENTIAL,
+    nodes.DISPERSED,
 )
-DEFAULT = ring.ORDER
+DEFAULT = ring.RING
 
 
 def _check_order(name: str, thing: object) -> None:

@@ -62,7 +62,7 @@ def _group_size(setting: Setting) -> int:
     return size
 
 
-ORDER = Order(
+DISPERSED = Order(
     name="dispersed",
     meaning="nodes: each partition comes in once an epoch, in the place of a random one",
     colour="#1f6f66",
@@ -70,4 +70,28 @@ ORDER = Order(
     traverse=dispersed,
     trains="nodes",
     carries=True,
+)
+
+
+def sequential(setting: Setting, rng: np.random.Generator) -> Traversal:
+    p, c, trained = setting.num_partitions, setting.capacity, setting.pinned
+    if trained < 1:
+        raise PlanError("the order sequential needs the partitions of the training nodes pinned; pin 1 or more")
+    if trained > c:
+        raise PlanError(
+            f"the training nodes lie in {trained} partitions and the buffer holds {c}; "
+            "choose the order dispersed, or a larger buffer"
+        )
+    others = trained + rng.choice(p - trained, c - trained, replace=False)
+    state = np.concatenate([np.arange(trained), others]).astype(np.int32)
+    return Traversal(p, (state,), (np.repeat(np.arange(trained, dtype=np.int32), 2).reshape(-1, 2),))
+
+
+SEQUENTIAL = Order(
+    name="sequential",
+    meaning="nodes: partitions with training nodes stay, the rest of the buffer is drawn anew each epoch",
+    colour="#2a9d8f",
+    needs="training nodes with the first ids, in no more partitions than the buffer holds",
+    traverse=sequential,
+    trains="nodes",
 )

@@ -15,7 +15,7 @@ import numpy as np
 
 from foresee.arrays import Int32
 from foresee.errors import PlanError
-from foresee.graph.orders.traversal import Traversal
+from foresee.graph.orders.traversal import Traversal, in_first_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +73,17 @@ class Order:
 def _is_state(state: Int32, num_partitions: int, capacity: int) -> bool:
     in_range = bool(np.all((state >= 0) & (state < num_partitions)))
     return in_range and len(state) == capacity == len(np.unique(state))
+
+
+def random(setting: Setting, rng: np.random.Generator) -> Traversal:
+    return in_first_state(setting.num_partitions, [np.arange(setting.num_partitions, dtype=np.int32)])
+
+
+RANDOM = Order(
+    name="random",
+    meaning="edges of the whole graph in random order, as in memory",
+    colour="#555555",
+    needs="memory for all rows, or planned rows as the unit of transfer",
+    traverse=random,
+    carries=True,
+)

@@ -18,6 +18,7 @@ import numpy as np
 
 from foresee.arrays import Int32, Int64
 from foresee.plan.baselines.recency import Numbering, Rank, RecencyCaches, Share, shares_of, users_of, widened
+from foresee.plan.policy import USERS_MAX, Policy, Profile
 from foresee.plan.record import UNKNOWN_VERSION, Accesses, ComparedRecord, Evict, Fetch, Header, Push, Record
 
 
@@ -249,3 +250,23 @@ class Additive:
         known = self.header.first_step == 0
         versions = self._replicas.stored_version[rows] if known else np.full(len(rows), UNKNOWN_VERSION, np.int32)
         return Fetch(self._numbering.rows[rows], self._caches.slot[worker, rows], versions)
+
+
+def het(header: Header, staleness: int) -> Additive:
+    """HET's planner. Only with staleness 0 is it exact."""
+    return Additive(header, BoundedStaleness(header.num_workers, staleness))
+
+
+def compared(header: Header, profile: Profile) -> Additive:
+    return het(header, header.options.staleness)
+
+
+POLICY = Policy(
+    name="het",
+    meaning="replicas may be stale by so many updates",
+    colour="#b59a2f",
+    compared=compared,
+    additive=True,
+    takes_staleness=True,
+    workers_max=USERS_MAX,
+)

@@ -25,12 +25,10 @@ from numpy.typing import NDArray
 from foresee.arrays import Float32, Int64
 from foresee.errors import StoreError
 from foresee.io.direct import Transfers, Way
-from foresee.io.files import Files
-from foresee.io.sequence import Sequence
+from foresee.io.files import Files, Sequence
 from foresee.store.contract import Rows
 from foresee.store.disk.checksums import CHECKSUMS_FILE, KnownChecksums, lost_checksum, row_checksums
-from foresee.store.disk.chunks import damaged_bits, damaged_row
-from foresee.store.disk.parallel import ParallelCopy
+from foresee.store.disk.chunks import ParallelCopy, damaged_bits, damaged_row
 from foresee.store.kernels import (
     NO_CRC,
     Bits,

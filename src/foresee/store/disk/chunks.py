@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,21 +30,86 @@ from foresee.io.files import Files
 from foresee.store.contract import Rows
 from foresee.store.disk.index import RowIndex
 from foresee.store.disk.manifest import Chunks
-from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.kernels import NO_CRC, Bits, crc_of_words, read_only, take_rows
 from foresee.store.layout import Layout, row_name
 
+NUM_THREADS = 16
+
+PROBE_ROWS_MIN = 64
+"""Rows copied before looking at the page faults for the first time; then twice as many, and so on."""
+
+PROBE_ROWS_MAX = 4096
+
+COLD_SHARE = 1 / 16
+"""Share of rows that waited for the disk above which the rest of a request goes to the threads."""
+
+PIECES_PER_THREAD = 4
+
+PIECE_ROWS_MIN = 64
+
+
+def _num_disk_waits() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+
+
+class ParallelCopy:
+    """Runs copy functions over ranges, with threads if they are worth it."""
+
+    def __init__(self, num_threads: int = NUM_THREADS) -> None:
+        self._num_threads = num_threads
+        self._pool: ThreadPoolExecutor | None = None
+
+    def run(self, copy: Callable[[int, int], None], num_rows: int) -> None:
+        """Calls copy(begin, end) on ranges that together are 0..num_rows, and returns when all are done."""
+        begin, probe = 0, PROBE_ROWS_MIN
+        while begin < num_rows:
+            end = min(begin + probe, num_rows)
+            before = _num_disk_waits()
+            copy(begin, end)
+            waits = _num_disk_waits() - before
+            if self._num_threads > 1 and waits > COLD_SHARE * (end - begin):
+                self.run_threads(copy, end, num_rows)
+                return
+            begin, probe = end, min(2 * probe, PROBE_ROWS_MAX)
+
+    def run_threads(self, copy: Callable[[int, int], None], begin: int, end: int) -> None:
+        """The same with all threads at once."""
+        piece = max(PIECE_ROWS_MIN, -(-(end - begin) // (self._num_threads * PIECES_PER_THREAD)))
+        if end - begin <= piece:
+            copy(begin, end)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="foresee-disk")
+        starts = range(begin, end, piece)
+        # list() waits for all, and raises what the first failed one raised.
+        list(self._pool.map(lambda start: copy(start, min(start + piece, end)), starts))
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
 LOG_FILE = "log.bin"
+
 CHUNK_BYTES_MAX = 1 << 17
+
 CHUNK_BYTES_MIN = 1 << 14
+
 _CHUNKS_OF_A_TABLE = 1 << 6
 """Small tables have smaller chunks, so that a few rows do not take much space."""
+
 _BLOCK = 4096
+
 _MAGIC = 0x6B6E7568632D7366
+
 _FIELDS = 8
 """int64 before the ids: magic, sequence, rows, words of a row, checksum, and three that are 0."""
+
 WRITE_BYTES = 1 << 22
+
 _HEADERS_AT_ONCE = 256
+
 _NO_CRCS = np.zeros(0, np.uint32)
 
 
@@ -330,9 +397,6 @@ def damaged_bits(path: Path, layout: Layout, bits: Bits, crcs: NDArray[np.uint32
         f"{path} is damaged: it has another checksum than when it was written, and whether {which} was ever written "
         "cannot be told; check the disk, then restore the folder from a copy"
     )
-
-
-# Directories ---------------------------------------------------------------------------------------------------------
 
 
 def directory_path(folder: Path, number: int) -> Path:

@@ -26,10 +26,9 @@ from foresee.io.files import Files
 from foresee.store.commits import Part
 from foresee.store.contract import Rows
 from foresee.store.disk.base import Base
-from foresee.store.disk.chunks import live_rows, read_directory
+from foresee.store.disk.chunks import ParallelCopy, live_rows, read_directory
 from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import MANIFEST_FILE, Chunks, Journal, Manifest, Prepared, to_json
-from foresee.store.disk.parallel import ParallelCopy
 from foresee.store.disk.undo import (
     NOT_WRITTEN,
     OVERLAY_FILE,

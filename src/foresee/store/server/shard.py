@@ -23,10 +23,9 @@ from foresee.io import bounded_json
 from foresee.io.disk_stats import DiskFigures
 from foresee.io.files import Files
 from foresee.store.commits import Instruction, Part
-from foresee.store.contract import PartStore, Rows, disks_of, written_rows
+from foresee.store.contract import PartStore, Rows, disks_of, takes_next_use, write_with_hint, written_rows
 from foresee.store.disk import DiskStore
 from foresee.store.disk.backup import empty_folder
-from foresee.store.guarded import takes_next_use, write_with_hint
 from foresee.store.kernels import Initial, fill_initial_row, initial_of
 from foresee.store.layout import Layout, Table, layout_from_dict, layout_to_dict
 from foresee.store.registry import DISK, MEMORY, StoreKind

@@ -88,7 +88,7 @@ def plan(
     """
     from dataclasses import asdict
 
-    from foresee.tools.graph_planning import expect
+    from foresee.tools.forecast import expect
 
     found = expect(_config(run_file, overrides), steps)
     if as_json:

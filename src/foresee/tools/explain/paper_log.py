@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from foresee.arrays import Float32, Int32, Int64
-from foresee.io.direct import BUFFER_BYTES, PIECE_BYTES_MAX, Transfers, Way
+from foresee.io.direct import BUFFER_BYTES, PIECE_BYTES_MAX, Transfers, Way, join_pieces
 from foresee.io.files import Files
-from foresee.io.joined_pieces import join_pieces
 from foresee.plan.record import Record
 from foresee.store.contract import Rows
 from foresee.store.disk.chunks import ChunkFile, Shape, chunk_bytes_for
