@@ -26,10 +26,10 @@ from foresee.data import (
     Parquet,
     PrepareOptions,
     prepare,
-    terminal_progress,
 )
 from foresee.data.formats import text as text_format
 from foresee.errors import DataError
+from foresee.tools.cli.terminal import terminal_progress
 
 EVERYTHING = PrepareOptions(valid_share=0.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from warm_commands import Commands
 
 from foresee.errors import StoreError
 from foresee.run import checkpoint
+from foresee.run.checkpoint import open_newest
 from foresee.store import shard_folders
 from foresee.store.disk import DiskStore
 from foresee.store.disk.manifest import read_manifest
@@ -57,7 +59,7 @@ def bytes_in(tables: Path) -> dict[str, bytes]:
 
 def move(tables: Path, num_shards: int) -> list[str]:
     said: list[str] = []
-    reshard(tables, LAYOUT, num_shards, tables.parent / "checkpoints", said.append)
+    reshard(tables, LAYOUT, num_shards, partial(open_newest, folder=tables.parent / "checkpoints"), said.append)
     return said
 
 

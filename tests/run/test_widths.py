@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from foresee.errors import ConfigError, PlanError, StoreError
 from foresee.plan.format.file import PlanFile, write_plan
 from foresee.run.bags import EmbeddingBagConfig, EmbeddingBags
 from foresee.run.build import open_log, open_tables, plan_header, table_layout, train_stream
+from foresee.run.checkpoint import open_newest
 from foresee.run.config import RunConfig
 from foresee.run.evaluation import evaluate, judging, score
 from foresee.run.memory import memory_needed
@@ -155,7 +157,13 @@ def test_shards_of_several_widths_hold_the_same_bytes(log: ClickLog, tmp_path: P
     train_quietly(config)
     before, layout = _rows(config), table_layout(config, log)
     for num_shards in (2, 3, 0):
-        reshard(config.tables_folder, layout, num_shards, config.run / "checkpoints", lambda said: None)
+        reshard(
+            config.tables_folder,
+            layout,
+            num_shards,
+            partial(open_newest, folder=config.run / "checkpoints"),
+            lambda said: None,
+        )
         assert num_shards_in(config.tables_folder) == num_shards
         assert _rows(config) == before
         assert check(config.run).is_whole

@@ -10,7 +10,6 @@ from foresee.data.schema import DenseFeature, Feature, LogLabel, Table, Vocabula
 from foresee.data.source import PrepareOptions, ReportProgress, Source
 from foresee.data.stream import LogStream
 from foresee.data.synthetic import criteo_table_sizes, synthetic, synthetic_rows, tiny
-from foresee.tools.cli.terminal import terminal_progress
 
 __all__ = [
     "FORMATS",
@@ -43,6 +42,5 @@ __all__ = [
     "prepare",
     "synthetic",
     "synthetic_rows",
-    "terminal_progress",
     "tiny",
 ]

@@ -22,11 +22,10 @@ import numpy as np
 
 from foresee.arrays import Float32, Int32
 from foresee.data.batch import Batch
-from foresee.data.jagged import bags_of, is_keyed_jagged
+from foresee.data.jagged import BagSpecs, bags_of, is_keyed_jagged
 from foresee.engine.feed import PulledFeed, Reach
 from foresee.errors import DataError, UsageError
 from foresee.plan.record import Header
-from foresee.run.bags import EmbeddingBags
 from foresee.run.shared_memory import private
 
 STEPS_MAX = (1 << 31) - 1
@@ -87,7 +86,7 @@ class Batches:
 
     def __init__(
         self,
-        bags: EmbeddingBags,
+        bags: BagSpecs,
         source: Iterable[Any] | Callable[[int], Iterable[Any]],
         *,
         epochs: int = 1,

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from foresee.arrays import Float32, Int32, Int64
-from foresee.data.batch import Batch
+from foresee.data.batch import Batch, Pooling
 from foresee.errors import DataError
 
 SUM, MEAN, MAX, NONE = "sum", "mean", "max", "none"
@@ -41,6 +41,27 @@ class Lookup(Protocol):
     def padding_idx(self) -> int | None:
         """An id that stands for none."""
         ...
+
+
+class BagSpecs(Protocol):
+    """What batches need to know of `foresee.EmbeddingBags`: features, table sizes, and how vectors are pooled."""
+
+    @property
+    def features(self) -> tuple[Lookup, ...]: ...
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def pooling(self) -> Pooling: ...
+
+    @property
+    def tables(self) -> Any: ...
+
+    @property
+    def is_weighted(self) -> bool: ...
+
+    def check_tables(self, tables: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

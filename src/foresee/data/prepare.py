@@ -27,7 +27,7 @@ from foresee.data.samples import Ids, Samples, fill_empty, select
 from foresee.data.schema import Feature, LogLabel, RawType, Table
 from foresee.data.source import BAD_LINES_FILE, BadLines, PrepareOptions, ReportProgress, Source, SplitMode, check_files
 from foresee.data.vocabulary import Counter, DenseStatistics, Encoder, GivenIds, HashVocabulary, transform
-from foresee.data.writer import LogWriter
+from foresee.data.writer import DESCRIPTION_FILE, LogWriter
 from foresee.errors import DataError
 from foresee.io.folders import check_target, new_folder
 from foresee.io.storage import changed_words
@@ -55,12 +55,12 @@ def prepare(
     """Write the prepared log of `source` to the folder `out`."""
     options = options or PrepareOptions()
     target = Path(out)
-    check_target(target, replace=options.replace)
+    check_target(target, replace=options.replace, marker=DESCRIPTION_FILE)
     check_files(source.files)
     passes = _Passes(source, options, progress)
     splitter = passes.scan()
     statistics, encoders = passes.count(splitter)
-    with new_folder(target, replace=options.replace) as folder:
+    with new_folder(target, replace=options.replace, marker=DESCRIPTION_FILE) as folder:
         num_bad, num_skipped = passes.write(splitter, statistics, encoders, folder)
     bad_lines_file = target / BAD_LINES_FILE if num_bad else None
     log = ClickLog.open(target)

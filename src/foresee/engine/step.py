@@ -15,13 +15,12 @@ from weakref import WeakMethod
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from foresee.engine.lookup import FeatureEmbeddings, GroupVectors, in_feature_order
 from foresee.engine.planned_step import PlannedStep
 from foresee.engine.trace.tracer import Timeline, Track
 from foresee.errors import UsageError
-from foresee.models.contract import Embeddings, accepts_deferred_embeddings
 
 
 class Step:
@@ -112,14 +111,6 @@ class Step:
     def await_embeddings(self) -> Tensor:
         """The same, for whoever takes a function."""
         return self.embeddings
-
-    def embeddings_for(self, model: nn.Module) -> Embeddings:
-        """What to call a model with: the function if it has something to do before, else the embeddings.
-
-        Args:
-            model: One that says `accepts_deferred_embeddings = True` gets the function.
-        """
-        return self.await_embeddings if accepts_deferred_embeddings(model) else self.embeddings
 
     @property
     def began(self) -> bool:

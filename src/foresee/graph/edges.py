@@ -22,7 +22,7 @@ from foresee.arrays import Bool, Float32, Int32, Int64, UInt64
 from foresee.data.source import ReportProgress
 from foresee.errors import DataError
 from foresee.graph.external_sort import ExternalSort, begins_group, keys_of
-from foresee.graph.folder import GraphFolder, id_dtype
+from foresee.graph.folder import DESCRIPTION_FILE, GraphFolder, id_dtype
 from foresee.graph.npy import ArrayWriter
 from foresee.io.folders import new_folder
 
@@ -194,7 +194,10 @@ def stored_pieces(graph: GraphFolder, split: str) -> Iterator[EdgePiece]:
 def partition_edges(graph: GraphFolder, num_partitions: int, place: Path, memory_bytes: int) -> None:
     """The train edges of a graph in another number of partitions, as a folder of their own."""
     try:
-        with new_folder(place, replace=False) as folder, ExternalSort(folder, memory_bytes) as sort:
+        with (
+            new_folder(place, replace=False, marker=DESCRIPTION_FILE) as folder,
+            ExternalSort(folder, memory_bytes) as sort,
+        ):
             buckets = BucketSort(sort, graph.num_nodes, num_partitions)
             for piece in stored_pieces(graph, "train"):
                 buckets.add(piece)

@@ -20,7 +20,7 @@ from foresee.arrays import Bool, Int32, Int64
 from foresee.errors import DataError
 from foresee.graph.edges import stored_pieces, tie_order
 from foresee.graph.external_sort import ExternalSort, keys_of
-from foresee.graph.folder import ID_DTYPES, GraphFolder, id_dtype
+from foresee.graph.folder import DESCRIPTION_FILE, ID_DTYPES, GraphFolder, id_dtype
 from foresee.graph.npy import ArrayWriter, open_array
 from foresee.io.folders import new_folder
 
@@ -73,7 +73,7 @@ def open_neighbours(graph: GraphFolder, place: Path, memory_bytes: int) -> Neigh
     """The neighbours of a graph, sorted into `place` if they are not there."""
     if not place.exists():
         try:
-            with new_folder(place, replace=False) as folder:
+            with new_folder(place, replace=False, marker=DESCRIPTION_FILE) as folder:
                 _write(graph, folder, "incoming", memory_bytes)
                 _write(graph, folder, "outgoing", memory_bytes)
         except DataError:

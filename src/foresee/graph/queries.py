@@ -24,6 +24,7 @@ from torch import Tensor
 from foresee.arrays import Float32, Int64
 from foresee.errors import ConfigError, StoreError
 from foresee.graph.evaluation import Truths
+from foresee.graph.folder import DESCRIPTION_FILE
 from foresee.graph.npy import ArrayWriter
 from foresee.graph.trained import Trained, blocks
 from foresee.io.folders import new_folder
@@ -158,7 +159,7 @@ def export(run: Trained, out: Path, form: Format) -> dict[str, Any]:
     """Writes vectors, names and weights into a new folder; returns its description."""
     if form not in FORMATS:
         raise ConfigError(f"--format: there is no {form!r}; choose one of {', '.join(FORMATS)}")
-    with new_folder(out, replace=False) as folder:
+    with new_folder(out, replace=False, marker=DESCRIPTION_FILE) as folder:
         width = _write_vectors(run, folder, form)
         pq.write_table(pa.table({"name": run.graph.node_names()}), folder / "nodes.parquet")
         if run.graph.num_relations:

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from foresee.data.writer import DESCRIPTION_FILE
 from foresee.errors import DataError
 
 
 @contextmanager
-def new_folder(out: Path, *, replace: bool, marker: str = DESCRIPTION_FILE) -> Iterator[Path]:
+def new_folder(out: Path, *, replace: bool, marker: str) -> Iterator[Path]:
     """Build in the yielded folder; it becomes `out` at the end."""
     check_target(out, replace=replace, marker=marker)
     try:
@@ -56,7 +55,7 @@ def _remove_if_left(folder: Path) -> None:
             os.close(lock)
 
 
-def check_target(out: Path, *, replace: bool, marker: str = DESCRIPTION_FILE) -> None:
+def check_target(out: Path, *, replace: bool, marker: str) -> None:
     """Refuse a target that holds something, before any work is done; `marker` is the file of what may be replaced."""
     noun = f"prepared {marker.removesuffix('.json')}"
     if not out.exists():

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -138,7 +139,14 @@ def _bring_shards(config: RunConfig, layout: Layout, say: Callable[[str], None],
         if stored is not None:
             bring_shards(config, layout, stored, say, trust_here=not resized)
         else:
-            reshard(config.tables_folder, layout, config.num_servers, checkpoints, say, kind=kind)
+            reshard(
+                config.tables_folder,
+                layout,
+                config.num_servers,
+                partial(checkpoint.open_newest, folder=checkpoints),
+                say,
+                kind=kind,
+            )
 
 
 @contextmanager

@@ -15,12 +15,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from foresee.errors import ConfigError, StoreError
 from foresee.io.urls import Place, local_folder, shown
 from foresee.run.backup import RunStorage
 from foresee.run.build import open_log, table_layout
+from foresee.run.checkpoint import open_newest
 from foresee.run.config import AnyRun, RunConfig
 from foresee.run.folder import CONFIG_FILE, RunFolder, open_run
 from foresee.store.commits import step_to_open
@@ -42,7 +44,13 @@ def bring_shards(
     """
     here, there = _whole_here(config.tables_folder) if trust_here else None, stored.num_shards
     if here is not None and here != config.num_servers:
-        reshard(config.tables_folder, layout, config.num_servers, RunFolder(config.run).checkpoints, say)
+        reshard(
+            config.tables_folder,
+            layout,
+            config.num_servers,
+            partial(open_newest, folder=RunFolder(config.run).checkpoints),
+            say,
+        )
     elif here is None and there is not None and there != config.num_servers:
         reshard_stored(stored, layout, config.num_servers, config.run, say)
 
@@ -75,7 +83,7 @@ def reshard_stored(stored: RunStorage, layout: Layout, num_shards: int, run: Pat
     for copies, inner in parts:
         copies.load(step, inner)
     stored.bring(step)
-    reshard(tables, layout, num_shards, RunFolder(run).checkpoints, say)
+    reshard(tables, layout, num_shards, partial(open_newest, folder=RunFolder(run).checkpoints), say)
     for shard in range(num_shards):
         for copies, _ in _shard(stored, shard_folder(tables, shard), layout, Share(shard, num_shards)):
             copies.copy(snapshot(copies.folder, read_manifest(copies.folder)), lambda: True)

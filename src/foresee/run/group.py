@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from foresee.arrays import Float32
 from foresee.engine.exchange.dense import Agreed, StepSync, of_all_workers, sum_of_all_workers
 from foresee.engine.step import Step
+from foresee.models.contract import accepts_deferred_embeddings
 
 SEED_STEP = 1_000_003
 
@@ -133,7 +134,9 @@ class TorchGroup:
         if self._overlap:
             step.update_during_backward()
         with computing(self._precision, step.dense.device):
-            logits: Tensor = self._shared(step.dense, step.embeddings_for(self.model))
+            deferred = accepts_deferred_embeddings(self.model)
+            embeddings = step.await_embeddings if deferred else step.embeddings
+            logits: Tensor = self._shared(step.dense, embeddings)
         return logits
 
     def agree(self, *, stop: bool, commit: bool, show: bool, loss: float) -> Agreed:

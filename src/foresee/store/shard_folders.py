@@ -22,9 +22,8 @@ from foresee.errors import StoreError
 from foresee.io.disk_stats import DiskFigures
 from foresee.io.files import Files
 from foresee.io.units import counted
-from foresee.run.checkpoint import open_newest
 from foresee.store.commits import Part
-from foresee.store.contract import Rows, Store, disks_of, open_part, prepare_part, settle_part
+from foresee.store.contract import Rows, Store, TwoPhaseStore, disks_of, open_part, prepare_part, settle_part
 from foresee.store.layout import Layout
 from foresee.store.registry import DISK, StoreKind
 from foresee.store.row_groups import group_folders, groups_of, open_groups
@@ -161,7 +160,7 @@ def reshard(
     tables: Path,
     layout: Layout,
     num_shards: int,
-    checkpoints: Path,
+    open_newest: Callable[[TwoPhaseStore], int],
     say: Callable[[str], None],
     *,
     kind: StoreKind = DISK,
@@ -174,7 +173,7 @@ def reshard(
     say(f"{tables}: rows move from {_in_words(found)} to {_in_words(num_shards)}")
     fresh = _fresh(tables)
     try:
-        _copy(tables, fresh, layout, num_shards, checkpoints, kind)
+        _copy(tables, fresh, layout, num_shards, open_newest, kind)
         Files().publish(fresh / COMPLETE_FILE, b"")
         _switch(tables)
     except OSError as error:
@@ -206,12 +205,19 @@ def _switch(tables: Path) -> None:
     finish_switch(tables)
 
 
-def _copy(tables: Path, fresh: Path, layout: Layout, num_shards: int, checkpoints: Path, kind: StoreKind) -> None:
+def _copy(
+    tables: Path,
+    fresh: Path,
+    layout: Layout,
+    num_shards: int,
+    open_newest: Callable[[TwoPhaseStore], int],
+    kind: StoreKind,
+) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     source = open_store(tables, layout, kind)
     try:
-        step = open_newest(source, checkpoints)
+        step = open_newest(source)
         for shard in range(num_shards):
             shard_folder(fresh, shard).mkdir()
         target = open_store(fresh, layout, kind)

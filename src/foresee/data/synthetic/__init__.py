@@ -22,7 +22,7 @@ from foresee.data.schema import DenseFeature, Feature, Table, Vocabulary
 from foresee.data.source import ReportProgress
 from foresee.data.synthetic.planted import PlantedModel, ScoreHistogram, plant
 from foresee.data.synthetic.population import Population
-from foresee.data.writer import LogWriter
+from foresee.data.writer import DESCRIPTION_FILE, LogWriter
 from foresee.errors import DataError
 from foresee.io.folders import new_folder
 from foresee.io.hashing import hash_counters, key_of
@@ -100,7 +100,7 @@ def synthetic(
     planted = plant(population, num_dense)
     best = {name: ScoreHistogram() for name in bounds}
     with (
-        new_folder(Path(path), replace=replace) as folder,
+        new_folder(Path(path), replace=replace, marker=DESCRIPTION_FILE) as folder,
         LogWriter(folder, features, dense, with_probability=True) as writer,
     ):
         for name, (start, stop) in bounds.items():
@@ -201,7 +201,7 @@ def tiny(
     samples = _samples(features, num_dense, num_samples, rng, bag_min=0 if empty_bags else 1)
     train, valid = num_samples * 8 // 10, num_samples * 9 // 10
     with (
-        new_folder(Path(path), replace=replace) as folder,
+        new_folder(Path(path), replace=replace, marker=DESCRIPTION_FILE) as folder,
         LogWriter(folder, features, dense, row_group_samples=row_group_samples) as writer,
     ):
         for name, start, stop in (("train", 0, train), ("valid", train, valid), ("test", valid, num_samples)):

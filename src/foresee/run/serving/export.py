@@ -29,6 +29,7 @@ from torch import nn
 
 from foresee.arrays import Int64
 from foresee.data.click_log import ClickLog
+from foresee.data.writer import DESCRIPTION_FILE
 from foresee.engine.tables import Tables
 from foresee.errors import StoreError
 from foresee.io.folders import new_folder
@@ -71,7 +72,7 @@ def export(run: Path, out: Path, progress: Progress | None = None, *, best: bool
     """Writes what a run has learned, into a new folder, as of its last commit or best; returns its description."""
     config = open_run(run)
     log = open_log(config)
-    with trained(config, log, best=best) as tables, new_folder(out, replace=False) as folder:
+    with trained(config, log, best=best) as tables, new_folder(out, replace=False, marker=DESCRIPTION_FILE) as folder:
         model, store = trained_model(config, log, tables, best=best), tables.store
         weights = save_tensors(checkpoint.own_copies(model.state_dict()))
         copied = [it.file for it in log.vocabularies.values() if it.file is not None]

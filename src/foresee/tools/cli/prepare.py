@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from foresee.data import FORMATS, Columns, Label, PrepareOptions, PrepareReport, Source, prepare, terminal_progress
+from foresee.data import FORMATS, Columns, Label, PrepareOptions, PrepareReport, Source, prepare
 from foresee.data.formats import load_installed
 from foresee.data.writer import DESCRIPTION_FILE
 from foresee.errors import DataError
@@ -26,6 +26,7 @@ from foresee.io.units import counted
 from foresee.io.urls import Place, place, sent, shown
 from foresee.tools.cli.columns import parse_categorical, parse_dense, parse_join, parse_label
 from foresee.tools.cli.options import REQUIRED, options_of, with_parameters
+from foresee.tools.cli.terminal import terminal_progress
 
 app = typer.Typer(
     help="Turn a raw log into a prepared one: Criteo, Avazu, MovieLens, libfm, CSV or Parquet.", no_args_is_help=True
