@@ -43,8 +43,8 @@ chaos: $(VENV)/.installed
 # run that follows its nodes. Then Ray nodes in network namespaces, each with its own disk, that lose processes, nodes and
 # links: needs root; prints one JSON object last.
 chaos-machines: $(VENV)/.installed
-	FORESEE_ENGINES=long $(BIN)/pytest tests/distributed/test_engines.py tests/distributed/test_slurm.py \
-	    tests/distributed/test_ray_train.py tests/distributed/test_ray_train_nodes.py tests/distributed/test_elastic.py
+	FORESEE_ENGINES=long $(BIN)/pytest tests/launch/test_engines.py tests/launch/test_slurm.py \
+	    tests/launch/test_ray_train.py tests/launch/test_ray_train_nodes.py tests/launch/test_elastic.py
 	$(BIN)/python tests/chaos/machines.py
 
 # What README and docs tell people to type, typed: with the project installed into a new environment.

@@ -3,7 +3,7 @@
 In: a stream of batches of one row a bag, a layout and an optimiser. Out: every row after the last step. All rows lie in
 one float32 array that holds nothing but halves; after each step the touched ones are rounded. The rounding is written
 down here once more, in fractions and not in bits: a number lies between two neighbouring halves, at some part of the
-way, and goes up if that part and its random number, of 16 bits, make a whole. Nothing of `foresee.store.halves` is used.
+way, and goes up if that part and its random number, of 16 bits, make a whole. Does not use `foresee.store.halves`.
 """
 
 from __future__ import annotations

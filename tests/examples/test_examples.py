@@ -57,7 +57,7 @@ def test_several_trainers_learn_what_one_does(tmp_path: Path) -> None:
 
 
 def test_several_trainers_in_ones_own_loop(tmp_path: Path) -> None:
-    """With one trainer; `tests/distributed/test_trainers.py` has two, under torchrun."""
+    """With one trainer; `tests/launch/test_trainers.py` has two, under torchrun."""
     told = run("several_trainers_loop.py", "--folder", str(tmp_path / "tables"))
     assert told.startswith("158 steps by 1 trainers")
     assert float(re.findall(r"AUC on the valid split (\d\.\d+)", told)[0]) > 0.75

@@ -115,7 +115,7 @@ def test_a_package_that_cannot_be_imported_is_named(installed: Path) -> None:
 
 def test_names_of_policies_stand_in_their_own_file_only() -> None:
     source = Path(package.__file__).parent
-    own = {"lru": "least_recently_used.py", "lfu": "least_frequently_used.py", "static": "hot_set.py"}
+    own = {"lru": "lru.py", "lfu": "lfu.py", "static": "static.py"}
     for path in sorted(source.rglob("*.py")):
         found = set(re.findall(r"\b(?:lru|lfu|static)\b", path.read_text("utf-8")))
         assert all(own[name] == path.name for name in found), f"{path} names {', '.join(sorted(found))}"

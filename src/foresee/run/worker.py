@@ -4,8 +4,8 @@ In: a run's configuration, the addresses of servers and planner, and a place amo
 a file). Out: with its peers, the same run folder as one process would leave, except that the rows are on the servers.
 Dense gradients are averaged by DDP during backward; rows and their gradients travel as the records say (`peers`).
 
-A worker is a process: on an error it ends without waiting for peers and threads that may hang (`cli/train`). All waits
-on peers end after `PEER_SECONDS`.
+A worker is a process: on an error it ends without waiting for peers and threads that may hang (`tools/cli/train`).
+All waits on peers end after `PEER_SECONDS`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ travel and lie as words, whatever their values are, and only those who compute l
 A stochastic rounding adds the random bits to those that will be cut off: a value goes up as often as it is near the
 upper neighbour, and stays as it is on the mean. A row and version have one key (`row_key`, splitmix64), and every two
 columns share a 32-bit hash of it, which processors compute eight at a time (`bits_of_column`). All of it is
-integers: the same on every machine. tests/base/test_halves.py pins it, as old folders must go on as they began.
+integers: the same on every machine. tests/store/test_halves.py pins it, as old folders must go on as they began.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ of threads are. `torch_kernels` offers the same operations for tensors on any de
     update_rows            gradients → summed by row → optimiser step                  update.py, steps.py
     sum_gradients          only the sums            apply_rows   only the step         update.py
     take_rows, put_rows    cache ↔ staging buffers                                     rows.py
-    zeroed_rows            memory for a cache                                          base/arrays.py
+    zeroed_rows            memory for a cache                                          arrays.py
     Threads                share a kernel's work among a few threads                   check.py
 """
 

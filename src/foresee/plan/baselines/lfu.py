@@ -1,6 +1,6 @@
 """LFU: the row used in the fewest steps since it came leaves first; among equals, the one used longest ago.
 
-Several workers have a cache each, and write through: `workers/additive`.
+Several workers have a cache each, and write through: `additive`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """LRU: the row used longest ago leaves first; inside a batch, the one that stands first.
 
-Several workers have a cache each, and write through: `workers/additive`.
+Several workers have a cache each, and write through: `additive`.
 """
 
 from __future__ import annotations

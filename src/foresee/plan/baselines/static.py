@@ -1,6 +1,6 @@
 """A static hot set: the rows most frequent in a profile stay, all others come and go. Frequencies never change.
 
-Several workers have a cache each, and write through: `workers/additive`.
+Several workers have a cache each, and write through: `additive`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One command for each line of `FORMATS`, derived from the format's dataclass: its docstring is the help, each field that
 is annotated with a text is an option, and so is each field of `PrepareOptions`. A format with `columns` also takes the
-options that name them, in the words of `data/column_syntax.py`.
+options that name them, in the words of `tools/cli/columns.py`.
 """
 
 from __future__ import annotations

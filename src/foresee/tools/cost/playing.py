@@ -1,4 +1,4 @@
-"""Steps played through by the rules of the engine (`engine/loop.py`, `pipeline.py`, `peers.py`), worker by worker:
+"""Steps played through by the rules of the engine (`engine/run.py`, `pipeline.py`, `peers.py`), worker by worker:
 
     planned      one step after the other, ahead of training
     read         one fetch after the other, once the write-backs of its `not_before` are applied: hidden, unless late

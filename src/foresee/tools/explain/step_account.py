@@ -1,6 +1,6 @@
 """Everything that one step does and waits for: its rows, where they came from, what leaves after it, and its time.
 
-In: the steps of a plan, played; for a recorded run also the spans of one worker (`recording/timeline.py`). Out: a
+In: the steps of a plan, played; for a recorded run also the spans of one worker (`engine/trace/tracer.py`). Out: a
 `StepAccount` with one `WorkerAccount` for each worker, and a `MeasuredStep`, or None if that step was not recorded in
 full. While the training thread waited for rows, the reading thread did something: what it did longest is what the step
 waited for. Later steps are read on to see when evicted rows are used again.

@@ -12,7 +12,7 @@ from foresee.run.config import RunConfig, Section
 from foresee.run.config_file import changed_result_keys, dump_run, load_run, run_name
 
 SMALLEST = "log: data/log\nrun: runs/a\ncache: {rows: 100}\n"
-DOCS = Path(__file__).parents[2] / "docs" / "run-file.md"
+DOCS = Path(__file__).parents[3] / "docs" / "run-file.md"
 
 
 @pytest.fixture
