@@ -1,7 +1,10 @@
 """Plan a shared GPU cluster: jobs in, rounds out, and answers about them.
 
-The same idea as the rest of Foresee one level up: the future is mostly known, so compute a bound, plan against it and
-report the gap. Pure apart from the readers of `formats` and the commands; imports nothing of the rest but the errors.
+The idea of Foresee one level up: the future is mostly known, so compute a bound, plan against it and report the gap.
+`formats` read traces, `policies` and `window` plan, `simulation` plays a plan, `analysis` and `questions` answer what
+users ask.
+
+Independent of training: imports `io` and numpy (scipy for the bound). Its commands and pages are in `tools`.
 """
 
 from foresee.cluster.exports import export

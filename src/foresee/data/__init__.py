@@ -1,4 +1,12 @@
-"""Raw logs in, prepared click logs and batches out. Knows formats, not training."""
+"""Raw logs in, prepared click logs and batches out; also batches that a caller makes.
+
+`prepare` turns a `Source` (one per raw format, `formats/`) into a folder that `ClickLog` opens; `ClickLog.batches`
+gives a `BatchStream`. `Batches` makes a stream of a caller's own loader: ids to rows. `synthetic` and `tiny` make logs
+with known structure.
+
+Knows formats, not training: no torch, no tables, no plan. Everything read from outside is checked, and an error names
+file and line.
+"""
 
 from foresee.data.batch import Batch, BatchStream
 from foresee.data.click_log import ClickLog

@@ -1,4 +1,4 @@
-"""Embeddings of a batch read from a store, without a cache."""
+"""Embeddings of a batch read straight from a store, without a cache: for evaluation and scoring."""
 
 from __future__ import annotations
 

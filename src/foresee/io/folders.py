@@ -1,4 +1,8 @@
-"""Folders that appear whole or not at all, even after a crash."""
+"""Folders that appear whole or not at all.
+
+`new_folder(out)` yields a temporary sibling to build in and renames it to `out` at the end; an error or a kill leaves
+nothing under the final name. Folders of killed processes are recognized by their lock and removed by the next call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers with their units, as messages show them."""
 
 from __future__ import annotations
 

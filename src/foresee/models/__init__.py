@@ -1,8 +1,8 @@
-"""Models: plain torch modules, (dense, embeddings) -> logits. They know nothing of where rows come from.
+"""Plain torch modules: (dense, embeddings) -> logits. They know nothing of where rows come from.
 
-One model is one file and one line in `MODELS`. `Shape` is what a model needs to know of a log; see `contract.py`.
-Models over sequences (DIN, SASRec, two towers) take a vector for each id, which only loops of one's own have: see
-docs/sequences.md.
+One model is one file and one line in `MODELS`. `Shape` says what a model needs to know of a log; see `contract`.
+Models over sequences (DIN, SASRec, two towers) take one vector per id, which user-written loops provide: see
+docs/sequences.md. Must not import anything else of foresee.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Planning: accesses in, records out. Pure: no torch, no file, no clock, no thread, no global random state.
+"""Planning: accesses in, records out.
 
-A policy is one file of `policies/` and one line of its registry, or is added from outside (`register`). All of them
-write the same format (`record`), are counted by the same counter (`count`) and proved by the same checkers (`check`,
-and `check_additive` for those that add at the store).
+A planner reads a stream of batches and gives one `Record` per step and worker (`record`): what to fetch, send, receive,
+apply and evict, and in which cache slot. `lookahead` plans for one worker, `ownership` and `placement` for several;
+`baselines` holds planners for comparison. `registry` lists them, `count` counts their traffic, `check` proves a plan
+right and is written independently of all planners.
+
+Pure: no torch, file, clock, thread or global random state. Only `format` reads and writes files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Embeddings of a step by the keys of their features, pooled and jagged."""
+"""Embeddings of a step by feature name, pooled or jagged, with the methods of TorchRec's tensors that models use."""
 
 from __future__ import annotations
 

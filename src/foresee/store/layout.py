@@ -1,4 +1,8 @@
-"""Which tables there are, with their widths, types and seeds; as a JSON document."""
+"""The tables that a store holds: names, sizes, widths, dtype and seed; as an object and as a JSON document.
+
+`Layout` fixes the bytes of a new store: two stores with equal layouts start with equal rows. `read_layout` checks a
+document from outside and names what is wrong in it.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What workers say to each other: schedules of transfers, the protocol of a step, dense sums, the link's order."""
+"""Transfers between workers: the schedule of a step, its protocol, sums of dense gradients, priorities on the link."""

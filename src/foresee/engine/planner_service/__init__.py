@@ -1,1 +1,1 @@
-"""One process plans for all workers and gives each its own records, over Arrow Flight."""
+"""One process that plans for all workers and sends each its own records over Arrow Flight."""

@@ -1,1 +1,1 @@
-"""What a run records of itself for `foresee report` and `foresee watch`."""
+"""Spans and series that a run records for `foresee report` and `foresee watch`."""

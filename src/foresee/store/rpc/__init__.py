@@ -1,1 +1,1 @@
-"""What both wires share: endpoints, kinds of errors, tokens and TLS, deadlines, limits on connections and messages."""
+"""Common parts of both services (rows, plans): endpoints, errors, tokens and TLS, deadlines, limits."""
