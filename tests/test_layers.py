@@ -90,7 +90,7 @@ LAYERS = {
 """Of the entries that a file lies under, the longest applies."""
 NESTED = [scope.replace("/", ".") for scope in LAYERS if "/" in scope]
 """Not importable from the package around them."""
-UNRESTRICTED = {"testing", "tools", "__init__", "__main__"}
+UNRESTRICTED = {"testing", "tools", "moved", "__init__", "__main__"}
 """`tools` and `testing` may import everything; nothing below them imports them."""
 
 BANNED_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

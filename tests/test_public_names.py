@@ -10,6 +10,7 @@ import pytest
 
 import foresee
 import foresee.testing
+from foresee.moved import MOVED
 
 PUBLIC = {
     "SGD", "Adagrad", "Batches", "ClickLog", "EmbeddingBagConfig", "EmbeddingBags", "ForeseeError", "LazyAdam",
@@ -71,3 +72,17 @@ def test_importing_needs_no_engine_and_no_cloud() -> None:
     names = ("ray", "boto3", "botocore", "kubernetes", "fsspec", "cryptography")
     program = f"import sys\nfor name in {names}: sys.modules[name] = None\nimport foresee, foresee.tools.cli.commands"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_a_documented_path_that_moved_still_imports_with_a_warning(old: str) -> None:
+    code = (
+        "import importlib, warnings\n"
+        "warnings.simplefilter('always')\n"
+        "with warnings.catch_warnings(record=True) as seen:\n"
+        f"    old = importlib.import_module({old!r})\n"
+        f"new = importlib.import_module({MOVED[old]!r})\n"
+        f"assert old is new and new.__spec__.name == {MOVED[old]!r}\n"
+        f"assert any({old!r} in str(one.message) for one in seen)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

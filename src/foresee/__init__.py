@@ -19,6 +19,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from foresee import moved
 from foresee.errors import ForeseeError
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from foresee.store.contract import Store
     from foresee.store.registry import StoreKind, register_store
     from foresee.tools.forecast import fetches_by_cache
+
+moved.install()
 
 __version__ = "0.2.0"
 
