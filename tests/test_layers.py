@@ -249,11 +249,13 @@ def test_every_layer_exists() -> None:
 
 
 PACKAGES = 12
-FILES_MAX = 390
+FILES_MAX = 397
 LINES_MAX = 500
 STORES = {"disk", "memory"}
 POLICIES = {"lru", "lfu", "static"}
 """Names that would show up in other files if these knew which policies there are."""
+FIXING_BUCKETS = ("engine/exchange/dense.py", "together().backward")
+"""Runs before training; its gradients are dropped."""
 WARM_UP = "launch/fork_server.py"
 """Runs one backward pass to load the kernels; it does not train."""
 
@@ -262,7 +264,8 @@ def training_loops(place: str, tree: ast.AST) -> list[str]:
     """Where a loss is carried back: a loop over steps that trains has to do that once."""
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     found = [call for call in calls if isinstance(call, ast.Attribute) and call.attr == "backward"]
-    return [f"{place}:{call.lineno} calls {ast.unparse(call)}" for call in found if place != WARM_UP]
+    others = [call for call in found if place != WARM_UP and (place, ast.unparse(call)) != FIXING_BUCKETS]
+    return [f"{place}:{call.lineno} calls {ast.unparse(call)}" for call in others]
 
 
 def store_comparisons(place: str, tree: ast.AST) -> list[str]:

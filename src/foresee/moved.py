@@ -1,4 +1,4 @@
-"""Module paths of release 0.2 that documentation named and that have moved. They work, with a warning, for one release."""
+"""Module paths that the documentation of release 0.2 named, kept importable with a warning for one release."""
 
 from __future__ import annotations
 

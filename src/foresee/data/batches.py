@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -23,17 +23,12 @@ import numpy as np
 from foresee.arrays import Float32, Int32
 from foresee.data.batch import Batch
 from foresee.data.jagged import BagSpecs, bags_of, is_keyed_jagged
-from foresee.engine.feed import PulledFeed, Reach
 from foresee.errors import DataError, UsageError
-from foresee.plan.record import Header
-from foresee.run.shared_memory import private
 
 STEPS_MAX = (1 << 31) - 1
 """Number of steps where nobody knows it."""
 READ_AHEAD_STEPS = 256
 """Batches whose items are kept in memory. A log's stream, whose batches are small, is read further."""
-FIRST_BYTES = 1
-"""Where the planner's window begins: it grows by one batch per step, so that the first step does not wait for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,34 +133,6 @@ class Batches:
             if step < always or step >= first_step:
                 yield self.batch_of(item, step)
 
-    def feed(
-        self, first_step: int, *, always: int, header: Header, shift: int = 0, planned_from: int | None = None,
-        reads_on: bool = False, plans: bool = True,
-    ) -> PulledFeed:  # fmt: skip
-        """A feed that pulls these batches in the thread of a training loop.
-
-        Args:
-            first_step: The first batch to train.
-            always: Of the batches before it, this many are kept.
-            header: What is planned for them.
-            shift: A step's number minus that of its batch.
-            planned_from: The batch where the plan began, if its planner has to see batches before `first_step`.
-            reads_on: Read on past the end of any epoch: the order is known to be a function of the epoch.
-            plans: Whether a planner of this process reads them.
-
-        Returns:
-            The feed, for one loop.
-        """
-        begin, epochs = self.epochs_from(first_step if planned_from is None else planned_from, always=always)
-        window_steps = header.options.window_steps
-        if window_steps is None:
-            window_steps = self.read_ahead_steps
-        return PulledFeed(
-            (map(private, epoch) for epoch in epochs), self._batch, begin=begin, first=first_step, kept=always,
-            planned_from=planned_from, shift=shift, reads_on=reads_on or self.is_repeatable, plans=plans,
-            reach=Reach(window_steps=window_steps, fetch_ahead_steps=header.fetch_ahead_steps),
-        )  # fmt: skip
-
     @property
     def is_repeatable(self) -> bool:
         """Whether the order is a function of the epoch, so that it does not matter when an epoch is read."""
@@ -183,20 +150,6 @@ class Batches:
         if first_step and not always and hasattr(self._source, "from_step"):
             return first_step, iter([self._source.from_step(first_step)])
         return 0, self._epochs()
-
-    def bounded(self, header: Header) -> Header:
-        """A plan that reads no further ahead than these batches may wait in memory.
-
-        Args:
-            header: Of any plan for these batches.
-
-        Returns:
-            The same with that bound.
-        """
-        options = replace(header.options, read_ahead_steps=self.read_ahead_steps)
-        if header.num_workers == 1 and options.window_steps is None:
-            options = replace(options, window_first_bytes=FIRST_BYTES)
-        return replace(header, options=options)
 
     def batch_of(self, item: Any, step: int) -> OwnBatch:
         """One item as a batch.
@@ -217,9 +170,6 @@ class Batches:
         return OwnBatch(
             step, found.dense, found.labels, found.rows, found.bag_offsets, found.num_features, item, bags.weights
         )
-
-    def _batch(self, item: Any, step: int, is_last_known: bool) -> OwnBatch:
-        return replace(self.batch_of(item, step), is_last_known=is_last_known)
 
     def _epochs(self) -> Iterator[Iterable[Any]]:
         for epoch in range(self.epochs):

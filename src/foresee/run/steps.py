@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from foresee.data.batch import Batch, BatchStream
-from foresee.data.batches import STEPS_MAX, Batches
+from foresee.data.batches import STEPS_MAX, Batches, OwnBatch
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
-from foresee.engine.feed import NO_FEED, Feed, PulledFeed
+from foresee.engine.feed import NO_FEED, Feed, PulledFeed, Reach
 from foresee.engine.header import groups_for, make_header
 from foresee.engine.history import BATCHES, LOG, NAME, Trained, newest, parse
 from foresee.engine.next_uses import USES_AHEAD_STEPS
@@ -33,11 +33,14 @@ from foresee.engine.trace.tracer import NOT_RECORDED, Recording
 from foresee.errors import DataError, UsageError
 from foresee.plan import planned_from
 from foresee.plan.record import Header
+from foresee.run.shared_memory import private
 from foresee.store.contract import takes_next_use
 from foresee.store.row_groups import groups_of
 
 _logger = logging.getLogger(__name__)
 
+FIRST_BYTES = 1
+"""Where the planner's window begins: it grows by one batch per step, so that the first step does not wait for all."""
 MARKS = 8
 """So many of the first batches tell a source without a name."""
 
@@ -95,16 +98,34 @@ class SourceStream:
 
         Args:
             header: What is planned.
-            reads_on: See `Batches.feed`.
+            reads_on: Read past the end of an epoch: the order is known to be a function of the epoch.
             plans: Whether this process plans; otherwise records come from elsewhere.
         """
-        if isinstance(self.stream, Batches):
-            begun = planned_from(header) if plans else header.first_step
-            self.feed = self.stream.feed(
-                header.first_step - self._shift, always=self._always, header=header, shift=self._shift,
-                planned_from=None if begun == header.first_step else begun - self._shift,
-                reads_on=reads_on, plans=plans,
-            )  # fmt: skip
+        if not isinstance(self.stream, Batches):
+            return
+        source, first, shift = self.stream, header.first_step - self._shift, self._shift
+        begun = planned_from(header) - shift if plans else first
+        window_steps = header.options.window_steps
+        begin, epochs = source.epochs_from(begun, always=self._always)
+
+        def make(item: Any, number: int, is_last_known: bool) -> OwnBatch:
+            return replace(source.batch_of(item, number), is_last_known=is_last_known)
+
+        self.feed = PulledFeed(
+            (map(private, epoch) for epoch in epochs),
+            make,
+            begin=begin,
+            first=first,
+            kept=self._always,
+            planned_from=None if begun == first else begun,
+            shift=shift,
+            reads_on=reads_on or source.is_repeatable,
+            plans=plans,
+            reach=Reach(
+                window_steps=source.read_ahead_steps if window_steps is None else window_steps,
+                fetch_ahead_steps=header.fetch_ahead_steps,
+            ),
+        )
 
     def trained(self, step: int) -> Trained:
         """What to write down with the commit of a step."""
@@ -228,7 +249,7 @@ def steps(
         window_bytes=window_bytes, groups=groups_for(tables.layout, stream, read_once=isinstance(log, Batches)),
     )  # fmt: skip
     if isinstance(log, Batches):
-        header = log.bounded(header)
+        header = limit_read_ahead(log, header)
         source.pull(header)
     elif any(map(takes_next_use, groups_of(tables.store))):  # a log can be read twice
         header = replace(header, options=replace(header.options, uses_ahead_steps=USES_AHEAD_STEPS))
@@ -239,6 +260,14 @@ def steps(
         source, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline,
         trained=source.trained,
     )  # fmt: skip
+
+
+def limit_read_ahead(batches: Batches, header: Header) -> Header:
+    """Return the header of a plan that reads no further ahead than the items of these batches may wait in memory."""
+    options = replace(header.options, read_ahead_steps=batches.read_ahead_steps)
+    if header.num_workers == 1 and options.window_steps is None:
+        options = replace(options, window_first_bytes=FIRST_BYTES)
+    return replace(header, options=options)
 
 
 def _say_resumed(step: int, num_steps: int) -> None:
@@ -281,4 +310,4 @@ def header_for_trainers(
         source, num_workers=num_trainers, first_step=first_step, placement=placement if several else None,
         planned_from=source.since if several and placement != "contiguous" else None, **options,
     )  # fmt: skip
-    return log.bounded(header) if isinstance(log, Batches) else header
+    return limit_read_ahead(log, header) if isinstance(log, Batches) else header
