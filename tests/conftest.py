@@ -15,7 +15,7 @@ from real_data import RealData
 from s3_server import ENVIRONMENT, Network, s3_server
 
 TESTS = Path(__file__).parent
-COVERED = ("base", "data", "models", "plan", "report", "run")
+COVERED = ("io", "data", "models", "plan", "tools/report", "run")
 """Folders whose tests count for `make test COVERAGE=1`. Tracing slows tests down, so the others, of which most start
 processes that coverage does not see, run untraced."""
 

@@ -16,10 +16,10 @@
         │   └── LostWriteError          it is older: its write-back was applied, and the store does not have it
         └── PlanViolation               the checker proved a plan wrong
 
-Who is to blame is the class, never the words: it travels between processes as a kind (`rpc.failures`), gives the exit
-code, and by that decides whether a launcher starts processes again (`launch.restarts`). A message names the value, the
-place (file:line, step, row) and the remedy. No other exception should reach a person, except what the system says of a
-file or disk, which `base.files` puts into words.
+The class says who is to blame, never the text: it travels between processes as a kind (`store.rpc.failures`), gives
+the exit code, and so decides whether a launcher starts processes again (`launch.decisions`). A message names the value,
+the place (file:line, step, row) and the remedy. No other exception should reach a person, except what the system says of a
+file or disk, which `io.files` puts into words.
 """
 
 DONE_CODE, FAILED_CODE, INPUT_CODE, UNAVAILABLE_CODE = 0, 1, 2, 3

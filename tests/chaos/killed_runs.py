@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "launch"))
 
 import warm_commands
 from run_results import rows_in_folders, rows_of

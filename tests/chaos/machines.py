@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "launch"))
 
 from ray_cluster import HEAD, RayCluster, missing, ray_cluster
 

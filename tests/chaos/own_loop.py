@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "custom_data"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
 from torchrec_fakes import KeyedJaggedTensor
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-for _neighbour in (".", "store", "distributed", "engine", "run", "custom_data", "chaos"):
+for _neighbour in (".", "store", "launch", "engine", "run", "data", "chaos"):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / _neighbour))
 
 from rich.console import Console  # noqa: E402

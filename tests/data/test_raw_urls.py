@@ -172,7 +172,7 @@ def test_what_is_wrong_is_a_sentence_with_the_url(
     for name, form, words in (
         ("none.csv", "csv", "s3://bucket/wrong/none.csv: there is no such file; check the URL"),
         ("empty.csv", "csv", "s3://bucket/wrong/empty.csv: the file is empty"),
-        ("cut.csv.gz", "csv", "s3://bucket/wrong/cut.csv.gz:1: the gzip file ends early after this line"),
+        ("cut.csv.gz", "csv", "s3://bucket/wrong/cut.csv.gz:1964: the gzip file ends early after this line"),
         ("bad.csv", "csv", "s3://bucket/wrong/bad.csv:302: column price: expected a finite number, found 'old'"),
         ("text.parquet", "parquet", "s3://bucket/wrong/text.parquet: this is no Parquet file"),
     ):

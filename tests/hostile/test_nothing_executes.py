@@ -42,6 +42,7 @@ WAITS_WITH_A_REASON = {
     "engine/exchange/peers.py": "a collective, which has torch's timeout",
     "engine/pipeline.py": "woken by threads that use a store whose every wait has a deadline, and by whoever closes",
     "engine/planner_service/server.py": "woken by workers; whoever asks has a deadline, and close ends the thread",
+    "engine/feed.py": "woken by the training loop at every step, and by close when it ends",
     "engine/exchange/dense.py": "a collective, which has torch's timeout",
     "engine/planned_step.py": "as many batches as the window has",
     "plan/lookahead.py": "as many batches as the window has",

@@ -21,7 +21,8 @@ def _calls(path: Path, method: str) -> list[str]:
 
 def test_one_loop_trains() -> None:
     found = [place for path in sorted(SOURCE.rglob("*.py")) for place in _calls(path, "backward")]
-    assert [place.split(":")[0] for place in found] == ["run/loop.py"], found
+    buckets = "engine/exchange/dense.py"  # fixes DDP's buckets before training; its gradients are dropped
+    assert [place.split(":")[0] for place in found] == [buckets, "run/loop.py"], found
 
 
 def test_one_callback_commits() -> None:

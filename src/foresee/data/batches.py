@@ -67,7 +67,7 @@ class Batches:
             thing. It is iterated once per epoch, in the thread of the training loop. Batches of the next epoch are
             read ahead only from lists and functions of the epoch; any other source is iterated again when the last
             step of its epoch is trained, as a plain loop does. A source with a method `from_step`, and a name, is not
-            read from its beginning to resume (`custom_data.adapters`).
+            read from its beginning to resume (`data.adapters`).
         epochs: How often the source is read.
         num_steps: Of all epochs together, where it is known and `source` cannot say it; only displays use it.
         read_ahead_steps: How many batches the planner reads beyond the one it plans; their items wait in memory, a few

@@ -5,7 +5,7 @@ operation is deterministic: sums go through `segment_reduce`, which adds in look
 additions; and each optimiser spells its formula out in the same operations and order twice. So on a CPU both give
 the same bits (sums begin with 0 here, so a -0.0 may become 0.0). Another device may round divisions and roots
 differently. Values of two bytes are rounded by integers alone (int64: torch has no shifts of unsigned ones everywhere),
-so every device gives the bytes of `base.halves`; torch's own casts serve in the other direction, and for nearest.
+so every device gives the bytes of `store.halves`; torch's own casts serve in the other direction, and for nearest.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _shifted(value: Tensor, by: int) -> Tensor:
 
 
 def _mixed(value: Tensor) -> Tensor:
-    """`base.mixing.mixed`."""
+    """`io.hashing.mixed`."""
     value = (value ^ _shifted(value, 30)) * _signed(0xBF58476D1CE4E5B9)
     value = (value ^ _shifted(value, 27)) * _signed(0x94D049BB133111EB)
     return value ^ _shifted(value, 31)

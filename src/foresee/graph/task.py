@@ -1,6 +1,6 @@
 """`foresee graph train` as a function: a configuration in, embeddings and a model in a run folder out.
 
-The loop, commits, checkpoints, recovery and progress are those of every run (`run.training`); what differs is passed
+The loop, commits, checkpoints, recovery and progress are those of every run (`run.session`); what differs is passed
 in: the cost of a step's edges, what counts as a sample, and how the valid split is ranked. Everything that can be found
 wrong is found before anything is written. A run that stops, however it stops, goes on with `resume=True` from its last
 commit and ends with the same bytes as one that never stopped. One process trains; several do not yet.

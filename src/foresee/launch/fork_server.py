@@ -2,7 +2,7 @@
 
 Importing torch and compiling kernels takes seconds, and a part that was killed should be back at once. In: commands of
 `foresee`, as lines of JSON on the warm process's input. Out: processes, each with its own signals, output and exit
-code, that end with the warm process, which ends with the launcher (`base.machine`). If the warm process is gone,
+code, that end with the warm process, which ends with the launcher (`io.machine`). If the warm process is gone,
 `ForkServer` starts another.
 
 Warming up trains a toy in memory and in a temporary folder. No thread outlives it, so that a fork is a whole process

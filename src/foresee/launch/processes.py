@@ -2,7 +2,7 @@
 
 In: commands, and an engine. Out: running parts whose output is in files, the first of them that fails, and the promise
 that none is left when the block is left. `parts.json` beside their output has the process ids. On one machine each has
-a process group of its own, so Ctrl-C reaches only the launcher, and each ends with the launcher (`base.machine`).
+a process group of its own, so Ctrl-C reaches only the launcher, and each ends with the launcher (`io.machine`).
 Nothing here knows what the processes do.
 """
 

@@ -3,7 +3,7 @@
     URL/config.yaml, run.json, plan.json, metrics.jsonl, _SUCCESS     as in the run folder
     URL/checkpoints/checkpoints.json                                  names the files of the last two dense halves
     URL/timeline/worker-0.jsonl                                       what workers recorded, of a run that has ended
-    URL/tables/shard-0-of-2/commits.json                              the rows of each server; see `store.disk.copies`
+    URL/tables/shard-0-of-2/commits.json                              the rows of each server; see `store.disk.backup`
 
 In: a configuration with a `storage`, and commits that are durable here. Out: the same commits there, copied by a thread
 of this process. Training does not wait for it: the next commit does, for a while, so that all parts always have one

@@ -1,7 +1,7 @@
-"""The contracts of a store: where rows live when no worker holds them; and their layout, also as JSON.
+"""The contracts of a store: where rows live when no worker holds them.
 
-A row is `width` values, float32 or halves (`base.halves`), `state_width` float32 of optimiser state, and a version (see
-plan.record); stores carry the values as words of 4 bytes and look at none. Reads of a row nobody has written give its
+A row is `width` values, float32 or halves (`store.halves`), `state_width` float32 of optimizer state, and a version
+(see plan.record); stores carry the values as words of 4 bytes and look at none. Reads of a row nobody has written give its
 initial value, which follows from (seed, row) alone, version 0 and a zero state. Writes assign, never add, and a write
 with a lower version than the stored one is refused row by row (the stored row stays): so a retry after a lost reply is
 harmless. A request is checked before anything is touched.

@@ -45,7 +45,7 @@ class Initial(NamedTuple):
     """The distance between two neighbouring initial values."""
     width: int
     kind: int
-    """The dtype, as `base.halves` counts them."""
+    """The dtype, as `store.halves` counts them."""
     stochastic: bool
     rounding: np.uint64
     """The key of roundings to version 0."""

@@ -42,9 +42,9 @@ class Layout:
     init_scale: float = 0.01
     """Initial values are uniform in [-init_scale, init_scale)."""
     dtype: str = "float32"
-    """What the values are: one of `base.halves.DTYPES`. The state is float32 in any case."""
+    """What the values are: one of `store.halves.DTYPES`. The state is float32 in any case."""
     rounding: str = "stochastic"
-    """How values of two bytes are rounded: one of `base.halves.ROUNDINGS`."""
+    """How values of two bytes are rounded: one of `store.halves.ROUNDINGS`."""
     widths: tuple[tuple[int, int], ...] = ()
     """(width, state_width) of each table, where they differ: then `width` and `state_width` are 0, and the rows lie in
     `groups`. No store holds them as one."""

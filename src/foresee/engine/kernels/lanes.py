@@ -2,7 +2,7 @@
 
 In: words of 32 bits, one or a vector of them, each with two halves or with one in its low 16 bits. Out: float32, or
 words again. Integer shifts and selects without branches, so LLVM has one instruction for each in any width of
-registers. `base.halves` says in plain code what they compute, and tests compare both on every kind of number.
+registers. `store.halves` says in plain code what they compute, and tests compare both on every kind of number.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Lanes:
         return [self.builder.shuffle_vector(vector, undefined, those) for those in places]
 
     def random(self, low: Any, high: Any, column: Any) -> list[Any]:
-        """`base.halves.bits_of_column` for the even columns from `column` on and for the odd ones; of one: its own."""
+        """`store.halves.bits_of_column` for the even columns from `column` on and for the odd ones; of one: its own."""
         b = self.builder
         hashes = self._hashes(low, high, b.trunc(b.lshr(column, column.type(1)), WORD))
         if self.count > 1:

@@ -1,7 +1,7 @@
 """A Slurm job that runs a whole run: servers on its nodes, the planner on the first, workers on all of them.
 
 In: a configuration, its sizes, and how many nodes. Out: the text of a script for `sbatch`. What it does after a part
-has ended follows our exit codes, as `launch.restarts` does: servers and planner are started again alone, workers all
+has ended follows our exit codes, as `launch.decisions` does: servers and planner are started again alone, workers all
 together from the last commit; an error of a part's own ends the job with its code. SIGTERM before the end of the job's
 time makes workers commit and stop, and the job is queued again; SIGINT does so without another turn in the queue.
 Signals go to steps by `scancel`: `srun` answers a SIGTERM by killing its tasks. Certificates and token are made by the

@@ -10,7 +10,7 @@ A server that lays rows out by their next use says so when it describes itself (
 column more.
 
 Values and optimiser state are fixed-size binary columns, so a chunk of rows is three contiguous pieces of memory that
-numpy and Arrow share without a copy. A failure is a header of its own (`rpc.failures`): the connection goes
+numpy and Arrow share without a copy. A failure is a header of its own (`store.rpc.failures`): the connection goes
 on. Nothing here is ever executed or unpickled.
 """
 

@@ -2,7 +2,7 @@
 
 In: bytes and Arrow batches off a wire. Out: plain values of the right kind and range, or a StoreError in a sentence;
 never another exception, whatever the bytes are. Ids are held against the tables later, by the store. How many bytes
-rows take on the wire and in memory, which `rpc.limits` bounds without knowing rows, is counted here.
+rows take on the wire and in memory, which `store.rpc.limits` bounds without knowing rows, is counted here.
 """
 
 from __future__ import annotations

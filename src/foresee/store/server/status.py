@@ -3,7 +3,7 @@
 In: events, and the answer to the `status` action. Out: numbers that only rise, except `parked_now` (reading them takes
 no lock that serving needs for long), and the same as a few lines of text. Before a server starts, the memory it can
 come to need: bytes by purpose, and a refusal if the machine lacks them. Whatever clients do it stays within this, as
-`rpc.limits` holds them to the numbers that are added up here; `benchmarks/bounds.py` measures it.
+`store.rpc.limits` holds them to the numbers that are added up here; `benchmarks/bounds.py` measures it.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Trainer(Process):
         self.cluster.trainer_done()
 
     def _step(self, planned: Planned, staging: Rows) -> Task:
-        """The phases of a step in the order of `engine.loop`."""
+        """The phases of a step in the order of `engine.run`."""
         record = planned.record
         self._cache.fill(record.fetch, staging)
         self._protocol.receive_rows(record.step, self._cache)  # type: ignore[arg-type]
