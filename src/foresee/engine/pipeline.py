@@ -36,16 +36,15 @@ from foresee.store.contract import GuardedStore, Rows, Store, guarded
 from foresee.store.row_groups import groups_of
 
 PLANNED_WITH_TIME = 4
-"""With so many steps planned and not fetched, the planner has time."""
+"""Once this many steps are planned and not fetched, planning yields to training."""
 WRITES_IN_FLIGHT = 4
 
 
-class Ready(NamedTuple):
-    """Work whose missing rows have arrived in staging memory."""
+class ReadyStep(NamedTuple):
+    """A planned step whose missing rows have arrived in staging memory."""
 
     work: PlannedStep
-    staging: tuple[Rows, ...]
-    """Of each row group."""
+    staging: tuple[Rows, ...]  # one per row group
 
     @property
     def step(self) -> int:
@@ -81,20 +80,34 @@ class PipelineTimes:
 
 
 class Pipeline:
-    """Three threads around a training loop. Use it as a context manager: leaving it lets the writer finish."""
+    """Overlap storage I/O with training: a planner, a reader and a writer thread around one consumer.
+
+    Use it as a context manager: leaving it lets the writer finish.
+
+    Args:
+        steps: Planned steps in order; iterated on the planner thread.
+        store: Where rows live when they are not cached.
+        header: The plan's first step, and how many steps may be fetched ahead.
+        timeline: What records the activities of the threads.
+        link: Shared with the exchange between workers; fetches and write-backs wait while it is closed.
+    """
 
     def __init__(
-        self, source: Iterable[PlannedStep], store: Store, header: Header, timeline: Timeline = NOT_RECORDED,
+        self,
+        steps: Iterable[PlannedStep],
+        store: Store,
+        header: Header,
+        timeline: Timeline = NOT_RECORDED,
         link: LinkScheduler | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.times = PipelineTimes()
-        self._gate = link or LinkScheduler()
+        self._link = link or LinkScheduler()
         self._timeline = timeline
         self._stores = [guarded(it) for it in groups_of(store)]
-        self._source = timeline.each("planner", source, "plan", then="ahead")
-        self._helping = FetchBatching.of(header, at_once=any(it.requests_cost for it in self._stores))
+        self._steps = timeline.each("planner", steps, "plan", then="ahead")
+        self._batching = FetchBatching.of(header, at_once=any(it.requests_cost for it in self._stores))
         self._planned: Channel[PlannedStep] = Channel("plan", capacity=header.fetch_ahead_steps + 2)
-        self._ready: Channel[Ready] = Channel("fetch", capacity=header.fetch_ahead_steps + 2)
+        self._ready: Channel[ReadyStep] = Channel("fetch", capacity=header.fetch_ahead_steps + 2)
         self._writes: Channel[_Write] = Channel("write-back", capacity=WRITES_IN_FLIGHT)
         self._applied = Watermark("write-backs of step", reached=header.first_step - 1)
         self._tickets_done = Watermark("write", reached=0)
@@ -120,11 +133,11 @@ class Pipeline:
         for thread in self._threads:
             thread.join()
 
-    def ready(self) -> Iterator[Ready]:
+    def ready(self) -> Iterator[ReadyStep]:
         """Steps in order, each as soon as its rows are there."""
         yield from self._timeline.each(TRAIN, self._timed_arrivals(), "wait_rows", then="other")
 
-    def _timed_arrivals(self) -> Iterator[Ready]:
+    def _timed_arrivals(self) -> Iterator[ReadyStep]:
         arrivals = iter(self._ready)
         while True:
             begun = time.perf_counter()
@@ -160,10 +173,10 @@ class Pipeline:
 
     def _plan(self) -> None:
         try:
-            for work in self._source:
+            for work in self._steps:
                 self._planned.put(work)
                 if len(self._planned) >= PLANNED_WITH_TIME:
-                    self._gate.wait_for_closed()
+                    self._link.wait_for_closed()
             self._planned.close()
         except BaseException as error:
             self._found(error)
@@ -176,7 +189,7 @@ class Pipeline:
             for work in self._timeline.each("reader", self._planned, "wait_plan"):
                 rest(work)
                 wait(work)
-                fetched = self._fetch(self._together(work, self._helping.steps(len(self._ready))))
+                fetched = self._fetch(self._together(work, self._batching.steps(len(self._ready))))
                 for ready in self._timeline.each("reader", fetched, "fetch", num_bytes=self._bytes_of_fetch):
                     self._ready.put(ready)
             self._ready.close()
@@ -199,15 +212,15 @@ class Pipeline:
             self._tickets_done.fail(error)
 
     def _rest_while_ahead(self, work: PlannedStep) -> None:
-        self._ready.wait_until_few(self._helping.in_hand_steps)
+        self._ready.wait_until_few(self._batching.in_hand_steps)
 
     def _wait_for_writes(self, work: PlannedStep) -> None:
         self._applied.wait_for(work.record.not_before)
-        self._gate.wait(for_early=len(self._ready) > 0)
+        self._link.wait(for_early=len(self._ready) > 0)
 
     def _writes_in_turn(self) -> Iterator[_Write]:
         for write in self._writes:
-            self._gate.wait()
+            self._link.wait()
             yield write
 
     def _write_rows(self, write: _Write) -> None:
@@ -216,7 +229,7 @@ class Pipeline:
             if len(it.rows):
                 failpoint(failpoints.ROWS_WRITTEN)
 
-    def _bytes_of_fetch(self, ready: Ready) -> int:
+    def _bytes_of_fetch(self, ready: ReadyStep) -> int:
         staged = zip(ready.staging, self._stores, strict=True)
         return sum(len(rows) * store.layout.row_bytes for rows, store in staged)
 
@@ -233,13 +246,13 @@ class Pipeline:
             works.append(following)
         return works
 
-    def _fetch(self, works: list[PlannedStep]) -> list[Ready]:
+    def _fetch(self, works: list[PlannedStep]) -> list[ReadyStep]:
         by_group = zip(*(work.groups for work in works), strict=True)
         fetched = [
             self._fetch_group(store, [work.record for work in of_group])
             for store, of_group in zip(self._stores, by_group, strict=True)
         ]
-        return [Ready(work, parts) for work, parts in zip(works, zip(*fetched, strict=True), strict=True)]
+        return [ReadyStep(work, parts) for work, parts in zip(works, zip(*fetched, strict=True), strict=True)]
 
     def _fetch_group(self, store: GuardedStore, records: list[Record]) -> list[Rows]:
         fetch, not_before = joined(records)

@@ -1,8 +1,8 @@
 """What the training loop is handed: a batch with its record, planned ahead in the background.
 
 In: a stream of batches and the header of a plan. Out: `PlannedStep` in step order, from a planner that runs beside
-training, or from a saved plan. The planner thread does what can be done before rows arrive, grouping the lookups by row
-included, and its kernels release the GIL.
+training, or from a saved plan; `PlannedSteps` is what a run iterates. The planner thread does what can be done before
+rows arrive, grouping the lookups by row included, and its kernels release the GIL.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,11 +28,15 @@ from foresee.engine.next_uses import looking_ahead
 from foresee.errors import PlanError, UsageError
 from foresee.plan import make_planner, planned_from
 from foresee.plan.baselines.ranked_eviction import BatchTooLargeError, in_words
+from foresee.plan.count import Counting, num_unused
 from foresee.plan.grouped import parted
-from foresee.plan.record import Accesses, Header, Planner, Record, refuse_compared
+from foresee.plan.record import Accesses, Counters, Header, Planner, Record, refuse_compared
 from foresee.plan.row_groups import RowGroup, numbering_of
 from foresee.plan.row_table import checksum_of
 from foresee.plan.variants import Restarted
+
+if TYPE_CHECKING:
+    from foresee.engine.exchange.peers import Exchange
 
 Advance = Callable[[], None]
 """Called once for every step that was planned."""
@@ -142,6 +147,58 @@ def driven(planner: Planner, steps: Iterable[Accesses], advance: Advance | None 
         if advance is not None:
             advance()
     yield from planner.finish()
+
+
+class PlannedSteps:
+    """One worker's steps in order, planned while the stream is read, or taken from a saved plan.
+
+    The planner thread iterates it, once. The other methods are called by the training loop.
+
+    Args:
+        stream: The batches of all steps.
+        header: What is planned.
+        pooling: Which features are averaged over their bag.
+        exchange: Names the worker, and is told each step as soon as it is planned.
+        records: A saved plan; None: the header's planner plans.
+        scratch: A folder for temporary files of the planner; None: where the system has them.
+    """
+
+    def __init__(
+        self,
+        stream: BatchStream,
+        header: Header,
+        pooling: Pooling,
+        exchange: Exchange,
+        *,
+        records: Iterable[Record] | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        if records is None:
+            self._steps = planned(stream, header, pooling, worker=exchange.rank, scratch=scratch)
+        else:
+            self._steps = replayed(stream, records, header.first_step, pooling, header.groups)
+        self.feed = feed_of(stream)
+        self._exchange, self._first_step = exchange, header.first_step
+        self._counters: dict[int, Counters] = {}  # what has moved after each step that is planned and not trained
+        self._refills: dict[int, int] = {}  # rows by step that fill the cache of a plan entered in the middle
+
+    def __iter__(self) -> Iterator[PlannedStep]:
+        counting = Counting()
+        for work in self._steps:
+            counting.add(work.record)
+            self._counters[work.step] = counting.counters
+            if work.step <= self._first_step + 1:
+                self._refills[work.step] = num_unused(work.record)
+            self._exchange.expect(work)
+            yield work
+
+    def take_counters(self, step: int) -> Counters:
+        """Return what has moved once a step is trained; call it once for each."""
+        return self._counters.pop(step)
+
+    def rows_refilled(self, steps_done: int) -> int:
+        """Return how many rows of the steps done were fetched only to fill the cache; see `plan.entry`."""
+        return sum(rows for step, rows in self._refills.items() if step < steps_done)
 
 
 def planned(

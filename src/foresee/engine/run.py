@@ -22,7 +22,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -31,18 +30,16 @@ import torch
 from foresee.data.batch import BatchStream
 from foresee.engine.cache import BatchesInFlight, Cache, Caches, SlotCache
 from foresee.engine.exchange.peers import Exchange, LocalExchange, recorded
-from foresee.engine.feed import Feed, feed_of
 from foresee.engine.header import check_fits
 from foresee.engine.history import Trained
 from foresee.engine.kernels import Threads
-from foresee.engine.pipeline import Pipeline, PipelineTimes, Ready
-from foresee.engine.planned_step import PlannedStep, Pooling, planned, replayed
+from foresee.engine.pipeline import Pipeline, PipelineTimes, ReadyStep
+from foresee.engine.planned_step import PlannedStep, PlannedSteps, Pooling
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables
 from foresee.engine.torch_cache import TorchCache
-from foresee.engine.trace.tracer import NOT_RECORDED, TRAIN, UPDATE_THREAD, Timeline, Track
+from foresee.engine.trace.tracer import NOT_RECORDED, TRAIN, UPDATE_THREAD, Timeline
 from foresee.errors import ConsistencyError, UsageError
-from foresee.plan.count import Counting, num_unused
 from foresee.plan.record import Counters, Header, Record
 from foresee.store.contract import disks_of
 from foresee.store.layout import Layout
@@ -86,22 +83,16 @@ class Run:
     def __post_init__(self) -> None:
         check_fits(self.header, self.stream, self.tables)
         self.steps_done = self.header.first_step
-        self.bytes_moved = 0
-        """Of rows between store and cache, so far."""
+        self.bytes_moved = 0  # of rows between store and cache, so far
         self.times = PipelineTimes()
-        self._exchange = self.exchange
-        """As the steps use it: recorded, if the run is."""
-        self._counters, self._counted = Counters(), dict[int, Counters]()
-        """What has moved so far, and will have after each step that is planned and not done."""
-        self._refills: dict[int, int] = {}
-        """Rows by step that are fetched to fill the cache of a plan entered in the middle."""
-        self._active: tuple[Pipeline, Caches] | None = None
-        self._updates: ThreadPoolExecutor | None = None
-        """The thread of updates that begin during backward."""
-        self._sending: Future[None] | None = None
-        """The last step's rows, on their way to the peers that need them next."""
         self.failed = False
         """Rows are half updated, half written or stale: no state of any step, and never to be committed."""
+        self._counters = Counters()
+        self._planned: PlannedSteps | None = None
+        self._exchange = self.exchange  # as the steps use it: recorded, if the run is
+        self._active: tuple[Pipeline, Caches] | None = None  # while the loop runs
+        self._updates: ThreadPoolExecutor | None = None  # the thread of updates that begin during backward
+        self._sending: Future[None] | None = None  # the last step's rows, to the peers that need them next
 
     @property
     def counters(self) -> Counters:
@@ -111,12 +102,15 @@ class Run:
     @property
     def rows_refilled(self) -> int:
         """Of the rows fetched so far, those that only filled the cache where a run goes on; see `plan.entry`."""
-        return sum(rows for step, rows in self._refills.items() if step < self.steps_done)
+        return 0 if self._planned is None else self._planned.rows_refilled(self.steps_done)
 
     def __iter__(self) -> Generator[Step, None, None]:
         if self._active is not None or self.steps_done != self.header.first_step:
             raise UsageError("this run was started already; make a new one for another pass over the stream")
         self._exchange = recorded(self.exchange, self.timeline)
+        self._planned = steps = PlannedSteps(
+            self.stream, self.header, self.pooling, self.exchange, records=self.records, scratch=self.scratch
+        )
         self.timeline.begin(
             self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank,
             disks=lambda: disks_of(self.tables.store),
@@ -124,14 +118,14 @@ class Run:
         with (
             self.tables.used_by(self),
             Threads(self.num_threads) as threads,
-            Pipeline(self._work(), self.tables.store, self.header, self.timeline, self.exchange.link) as pipeline,
-            closing(feed_of(self.stream)) as feed,
+            Pipeline(steps, self.tables.store, self.header, self.timeline, self.exchange.link) as pipeline,
+            closing(steps.feed),
         ):
             caches = self._caches(threads)
             self._active, self.times = (pipeline, caches), pipeline.times
             try:
                 with self._never_committed_after(ConsistencyError):
-                    yield from self._steps(pipeline, caches, feed)
+                    yield from self._steps(pipeline, steps)
             finally:
                 if self._updates is not None:
                     self._updates.shutdown()
@@ -180,94 +174,95 @@ class Run:
         with self._never_committed_after(BaseException):
             self.tables.commit(self.steps_done, self.trained(self.steps_done))
 
-    def _steps(self, pipeline: Pipeline, caches: Caches, feed: Feed) -> Iterator[Step]:
-        track = self.timeline.track(TRAIN)
-        feed.fill(self.steps_done)
+    def _steps(self, pipeline: Pipeline, steps: PlannedSteps) -> Iterator[Step]:
+        steps.feed.fill(self.steps_done)
         for ready in pipeline.ready():
-            arrive = partial(self._arrive, ready, caches, track)
-            step = Step(
-                ready.work, self.device, arrive, self._finish, self._start, track, self.timeline, self._squared_norm
-            )  # fmt: skip
-            with self._never_committed_in_mid_step(step):
+            step = Step(self, ready)
+            try:
                 yield step
+            finally:
+                # A loop that is left between backward and update may have updated rows without their dense half.
+                self.failed = self.failed or (step.began and not step.updated)
             if not step.updated:
                 raise UsageError(f"step {step.index} was not updated; call step.update() before the next step")
-            feed.fill(self.steps_done)
+            steps.feed.fill(self.steps_done)
 
-    def _arrive(self, ready: Ready, caches: Caches, track: Track) -> tuple[torch.Tensor, ...]:
-        """The step's embeddings of each row group, as soon as all of its rows have their slots."""
-        record = ready.work.record
-        self._of_this_loop(ready.work)
-        track.span("begin", record.step)
+    def _gather(self, ready: ReadyStep) -> tuple[torch.Tensor, ...]:
+        """Return the step's embeddings of each row group, as soon as all of its rows have their slots."""
+        work, step = ready.work, ready.step
+        _, caches = self._loop_of(work)
+        track = self.timeline.track(TRAIN)
+        track.span("begin", step)
         with self._never_committed_after(ConsistencyError):
             if self._sending is not None:
                 self._wait_sent()
-                track.span("exchange", record.step)
-            for cache, part, staging in zip(caches, ready.work.groups, ready.staging, strict=True):
+                track.span("exchange", step)
+            for cache, part, staging in zip(caches, work.groups, ready.staging, strict=True):
                 cache.fill(part.record.fetch, staging)
-            self._exchange.receive_rows(record.step, caches)
-        self.timeline.arrived(ready.work, caches)
-        track.span("other", record.step)
-        parts = zip(ready.work.groups, caches, strict=True)
+            self._exchange.receive_rows(step, caches)
+        self.timeline.arrived(work, caches)
+        track.span("other", step)
+        parts = zip(work.groups, caches, strict=True)
         embeddings = tuple(self.in_flight.embeddings(part, cache) for part, cache in parts)
-        track.span("gather", record.step)
+        track.span("gather", step)
         return embeddings
 
-    def _finish(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> None:
-        self._update(work, gradients)
+    def _update(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> None:
+        """Update the step's rows, free its slots, and send the rows that peers need next."""
+        self._apply(work, gradients)
         self._send_rows(work)
 
-    def _start(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> Callable[[], None]:
-        """The same as `_finish`, on a thread of its own; the returned wait ends when the rows are updated.
+    def _begin_update(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> Future[None]:
+        """Do what `_update` does on the update thread. Pass the future, done when rows are updated, to `_end_update`.
 
-        Until they have left, and the wait is over, the link is not for what has time.
+        Background transfers are blocked until the rows are sent and the caller has stopped waiting.
         """
-        self._of_this_loop(work)
+        self._loop_of(work)
         if self._updates is None:
             self._updates = ThreadPoolExecutor(1, UPDATE_THREAD)
-        link = self.exchange.link
-        link.close()
-        updated = self._updates.submit(self._update, work, gradients)
-        sending = self._sending = self._updates.submit(self._send_rows_after, updated, work)
+        self.exchange.link.close()
+        updated = self._updates.submit(self._apply, work, gradients)
+        self._sending = self._updates.submit(self._send_rows_after, updated, work)
+        return updated
 
-        def wait() -> None:
-            try:
-                updated.result()
-            finally:
+    def _end_update(self, updated: Future[None]) -> None:
+        """Wait until the rows are updated; sending them may take longer."""
+        sending, link = self._sending, self.exchange.link
+        try:
+            updated.result()
+        finally:
+            if sending is None:  # a flush has waited for it
+                link.open()
+            else:
                 sending.add_done_callback(lambda _: link.open())
 
-        return wait
-
-    def _update(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> None:
-        """Updates the step's rows and frees its slots; a commit or a `break` right after it includes the step."""
-        pipeline, caches = self._of_this_loop(work)
+    def _apply(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> None:
+        """Update the step's rows and free its slots; a commit or a `break` right after it includes the step."""
+        pipeline, caches = self._loop_of(work)
+        assert self._planned is not None
         with self._never_committed_after(BaseException):
             self._exchange.update(work, gradients, caches)
             self.steps_done = work.step + 1
-            self._counters = self._counted.pop(work.step)
-            self.bytes_moved += self._bytes_of(work)
+            self._counters = self._planned.take_counters(work.step)
+            for part, layout in zip(work.groups, self.tables.layout.groups, strict=True):
+                self.bytes_moved += (len(part.record.fetch) + len(part.record.evict)) * layout.row_bytes
             evicted = [part.record.evict for part in work.groups]
             taken = (cache.take(evict) for cache, evict in zip(caches, evicted, strict=True))
             pipeline.write_back(work.step, zip(evicted, taken, strict=True))
 
-    def _bytes_of(self, work: PlannedStep) -> int:
-        """Rows that a step fetches and evicts, each as wide as it is."""
-        parts = zip(work.groups, self.tables.layout.groups, strict=True)
-        return sum((len(it.record.fetch) + len(it.record.evict)) * layout.row_bytes for it, layout in parts)
-
     def _squared_norm(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> float:
-        """Of the gradients of the step's rows."""
-        _, caches = self._of_this_loop(work)
+        """Return the squared norm of the gradients of the step's rows, of all workers together."""
+        _, caches = self._loop_of(work)
         return self._exchange.squared_norm(work, gradients, caches)
 
     def _send_rows(self, work: PlannedStep) -> None:
-        """Rows leave for the peers that need them in the next step."""
-        _, caches = self._of_this_loop(work)
+        """Send rows to the peers that need them in the next step."""
+        _, caches = self._loop_of(work)
         with self._never_committed_after(BaseException):
             self._exchange.send_rows(work, caches)
 
     def _send_rows_after(self, updated: Future[None], work: PlannedStep) -> None:
-        if updated.exception() is None:  # else whoever waits for the update is told
+        if updated.exception() is None:  # else `_end_update` raises it in the training thread
             self._send_rows(work)
 
     def _wait_sent(self) -> None:
@@ -275,7 +270,7 @@ class Run:
         if sending is not None:
             sending.result()
 
-    def _of_this_loop(self, work: PlannedStep) -> tuple[Pipeline, Caches]:
+    def _loop_of(self, work: PlannedStep) -> tuple[Pipeline, Caches]:
         if self._active is None:
             raise UsageError(
                 f"step {work.record.step} belongs to a loop that has ended; use its rows and update it inside the loop"
@@ -283,35 +278,18 @@ class Run:
         return self._active
 
     @contextmanager
-    def _never_committed_in_mid_step(self, step: Step) -> Iterator[None]:
-        """A loop that is left between backward and update may have updated rows without their dense half."""
-        try:
-            yield
-        finally:
-            self.failed = self.failed or (step.began and not step.updated)
-
-    @contextmanager
     def _never_committed_after(self, kind: type[BaseException]) -> Iterator[None]:
-        """Rows half updated, half written or stale are no state of any step: nobody may commit them."""
+        """Mark the run as failed if the block raises.
+
+        Rows that are half updated, half written or stale are no state of any step: nobody may commit them. The block
+        may run on the training thread or the update thread; what the pipeline's threads find is raised here, too, by
+        `Pipeline.ready` and by `Pipeline.check` in `flush`. `failed` is only ever set, so no lock is needed.
+        """
         try:
             yield
         except kind:
             self.failed = True
             raise
-
-    def _work(self) -> Iterator[PlannedStep]:
-        if self.records is None:
-            source = planned(self.stream, self.header, self.pooling, worker=self.exchange.rank, scratch=self.scratch)
-        else:
-            source = replayed(self.stream, self.records, self.header.first_step, self.pooling, self.header.groups)
-        counting = Counting()
-        for work in source:
-            counting.add(work.record)
-            self._counted[work.record.step] = counting.counters
-            if work.record.step <= self.header.first_step + 1:
-                self._refills[work.record.step] = num_unused(work.record)
-            self.exchange.expect(work)
-            yield work
 
     def _caches(self, threads: Threads) -> Caches:
         capacities = [group.capacity_rows for group in self.header.groups] or [self.header.capacity_rows]

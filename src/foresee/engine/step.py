@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakMethod
 
 import numpy as np
@@ -18,13 +19,18 @@ import torch
 from torch import Tensor
 
 from foresee.engine.lookup import FeatureEmbeddings, GroupVectors, in_feature_order
-from foresee.engine.planned_step import PlannedStep
-from foresee.engine.trace.tracer import Timeline, Track
+from foresee.engine.pipeline import ReadyStep
+from foresee.engine.trace.tracer import TRAIN
 from foresee.errors import UsageError
+
+if TYPE_CHECKING:
+    from foresee.engine.run import Run
 
 
 class Step:
-    """One step of a `Run`, made by it; update it before the next one.
+    """One training step: a batch, its embeddings, and the update of its rows.
+
+    Yielded by a `Run`, which owns its state; not constructed by users. Call `update` once, before the next step.
 
     Attributes:
         index: Its number, from 0 on over all epochs and restarts.
@@ -39,17 +45,8 @@ class Step:
         updated: Whether `update()` was called.
     """
 
-    def __init__(
-        self,
-        work: PlannedStep,
-        device: torch.device,
-        arrive: Callable[[], tuple[Tensor, ...]],
-        finish: Callable[[PlannedStep, Sequence[Tensor]], None],
-        start: Callable[[PlannedStep, Sequence[Tensor]], Callable[[], None]],
-        track: Track,
-        timeline: Timeline,
-        squared_norm: Callable[[PlannedStep, Sequence[Tensor]], float],
-    ) -> None:
+    def __init__(self, run: Run, ready: ReadyStep) -> None:
+        work, device = ready.work, run.device
         batch = work.batch
         self.index = batch.step
         self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
@@ -60,16 +57,12 @@ class Step:
         self.item: Any = getattr(batch, "item", None)
         self.vectors, self.weights = work.vectors, getattr(batch, "weights", None)
         self.updated = False
-        self._work = work
-        self._arrive, self._finish, self._start = arrive, finish, start
-        self._squared_norm = squared_norm
+        self._run, self._work = run, work
+        self._ready: ReadyStep | None = ready  # until its rows are in their slots
         self._leaves: tuple[Tensor, ...] | None = None
-        """The embeddings of each row group, which collect its gradient."""
         self._embeddings: Tensor | FeatureEmbeddings | None = None
         self._during_backward = False
-        self._wait: Callable[[], None] | None = None
-        """For an update that has begun."""
-        self._lane, self._timeline = track, timeline
+        self._updating: Future[None] | None = None  # one that began during backward
 
     @property
     def leaves(self) -> tuple[Tensor, ...]:
@@ -78,8 +71,9 @@ class Step:
         Of tables of one width there is one, `embeddings` itself.
         """
         if self._leaves is None:
-            self._leaves = self._arrive()
-            del self._arrive  # and what it holds: rows as they were fetched
+            assert self._ready is not None
+            self._leaves = self._run._gather(self._ready)
+            self._ready = None  # frees the staging memory: a step that the caller keeps must not hold fetched rows
             if self._during_backward:
                 self._begin_with_gradients(self._leaves)
         return self._leaves
@@ -115,7 +109,7 @@ class Step:
     @property
     def began(self) -> bool:
         """The update has begun, or is done."""
-        return self.updated or self._wait is not None
+        return self.updated or self._updating is not None
 
     def span(self, what: str) -> None:
         """For the timeline of a recorded run.
@@ -123,7 +117,7 @@ class Step:
         Args:
             what: What was done since the last span, such as "forward" or "backward".
         """
-        self._lane.span(what, self.index)
+        self._run.timeline.track(TRAIN).span(what, self.index)
 
     def lap(self, what: str) -> None:
         """The name of `span` in the release before; goes with the next."""
@@ -136,7 +130,7 @@ class Step:
         Args:
             loss: The loss of this step.
         """
-        self._timeline.learned(loss)
+        self._run.timeline.learned(loss)
 
     def update(self) -> None:
         """Applies the gradient of `embeddings` to the step's rows. Call it once, after backward.
@@ -145,12 +139,13 @@ class Step:
         """
         if self.updated:
             raise UsageError(f"step {self.index} was updated already; call step.update() once for each step")
-        if self._wait is None:
-            self._finish(self._work, self._gradients())
+        if self._updating is None:
+            self._run._update(self._work, self._gradients())
         else:
-            self._lane.span("compute", self.index)
-            self._wait()
-            self._lane.span("exchange", self.index)
+            track = self._run.timeline.track(TRAIN)
+            track.span("compute", self.index)
+            self._run._end_update(self._updating)
+            track.span("exchange", self.index)
         self.updated = True
 
     def clip_grad_norm(self, parameters: Iterable[Tensor], max_norm: float) -> float:
@@ -176,7 +171,7 @@ class Step:
         given = [it.grad for it in parameters if it.grad is not None]
         squares = sum((float(grad.double().square().sum()) for grad in given), 0.0)
         # Also where this worker's samples use no rows: all workers take part in the exchange.
-        squares += self._squared_norm(self._work, self._gradients())
+        squares += self._run._squared_norm(self._work, self._gradients())
         given += [leaf.grad for leaf in self.leaves if leaf.grad is not None]
         norm = math.sqrt(squares)
         # As torch.nn.utils.clip_grad_norm_ has it.
@@ -206,7 +201,7 @@ class Step:
     def _begin_with_gradients(self, leaves: tuple[Tensor, ...]) -> None:
         learning = [leaf for leaf in leaves if leaf.requires_grad]
         self._num_awaited = len(learning)
-        # Weak, as the collector does not see through a tensor's hooks: step, embeddings and hook would stay for ever.
+        # Weak: step, embeddings and hook are a cycle, and the garbage collector does not see through a tensor's hooks.
         arrived = WeakMethod(self._gradient_arrived)
 
         def begin(embeddings: Tensor) -> None:
@@ -218,11 +213,11 @@ class Step:
 
     def _gradient_arrived(self) -> None:
         """Of one row group; with the last of them the update begins."""
-        if self._wait is not None:
+        if self._updating is not None:
             raise UsageError(
                 f"step {self.index}: its update began with the first backward(), a second one comes too late; call "
                 "backward() once, or leave update_during_backward() out"
             )
         self._num_awaited -= 1
         if not self._num_awaited:
-            self._wait = self._start(self._work, self._gradients())
+            self._updating = self._run._begin_update(self._work, self._gradients())
