@@ -6,13 +6,13 @@
         adam.step(); adam.zero_grad()
         step.update()
 
-With `step.update_during_backward()` before `loss.backward()`, rows are updated and exchanged on a thread of their own
-as soon as their gradient is there. `step.update()` then waits until they are updated; those that peers send for the
-next step are waited for when somebody asks for its embeddings (`step.py`).
+With `step.update_during_backward()` before `loss.backward()`, rows are updated and exchanged on another thread as soon
+as their gradient exists. `step.update()` then waits until they are updated; rows that peers send for the next step are
+waited for when its embeddings are needed (`step.py`).
 
 The model, the loss and the dense optimiser stay the caller's. When the loop ends, by itself or by `break`, the rows
-still cached are written back and the store is committed as the state after the last updated step. Where a row was found
-that is not what the plan predicts, by whichever thread, nothing is committed any more.
+still cached are written back and the store is committed as the state after the last updated step. Once any thread has
+found a row that is not what the plan predicts, nothing is committed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import torch
 
 from foresee.data.batch import BatchStream
 from foresee.engine.cache import BatchesInFlight, Cache, Caches, SlotCache
-from foresee.engine.exchange.peers import Exchange, LocalExchange, recorded
+from foresee.engine.exchange.peers import Exchange, LocalExchange
 from foresee.engine.header import check_fits
 from foresee.engine.history import Trained
 from foresee.engine.kernels import Threads
@@ -38,7 +38,7 @@ from foresee.engine.planned_step import PlannedStep, PlannedSteps, Pooling
 from foresee.engine.step import Step
 from foresee.engine.tables import Tables
 from foresee.engine.torch_cache import TorchCache
-from foresee.engine.trace.tracer import NOT_RECORDED, TRAIN, UPDATE_THREAD, Timeline
+from foresee.engine.trace.tracer import NULL_TRACER, Tracer, thread_name
 from foresee.errors import ConsistencyError, UsageError
 from foresee.plan.record import Counters, Header, Record
 from foresee.store.contract import disks_of
@@ -57,11 +57,11 @@ class Run:
         records: A saved plan; without one the header's planner plans as it goes.
         device: Where the model computes and the cache is.
         num_threads: Threads of the row kernels.
-        exchange: What goes on between this worker and its peers.
-        commit_at_end: Commit when the loop ends, also by `break`. Who commits rows together with something else says
-            False.
-        timeline: Who records what the run does.
-        trained: What to write down with the commit of a step about its batches.
+        exchange: Swaps rows and gradients with other workers.
+        commit_at_end: Commit when the loop ends, also by `break`. Set to False if the caller commits rows and dense
+            state together.
+        tracer: Records what the run does.
+        trained: Returns what the commit of a step stores about its batches.
         scratch: A folder for temporary files of the planner; None: where the system has them.
         in_flight: What steps to come have read before this run begins.
     """
@@ -75,7 +75,7 @@ class Run:
     num_threads: int = 1
     exchange: Exchange = field(default_factory=LocalExchange)
     commit_at_end: bool = True
-    timeline: Timeline = NOT_RECORDED
+    tracer: Tracer = NULL_TRACER
     trained: Callable[[int], Trained | None] = field(default_factory=lambda: lambda step: None)
     scratch: Path | None = None
     in_flight: BatchesInFlight = field(default_factory=BatchesInFlight)
@@ -89,7 +89,6 @@ class Run:
         """Rows are half updated, half written or stale: no state of any step, and never to be committed."""
         self._counters = Counters()
         self._planned: PlannedSteps | None = None
-        self._exchange = self.exchange  # as the steps use it: recorded, if the run is
         self._active: tuple[Pipeline, Caches] | None = None  # while the loop runs
         self._updates: ThreadPoolExecutor | None = None  # the thread of updates that begin during backward
         self._sending: Future[None] | None = None  # the last step's rows, to the peers that need them next
@@ -107,18 +106,17 @@ class Run:
     def __iter__(self) -> Generator[Step, None, None]:
         if self._active is not None or self.steps_done != self.header.first_step:
             raise UsageError("this run was started already; make a new one for another pass over the stream")
-        self._exchange = recorded(self.exchange, self.timeline)
         self._planned = steps = PlannedSteps(
             self.stream, self.header, self.pooling, self.exchange, records=self.records, scratch=self.scratch
         )
-        self.timeline.begin(
+        self.tracer.begin(
             self.header, self.tables.layout, num_steps=self.stream.num_steps, worker=self.exchange.rank,
             disks=lambda: disks_of(self.tables.store),
         )  # fmt: skip
         with (
             self.tables.used_by(self),
             Threads(self.num_threads) as threads,
-            Pipeline(steps, self.tables.store, self.header, self.timeline, self.exchange.link) as pipeline,
+            Pipeline(steps, self.tables.store, self.header, self.tracer, self.exchange.link) as pipeline,
             closing(steps.feed),
         ):
             caches = self._caches(threads)
@@ -141,23 +139,23 @@ class Run:
                     raise
                 finally:
                     self._active = None
-                    self.timeline.end()
+                    self.tracer.end()
 
     def span(self, what: str) -> None:
-        """For the timeline of a recorded run.
+        """Name what this thread did since the last span, in the timeline of a recorded run.
 
         Args:
-            what: What this thread did after the last step, such as "evaluate".
+            what: Done after the last step, such as "evaluate".
         """
-        self.timeline.track(TRAIN).span(what, self.steps_done - 1)
+        self.tracer.mark(what, self.steps_done - 1)
 
     def lap(self, what: str) -> None:
-        """The name of `span` in the release before; goes with the next."""
+        """Call `span`: its name in the release before, removed in the next."""
         warnings.warn("run.lap is now called run.span; rename it", DeprecationWarning, stacklevel=2)
         self.span(what)
 
     def flush(self) -> None:
-        """Brings the store up to date with the cache, evicting nothing. Reads see the state after the last update."""
+        """Bring the store up to date with the cache without evicting: reads see the state after the last update."""
         if self._active is not None:
             pipeline, caches = self._active
             self._wait_sent()
@@ -169,7 +167,7 @@ class Run:
                 pipeline.check()
 
     def commit(self) -> None:
-        """Makes the state after the last updated step durable."""
+        """Make the state after the last updated step durable."""
         self.flush()
         with self._never_committed_after(BaseException):
             self.tables.commit(self.steps_done, self.trained(self.steps_done))
@@ -186,29 +184,29 @@ class Run:
             if not step.updated:
                 raise UsageError(f"step {step.index} was not updated; call step.update() before the next step")
             steps.feed.fill(self.steps_done)
+            self.tracer.mark("other", step.index)  # so that the training thread's spans add up to the whole step
 
     def _gather(self, ready: ReadyStep) -> tuple[torch.Tensor, ...]:
         """Return the step's embeddings of each row group, as soon as all of its rows have their slots."""
         work, step = ready.work, ready.step
         _, caches = self._loop_of(work)
-        track = self.timeline.track(TRAIN)
-        track.span("begin", step)
+        self.tracer.mark("begin", step)
         with self._never_committed_after(ConsistencyError):
             if self._sending is not None:
-                self._wait_sent()
-                track.span("exchange", step)
-            for cache, part, staging in zip(caches, work.groups, ready.staging, strict=True):
-                cache.fill(part.record.fetch, staging)
-            self._exchange.receive_rows(step, caches)
-        self.timeline.arrived(work, caches)
-        track.span("other", step)
-        parts = zip(work.groups, caches, strict=True)
-        embeddings = tuple(self.in_flight.embeddings(part, cache) for part, cache in parts)
-        track.span("gather", step)
-        return embeddings
+                with self.tracer.span("exchange", step):
+                    self._wait_sent()
+            with self.tracer.span("fill", step):
+                for cache, part, staging in zip(caches, work.groups, ready.staging, strict=True):
+                    cache.fill(part.record.fetch, staging)
+                self.exchange.receive_rows(step, caches)
+        self.tracer.arrived(work, caches)
+        with self.tracer.span("gather", step):
+            parts = zip(work.groups, caches, strict=True)
+            return tuple(self.in_flight.embeddings(part, cache) for part, cache in parts)
 
     def _update(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> None:
         """Update the step's rows, free its slots, and send the rows that peers need next."""
+        self.tracer.mark("compute", work.step)
         self._apply(work, gradients)
         self._send_rows(work)
 
@@ -219,17 +217,19 @@ class Run:
         """
         self._loop_of(work)
         if self._updates is None:
-            self._updates = ThreadPoolExecutor(1, UPDATE_THREAD)
+            self._updates = ThreadPoolExecutor(1, thread_name("update"))
         self.exchange.link.close()
         updated = self._updates.submit(self._apply, work, gradients)
         self._sending = self._updates.submit(self._send_rows_after, updated, work)
         return updated
 
-    def _end_update(self, updated: Future[None]) -> None:
+    def _end_update(self, updated: Future[None], step: int) -> None:
         """Wait until the rows are updated; sending them may take longer."""
         sending, link = self._sending, self.exchange.link
+        self.tracer.mark("compute", step)
         try:
-            updated.result()
+            with self.tracer.span("exchange", step):
+                updated.result()
         finally:
             if sending is None:  # a flush has waited for it
                 link.open()
@@ -241,25 +241,29 @@ class Run:
         pipeline, caches = self._loop_of(work)
         assert self._planned is not None
         with self._never_committed_after(BaseException):
-            self._exchange.update(work, gradients, caches)
+            with self.tracer.span("update", work.step):
+                self.exchange.update(work, gradients, caches)
             self.steps_done = work.step + 1
             self._counters = self._planned.take_counters(work.step)
             for part, layout in zip(work.groups, self.tables.layout.groups, strict=True):
                 self.bytes_moved += (len(part.record.fetch) + len(part.record.evict)) * layout.row_bytes
-            evicted = [part.record.evict for part in work.groups]
-            taken = (cache.take(evict) for cache, evict in zip(caches, evicted, strict=True))
-            pipeline.write_back(work.step, zip(evicted, taken, strict=True))
+            with self.tracer.span("evict", work.step):
+                evicted = [part.record.evict for part in work.groups]
+                taken = (cache.take(evict) for cache, evict in zip(caches, evicted, strict=True))
+                pipeline.write_back(work.step, zip(evicted, taken, strict=True))
 
     def _squared_norm(self, work: PlannedStep, gradients: Sequence[torch.Tensor]) -> float:
         """Return the squared norm of the gradients of the step's rows, of all workers together."""
         _, caches = self._loop_of(work)
-        return self._exchange.squared_norm(work, gradients, caches)
+        return self.exchange.squared_norm(work, gradients, caches)
 
     def _send_rows(self, work: PlannedStep) -> None:
         """Send rows to the peers that need them in the next step."""
         _, caches = self._loop_of(work)
         with self._never_committed_after(BaseException):
-            self._exchange.send_rows(work, caches)
+            with self.tracer.span("exchange", work.step):
+                self.exchange.send_rows(work, caches)
+            self.tracer.done(work, caches)
 
     def _send_rows_after(self, updated: Future[None], work: PlannedStep) -> None:
         if updated.exception() is None:  # else `_end_update` raises it in the training thread

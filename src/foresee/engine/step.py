@@ -1,8 +1,8 @@
 """One step as the training loop sees it: its samples, its rows, and the update that ends it.
 
-Rows are asked for when they are used: whoever reads `embeddings`, or calls `await_embeddings`, waits until all of them
-have come, those that other workers send last of all. A model that has something to do without them, such as DLRM's
-bottom layers, takes the function instead of the tensor and calls it when it comes to that.
+Rows are needed when they are used: reading `embeddings`, or calling `await_embeddings`, waits until all of them have
+arrived, those that other workers send last of all. A model that can compute something without them, such as DLRM's
+bottom layers, takes the function instead of the tensor and calls it when it needs the rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from foresee.engine.lookup import FeatureEmbeddings, GroupVectors, in_feature_order
 from foresee.engine.pipeline import ReadyStep
-from foresee.engine.trace.tracer import TRAIN
 from foresee.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Step:
         sample_weights: [samples], on the run's device; None if all count the same.
         batch_size: Samples of the step, those of all workers together.
         samples: Which samples of the batch these are: all of them, or this worker's.
-        item: What a person's own source of batches gave for this step, the whole batch; None for a log.
+        item: What a user's source of batches gave for this step, the whole batch; None for a log.
         vectors: Which lookups each vector of the embeddings is made of, where tables have one width.
         weights: [lookups] of batches whose ids have weights; else None.
         updated: Whether `update()` was called.
@@ -88,11 +87,11 @@ class Step:
         """
         if self._embeddings is None:
             self._embeddings = in_feature_order(self.groups) if self._work.parts else self.leaves[0]
-        return cast("Tensor", self._embeddings)  # or the list: whoever has several widths knows
+        return cast("Tensor", self._embeddings)  # or the list, where tables have several widths
 
     @property
     def groups(self) -> list[GroupVectors]:
-        """The embeddings of each row group with the features that they belong to, for whoever takes them apart."""
+        """The embeddings of each row group with the features that they belong to."""
         batch, every = self._work.batch, slice(None)
         return [
             GroupVectors(
@@ -103,7 +102,7 @@ class Step:
         ]  # fmt: skip
 
     def await_embeddings(self) -> Tensor:
-        """The same, for whoever takes a function."""
+        """Return `embeddings`; for models that take a function."""
         return self.embeddings
 
     @property
@@ -112,44 +111,41 @@ class Step:
         return self.updated or self._updating is not None
 
     def span(self, what: str) -> None:
-        """For the timeline of a recorded run.
+        """Name what was done since the last span, in the timeline of a recorded run.
 
         Args:
-            what: What was done since the last span, such as "forward" or "backward".
+            what: Such as "forward" or "backward".
         """
-        self._run.timeline.track(TRAIN).span(what, self.index)
+        self._run.tracer.mark(what, self.index)
 
     def lap(self, what: str) -> None:
-        """The name of `span` in the release before; goes with the next."""
+        """Call `span`: its name in the release before, removed in the next."""
         warnings.warn("step.lap is now called step.span; rename it", DeprecationWarning, stacklevel=2)
         self.span(what)
 
     def learned(self, loss: float) -> None:
-        """For the curve of a recorded run. Say it before the update.
+        """Record the loss for the curve of a recorded run. Call it before the update.
 
         Args:
             loss: The loss of this step.
         """
-        self._run.timeline.learned(loss)
+        self._run.tracer.learned(loss)
 
     def update(self) -> None:
-        """Applies the gradient of `embeddings` to the step's rows. Call it once, after backward.
+        """Apply the gradient of `embeddings` to the step's rows. Call it once, after backward.
 
-        Where rows are only read it just ends the step.
+        It only ends the step if rows are only read.
         """
         if self.updated:
             raise UsageError(f"step {self.index} was updated already; call step.update() once for each step")
         if self._updating is None:
             self._run._update(self._work, self._gradients())
         else:
-            track = self._run.timeline.track(TRAIN)
-            track.span("compute", self.index)
-            self._run._end_update(self._updating)
-            track.span("exchange", self.index)
+            self._run._end_update(self._updating, self.index)
         self.updated = True
 
     def clip_grad_norm(self, parameters: Iterable[Tensor], max_norm: float) -> float:
-        """Scales the gradients of weights and rows so that their norm together is at most `max_norm`.
+        """Scale the gradients of weights and rows so that their norm together is at most `max_norm`.
 
         The norm is that of the whole step: a row's gradient counts once, summed over all samples (and workers) that use
         it, as the gradient of an `nn.EmbeddingBag` does. Call it after backward and before any update. With several
@@ -181,7 +177,7 @@ class Step:
         return norm
 
     def _gradients(self) -> list[Tensor]:
-        # Asked for in any case, also where nobody looks at a gradient: later steps look for these rows in their slots.
+        # Gathered even if no gradient is needed: later steps expect these rows in their slots.
         leaves = self.leaves if self._leaves is not None or not self._work.record.learns else ()
         groups = list(zip(leaves, self._work.groups, strict=False))
         if not groups or any(leaf.grad is None and part.record.learns for leaf, part in groups):
@@ -189,7 +185,7 @@ class Step:
         return [leaf if leaf.grad is None else leaf.grad for leaf in leaves]
 
     def update_during_backward(self) -> None:
-        """Lets the update begin once backward has the gradient of `embeddings`, beside the rest of backward.
+        """Let the update begin once backward has the gradient of `embeddings`, beside the rest of backward.
 
         Call it before backward, if that is called once and nobody changes the gradient afterwards. The step still ends
         with `update()`, and the result is the same.
