@@ -5,11 +5,12 @@
                                    └───────────────── applied up to step z ───────────────────────┘
 
 The reader issues the fetch of a step once the write-backs of `not_before` are applied at the store: not sent, applied.
-Where a request costs more than its rows, it rests while training has a few steps in hand, and then asks at once for all
-steps whose write-backs are applied (`FetchBatching`). It checks that every row has the version the plan predicts. The
-writer applies write-backs in step order. Nothing here decides anything: what, when and where stand in the record. All
-queues are bounded, and an error in any thread reaches the training loop after the steps that were ready before it. A
-broken invariant is known at once, by `check`: nobody may commit after it, whether the loop gets that far or not.
+Where a request costs more than its rows, it rests while training has a few steps in hand, and then asks with one
+request for all steps whose write-backs are applied (`FetchBatching`). It checks that every row has the version the plan
+predicts. The writer applies write-backs in step order. The pipeline decides nothing: the record fixes which rows move,
+when and where. All queues are bounded, and an error in any thread reaches the training loop after the steps that were
+ready before it. `check` raises a broken invariant as soon as a thread has found it: nothing may be committed after it,
+whether the loop gets that far or not.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Pipeline:
             thread.join()
 
     def ready(self) -> Iterator[ReadyStep]:
-        """Steps in order, each as soon as its rows are there."""
+        """Yield the steps in order, each as soon as its rows have arrived."""
         arrivals, step = iter(self._ready), self._first_step
         while True:
             begun = time.perf_counter()
@@ -144,7 +145,7 @@ class Pipeline:
             step += 1
 
     def write_back(self, step: int, evicted: Iterable[tuple[Evict, Rows]]) -> None:
-        """Hands the evicted rows of each group to the writer. Every step must be handed over, also without any."""
+        """Hand the evicted rows of each group to the writer. Call it for every step, also if it evicts nothing."""
         groups = [
             _GroupWrite(group, evict.row, values, evict.known_next_use) for group, (evict, values) in enumerate(evicted)
         ]
@@ -153,13 +154,13 @@ class Pipeline:
         self.times.writes_seconds += time.perf_counter() - begun
 
     def write_now(self, step: int, group: int, rows: Int64, values: Rows) -> None:
-        """Writes rows that stay cached, after everything handed over before; returns when all is applied."""
+        """Write rows that stay cached, after everything handed over before. Return when all of it is applied."""
         self._num_tickets += 1
         self._writes.put(_Write(step, [_GroupWrite(group, rows, values)], self._num_tickets))
         self._tickets_done.wait_for(self._num_tickets)
 
     def check(self) -> None:
-        """Raises what any of the threads found broken so far."""
+        """Raise the broken invariant that a thread has found so far, if any."""
         if self._inconsistency is not None:
             raise self._inconsistency
 
@@ -282,11 +283,11 @@ def split_staging(records: Sequence[Record], staging: Rows) -> list[Rows]:
 
 @dataclass(frozen=True, slots=True)
 class FetchBatching:
-    """How many steps are fetched at once, and when.
+    """How many steps are fetched with one request, and when.
 
-    With just enough in hand, one for one that was taken: each when training begins its step and the link is idle, and
-    too little to be still under way when it is needed for something urgent. With less in hand, many at once: a request
-    takes longer than a step, so it should bring more than one.
+    With just enough steps in hand, each step that training takes is replaced by one: its fetch begins while the link is
+    idle, and is short enough to end before the link is needed for a critical transfer. With fewer in hand, several
+    steps are fetched together: a request takes longer than a step, so it should return more than one.
     """
 
     steps_max: int
@@ -305,15 +306,15 @@ class FetchBatching:
 
 
 def may_be_fetched(record: Record, applied: int) -> bool:
-    """Whether a step can join the fetch of one before it: what it needs is applied.
+    """Return whether a step can join the fetch of one before it: the write-backs it needs are applied.
 
-    Were it not, the earlier step would wait for the later one's rows, which may be written only after it.
+    Otherwise the earlier step would wait for the later one's rows, which may be written only after it.
     """
     return record.not_before <= applied
 
 
 def check_versions(step: int, fetch: Fetch, staging: Rows) -> None:
-    """Refuses a row that is not in the version the plan predicts."""
+    """Raise an error for a row that is not in the version the plan predicts."""
     wrong = (fetch.version != UNKNOWN_VERSION) & (fetch.version != staging.versions)
     if wrong.any():
         first = int(np.argmax(wrong))

@@ -37,7 +37,7 @@ class Lane(IntEnum):
 
 
 Finish = Callable[[], Tensor]
-"""Waits, and gives the parts of all workers in one flat buffer, in worker order."""
+"""Wait, and return the parts of all workers in one flat buffer, in worker order."""
 
 
 class Mesh(Protocol):
@@ -50,7 +50,7 @@ class Mesh(Protocol):
     def num_workers(self) -> int: ...
 
     def start(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Finish:
-        """Begins to send each worker its part of a flat buffer; what is returned waits for the parts of all workers.
+        """Begin to send each worker its part of a flat buffer. Return a function that waits for all workers' parts.
 
         Every worker calls it the same number of times on each lane; on one lane, never before the last one is finished.
         """
@@ -123,12 +123,12 @@ class LinkScheduler:
             self._changed.notify_all()
 
     def wait(self, *, for_early: bool = False) -> None:
-        """Blocks until the link is open; `for_early` (what has a whole step's time) until it has opened recently."""
+        """Block until the link is open; `for_early`, if the caller has a whole step's time: has opened recently."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_early() if for_early else self._is_open(), PATIENCE_SECONDS)
 
     def wait_for_closed(self) -> None:
-        """Blocks until the link is closed; returns at once if it never was."""
+        """Block until the link is closed; return immediately if it never was."""
         with self._changed:
             self._changed.wait_for(lambda: self._opened_at is None or self._open_seconds == math.inf, PATIENCE_SECONDS)
 

@@ -49,33 +49,34 @@ class Exchange(Protocol):
         ...
 
     def expect(self, work: PlannedStep) -> None:
-        """Long before the step, on the thread that plans: whatever can be worked out from the record alone."""
+        """Prepare what follows from the record alone. Called long before the step, on the planner thread."""
         ...
 
     def receive_rows(self, step: int, caches: Caches) -> None:
-        """Before the step: rows that peers sent for it take their slots."""
+        """Put the rows that peers sent for the step into their slots. Called before the step."""
         ...
 
     def update(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> None:
-        """After backward: gradients go to the owners of their rows, and owners apply them.
+        """Send gradients to the owners of their rows, who apply them. Called after backward.
 
-        Where the record of a group learns nothing, nobody looks at its gradient.
+        The gradient of a group whose record learns nothing is ignored.
         """
         ...
 
     def squared_norm(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> float:
-        """Of the gradients of all rows of the step, each summed over all lookups of all workers."""
+        """Return the squared norm of the gradients of the step's rows, each summed over all lookups of all workers."""
         ...
 
     def send_rows(self, work: PlannedStep, caches: Caches) -> None:
-        """After the evictions: rows leave for the peers that need them next."""
+        """Send rows to the peers that need them next. Called after the evictions."""
         ...
 
     def settle(self, caches: Caches) -> list[list[tuple[Int64, Rows]]]:
-        """Waits for what travels in the background, so that the caches are the state after the last step.
+        """Wait for background transfers, so that the caches are the state after the last step.
 
-        Returns, of each group, the rows that belong to this worker and are in no cache yet, because their step has not
-        come: those, with what the caches hold, are the whole state.
+        Returns:
+            For each group, the rows that belong to this worker and are in no cache yet, because their step has not
+            begun. Together with what the caches hold they are the whole state.
         """
         ...
 
