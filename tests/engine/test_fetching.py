@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foresee.arrays import Int32, Int64
-from foresee.engine.pipeline import check_versions, joined, parted
+from foresee.engine.pipeline import check_versions, merge_fetches, split_staging
 from foresee.errors import StaleReadError
 from foresee.plan.record import UNKNOWN_VERSION, Evict, Fetch, Record
 from foresee.store.contract import Rows
@@ -83,11 +83,11 @@ def test_fetches_are_joined_and_parted_again(steps: list[tuple[int, int]], seed:
         replace(empty_record(number), not_before=not_before, fetch=random_fetch(rng, num_rows))
         for number, (num_rows, not_before) in enumerate(steps)
     ]
-    fetch, not_before = joined(records)
+    fetch, not_before = merge_fetches(records)
     assert not_before == max(needed for _, needed in steps)
     values = np.stack([fetch.row, fetch.slot], axis=1).astype(np.float32)
     staging = Rows(values, np.empty((len(fetch), 0), np.float32), fetch.version)
-    for record, part in zip(records, parted(records, staging), strict=True):
+    for record, part in zip(records, split_staging(records, staging), strict=True):
         assert part.values[:, 0].tolist() == record.fetch.row.tolist()
         assert part.values[:, 1].tolist() == record.fetch.slot.tolist()
         assert part.versions.tolist() == record.fetch.version.tolist()

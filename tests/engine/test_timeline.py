@@ -1,9 +1,10 @@
-"""A recording is a true account: laps cover the time, counts are those of the plan, every step stands there once."""
+"""A recording is a true account: spans do not overlap, counts are those of the plan, every step stands there once."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
@@ -16,7 +17,6 @@ from hypothesis import strategies as st
 from training_runs import everything, small_run, train_quietly
 
 from foresee.data import ClickLog, tiny
-from foresee.engine.exchange.mesh import span_of, timed
 from foresee.engine.exchange.peers import PeerExchange
 from foresee.engine.header import make_header
 from foresee.engine.optimizers import SGD
@@ -24,7 +24,7 @@ from foresee.engine.planned_step import Pooling
 from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.engine.trace.series import TimelineFile, every_steps
-from foresee.engine.trace.tracer import NOT_RECORDED, SPANS_PER_STEP_MAX, Recording, window_steps
+from foresee.engine.trace.tracer import NULL_TRACER, SPANS_PER_STEP_MAX, THREADS, Tracer, thread_name, window_steps
 from foresee.run.config import ReportConfig
 from foresee.run.steps import lookahead
 from foresee.store.memory import MemoryStore
@@ -46,7 +46,7 @@ def of_kind(run: Path, kind: str) -> list[dict[str, Any]]:
     return [line for line in lines_of(run) if line["kind"] == kind]
 
 
-def test_the_laps_of_a_lane_follow_each_other_without_a_gap(log: ClickLog, tmp_path: Path) -> None:
+def test_the_spans_of_a_track_do_not_overlap(log: ClickLog, tmp_path: Path) -> None:
     train_quietly(small_run(log, tmp_path / "run", report={"timeline_steps": 1000}))
     by_lane = defaultdict(list)
     for span in of_kind(tmp_path / "run", "span"):
@@ -54,7 +54,67 @@ def test_the_laps_of_a_lane_follow_each_other_without_a_gap(log: ClickLog, tmp_p
     assert set(by_lane) == {"train", "planner", "reader", "writer"}
     for spans in by_lane.values():
         for one, following in pairwise(spans):
-            assert one["begin"] <= one["end"] == following["begin"]
+            assert one["begin"] <= one["end"] <= following["begin"] <= following["end"]
+
+
+class _Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_time_counts_for_the_innermost_span_only(tmp_path: Path) -> None:
+    clock = _Clock()
+    tracer = Tracer(tmp_path, clock=clock)
+    tracer.spans_until = float("inf")
+    with tracer.span("update", 3):
+        clock.now = 1.0
+        with tracer.span("exchange", 3, 100):
+            clock.now = 3.0
+        clock.now = 3.5
+    clock.now = 4.0
+    with tracer.span("evict", 3):
+        clock.now = 5.0
+    clock.now = 7.0
+    tracer.mark("compute", 4)
+    assert [tuple(span) for span in tracer.spans] == [
+        ("train", "update", 3, 0.0, 1.0, 0),
+        ("train", "exchange", 3, 1.0, 3.0, 100),
+        ("train", "update", 3, 3.0, 3.5, 0),
+        ("train", "evict", 3, 4.0, 5.0, 0),
+        ("train", "compute", 4, 5.0, 7.0, 0),
+    ]
+    assert tracer.track().seconds == {"update": 1.5, "exchange": 2.0, "evict": 1.0, "compute": 2.0}
+
+
+def test_a_span_that_an_exception_ends_is_not_recorded(tmp_path: Path) -> None:
+    clock = _Clock()
+    tracer = Tracer(tmp_path, clock=clock)
+    tracer.spans_until = float("inf")
+    with tracer.span("update", 0):
+        with suppress(StopIteration), tracer.span("wait_rows", 0):
+            clock.now = 1.0
+            raise StopIteration
+        clock.now = 2.0
+    assert [(span.what, span.begin, span.end) for span in tracer.spans] == [("update", 0.0, 0.0), ("update", 0.0, 2.0)]
+
+
+def test_each_thread_has_its_own_track(tmp_path: Path) -> None:
+    tracer = Tracer(tmp_path)
+    names = [*THREADS, "anything"]
+    threads = [Thread(target=tracer.mark, args=("ahead", 0), name=thread_name(name)) for name in names]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    assert set(tracer._track_seconds()) == {*THREADS, "train"}
+
+
+def test_what_is_not_recorded_costs_one_shared_context() -> None:
+    assert NULL_TRACER.span("fetch", 0) is NULL_TRACER.span("update", 1, 10)
 
 
 def test_every_step_has_every_activity_once(log: ClickLog, tmp_path: Path) -> None:
@@ -120,7 +180,7 @@ def test_the_disk_is_counted(log: ClickLog, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_thread_does_no_more_than_the_time_allows(log: ClickLog, tmp_path: Path) -> None:
-    """Its laps end before the point that counts them, so at any point their sum is at most the time since the start."""
+    """Spans end before the point that counts them, so at any point their sum is at most the time since the start."""
     train_quietly(small_run(log, tmp_path / "run"))
     done, seconds = 0.0, 0.0
     points = of_kind(tmp_path / "run", "series")
@@ -236,25 +296,19 @@ def test_a_long_recording_is_bounded(log: ClickLog, tmp_path: Path) -> None:
 
 
 def test_the_recording_has_a_limit_on_spans(tmp_path: Path) -> None:
-    recording = Recording(tmp_path, timeline_steps=1, series_points=0)
+    recording = Tracer(tmp_path, timeline_steps=1, series_points=0)
     recording._file = TimelineFile(tmp_path, 0)
     recording._file.forget_from(0)
     recording.spans_until = float("inf")
-    track = recording.track("train")
     for _ in range(3 * SPANS_PER_STEP_MAX):
-        track.span("other", 0)
+        recording.mark("other", 0)
     recording._write_spans()
     assert len(lines_of(tmp_path)) == SPANS_PER_STEP_MAX
 
 
 def test_the_defaults_of_a_run_file_and_of_a_loop_are_the_same(tmp_path: Path) -> None:
-    recording, config = Recording(tmp_path), ReportConfig()
+    recording, config = Tracer(tmp_path), ReportConfig()
     assert (recording._timeline_steps, recording._series_points) == (config.timeline_steps, config.series_points)
-
-
-def test_a_run_that_is_not_recorded_keeps_its_own_mesh() -> None:
-    mesh = ThreadMesh(Meeting(1), 0)
-    assert timed(mesh, NOT_RECORDED) is mesh
 
 
 @pytest.mark.parametrize("during_backward", [False, True])
@@ -287,11 +341,11 @@ def _train_two(log: ClickLog, folder: Path, during_backward: bool) -> list[int]:
         header = make_header(
             stream, planner="lookahead", cache_rows=120, num_workers=2, placement="contiguous", fetch_ahead_steps=3
         )
-        timeline, tables = Recording(folder, timeline_steps=100), Tables(shared.for_worker(rank), SGD(lr=0.1))
-        exchange = PeerExchange(layout, timed(ThreadMesh(meeting, rank), timeline), span_of(timeline))
+        tracer, tables = Tracer(folder, timeline_steps=100), Tables(shared.for_worker(rank), SGD(lr=0.1))
+        exchange = PeerExchange(layout, ThreadMesh(meeting, rank), tracer)
         run = Run(
             stream, tables, header, Pooling.of(log.mean_features), exchange=exchange, commit_at_end=False,
-            timeline=timeline,
+            tracer=tracer,
         )  # fmt: skip
         for step in run:
             if during_backward:

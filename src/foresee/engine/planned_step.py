@@ -1,8 +1,8 @@
-"""What the training loop is handed: a batch with its record, planned ahead in the background.
+"""What the training loop gets for a step: a batch with its record, planned ahead in the background.
 
 In: a stream of batches and the header of a plan. Out: `PlannedStep` in step order, from a planner that runs beside
-training, or from a saved plan. The planner thread does what can be done before rows arrive, grouping the lookups by row
-included, and its kernels release the GIL.
+training, or from a saved plan; `PlannedSteps` is what a run iterates. The planner thread does what can be done before
+rows arrive, grouping the lookups by row included, and its kernels release the GIL.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,11 +28,15 @@ from foresee.engine.next_uses import looking_ahead
 from foresee.errors import PlanError, UsageError
 from foresee.plan import make_planner, planned_from
 from foresee.plan.baselines.ranked_eviction import BatchTooLargeError, in_words
+from foresee.plan.count import Counting, num_unused
 from foresee.plan.grouped import parted
-from foresee.plan.record import Accesses, Header, Planner, Record, refuse_compared
+from foresee.plan.record import Accesses, Counters, Header, Planner, Record, refuse_compared
 from foresee.plan.row_groups import RowGroup, numbering_of
 from foresee.plan.row_table import checksum_of
 from foresee.plan.variants import Restarted
+
+if TYPE_CHECKING:
+    from foresee.engine.exchange.peers import Exchange
 
 Advance = Callable[[], None]
 """Called once for every step that was planned."""
@@ -39,20 +44,19 @@ Advance = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One step of one worker, ready to be carried out once its rows are there."""
+    """One step of one worker, ready to be carried out once its rows have arrived."""
 
     batch: Batch
     record: Record
     order: LookupOrder
     vectors: Vectors
-    batch_size: int
-    """Samples of the step, those of all workers together."""
+    batch_size: int  # samples of the step, those of all workers together
     looked_ahead_steps: int = 0
     """Steps after this one that the planner had read when it decided; 0 if the plan came from elsewhere."""
     parts: tuple[PlannedStep, ...] = ()
-    """Of tables of several widths: the step of each row group, in its own rows and slots."""
+    """For tables of several widths: the step of each row group, in the rows and slots of that group."""
     features: Int64 | None = None
-    """Of such a part: which features of the batch it has."""
+    """Which features of the batch such a part has."""
 
     @property
     def step(self) -> int:
@@ -60,7 +64,7 @@ class PlannedStep:
 
     @property
     def groups(self) -> tuple[PlannedStep, ...]:
-        """The step of each row group; of one width it is its own only one."""
+        """The step of each row group; the step itself if all tables have one width."""
         return self.parts or (self,)
 
 
@@ -74,9 +78,10 @@ def accesses_of(batch: Batch) -> Accesses:
 def planned_records(
     stream: BatchStream, header: Header, advance: Advance | None = None, scratch: Path | None = None
 ) -> Iterator[Record]:
-    """The records of a plan for the header's steps, those of all workers.
+    """Yield the records of a plan for the header's steps, those of all workers.
 
-    A batch that cannot fit is refused with the cache that works. `scratch`: the folder of temporary files.
+    The error for a batch that does not fit names the smallest cache that works. `scratch`: the folder of temporary
+    files.
     """
     begun = planned_from(header)
     batches = islice(stream.batches(begun), header.first_step + header.num_steps - begun)
@@ -136,7 +141,7 @@ def _records(stream: BatchStream, header: Header, batches: Iterable[Batch], scra
 
 
 def driven(planner: Planner, steps: Iterable[Accesses], advance: Advance | None = None) -> Iterator[Record]:
-    """The records of some steps, as they are decided: every plan is made here, to be run, counted or compared."""
+    """Yield records as they are decided. Every plan is made here, to be run, counted or compared."""
     for accesses in steps:
         yield from planner.push(accesses)
         if advance is not None:
@@ -144,10 +149,62 @@ def driven(planner: Planner, steps: Iterable[Accesses], advance: Advance | None 
     yield from planner.finish()
 
 
+class PlannedSteps:
+    """One worker's steps in order, planned while the stream is read, or taken from a saved plan.
+
+    The planner thread iterates it, once. The other methods are called by the training loop.
+
+    Args:
+        stream: The batches of all steps.
+        header: What is planned.
+        pooling: Which features are averaged over their bag.
+        exchange: Names the worker, and is told each step as soon as it is planned.
+        records: A saved plan; None: the header's planner plans.
+        scratch: A folder for temporary files of the planner; None: where the system has them.
+    """
+
+    def __init__(
+        self,
+        stream: BatchStream,
+        header: Header,
+        pooling: Pooling,
+        exchange: Exchange,
+        *,
+        records: Iterable[Record] | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        if records is None:
+            self._steps = planned(stream, header, pooling, worker=exchange.rank, scratch=scratch)
+        else:
+            self._steps = replayed(stream, records, header.first_step, pooling, header.groups)
+        self.feed = feed_of(stream)
+        self._exchange, self._first_step = exchange, header.first_step
+        self._counters: dict[int, Counters] = {}  # what has moved after each step that is planned and not trained
+        self._refills: dict[int, int] = {}  # rows by step that fill the cache of a plan entered in the middle
+
+    def __iter__(self) -> Iterator[PlannedStep]:
+        counting = Counting()
+        for work in self._steps:
+            counting.add(work.record)
+            self._counters[work.step] = counting.counters
+            if work.step <= self._first_step + 1:
+                self._refills[work.step] = num_unused(work.record)
+            self._exchange.expect(work)
+            yield work
+
+    def take_counters(self, step: int) -> Counters:
+        """Return what has moved once a step is trained; call it once for each."""
+        return self._counters.pop(step)
+
+    def rows_refilled(self, steps_done: int) -> int:
+        """Return how many rows of the steps done were fetched only to fill the cache; see `plan.entry`."""
+        return sum(rows for step, rows in self._refills.items() if step < steps_done)
+
+
 def planned(
     stream: BatchStream, header: Header, pooling: Pooling, *, worker: int = 0, scratch: Path | None = None
 ) -> Iterator[PlannedStep]:
-    """One worker's work from the header's first step on, planned as the stream is read."""
+    """Yield one worker's steps from the header's first one on, planned as the stream is read."""
     waiting: deque[Batch] = deque()
 
     def read() -> Iterator[Batch]:
@@ -165,7 +222,7 @@ def planned(
 def replayed(
     stream: BatchStream, records: Iterable[Record], first_step: int, pooling: Pooling, groups: tuple[RowGroup, ...] = ()
 ) -> Iterator[PlannedStep]:
-    """The stream's work as a plan of one worker has it; refuses one of other data at the first step that differs."""
+    """Yield the steps of a saved plan of one worker; refuse a plan of other data at the first step that differs."""
     remaining = iter(records)
     for batch in stream.batches(first_step):
         record = next(remaining, None)
@@ -182,7 +239,7 @@ def replayed(
 
 
 def _own(batch: Batch, record: Record) -> Batch:
-    """The samples of a global batch that the record's worker trains."""
+    """Return the samples of a global batch that the record's worker trains."""
     if len(record.samples) == batch.num_samples:
         return batch
     if int(record.samples.max(initial=-1)) >= batch.num_samples:
@@ -205,14 +262,14 @@ def _work(
         replace(_work(part, of_group, pooling.of_features(features), (), batch_size), features=features)
         for part, of_group, features in by_group(batch, record, pooling, groups)
     )
-    first = parts[0]  # whoever looks into a step of several groups looks into its parts
+    first = parts[0]  # a step of several groups is read through its parts
     return PlannedStep(batch, record, first.order, first.vectors, batch_size, looked_ahead_steps, parts)
 
 
 def by_group(
     batch: Batch, record: Record, pooling: Pooling, groups: tuple[RowGroup, ...]
 ) -> Iterator[tuple[Batch, Record, Int64]]:
-    """Of each row group the batch of its features, its record, and which features those are."""
+    """Return for each row group the batch of its features, its record, and which features those are."""
     numbering = numbering_of(groups)
     features = group_features(pooling, groups)
     batches = [batch.of_features(some) for some in features]
@@ -221,7 +278,7 @@ def by_group(
 
 
 def group_features(pooling: Pooling, groups: tuple[RowGroup, ...]) -> list[Int64]:
-    """The features of each row group."""
+    """Return the features of each row group."""
     if pooling.tables is None:
         raise UsageError(
             "these tables have several widths, and nothing says which feature looks up which table; give "
@@ -239,7 +296,7 @@ TOO_LARGE_REMEDY = (
 def too_large(
     step: int, num_distinct: int, capacity_rows: int, stream: BatchStream, *, partition_rows: int = 1
 ) -> PlanError:
-    """The sentence for a batch that the cache cannot hold. Naming the smallest that can takes a pass over the rest."""
+    """Return the error for a batch that the cache cannot hold. Reads the rest to find the smallest cache that can."""
     what = f"step {step} touches {in_words(num_distinct, partition_rows)}, but the cache holds {capacity_rows}"
     try:
         again: Callable[[int], Iterator[Batch]] = getattr(stream, "read_again", stream.batches)

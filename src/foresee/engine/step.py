@@ -1,16 +1,17 @@
 """One step as the training loop sees it: its samples, its rows, and the update that ends it.
 
-Rows are asked for when they are used: whoever reads `embeddings`, or calls `await_embeddings`, waits until all of them
-have come, those that other workers send last of all. A model that has something to do without them, such as DLRM's
-bottom layers, takes the function instead of the tensor and calls it when it comes to that.
+Rows are needed when they are used: reading `embeddings`, or calling `await_embeddings`, waits until all of them have
+arrived, those that other workers send last of all. A model that can compute something without them, such as DLRM's
+bottom layers, takes the function instead of the tensor and calls it when it needs the rows.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakMethod
 
 import numpy as np
@@ -18,13 +19,17 @@ import torch
 from torch import Tensor
 
 from foresee.engine.lookup import FeatureEmbeddings, GroupVectors, in_feature_order
-from foresee.engine.planned_step import PlannedStep
-from foresee.engine.trace.tracer import Timeline, Track
+from foresee.engine.pipeline import ReadyStep
 from foresee.errors import UsageError
+
+if TYPE_CHECKING:
+    from foresee.engine.run import Run
 
 
 class Step:
-    """One step of a `Run`, made by it; update it before the next one.
+    """One training step: a batch, its embeddings, and the update of its rows.
+
+    Yielded by a `Run`, which owns its state; not constructed by users. Call `update` once, before the next step.
 
     Attributes:
         index: Its number, from 0 on over all epochs and restarts.
@@ -33,23 +38,14 @@ class Step:
         sample_weights: [samples], on the run's device; None if all count the same.
         batch_size: Samples of the step, those of all workers together.
         samples: Which samples of the batch these are: all of them, or this worker's.
-        item: What a person's own source of batches gave for this step, the whole batch; None for a log.
+        item: What a user's source of batches gave for this step, the whole batch; None for a log.
         vectors: Which lookups each vector of the embeddings is made of, where tables have one width.
         weights: [lookups] of batches whose ids have weights; else None.
         updated: Whether `update()` was called.
     """
 
-    def __init__(
-        self,
-        work: PlannedStep,
-        device: torch.device,
-        arrive: Callable[[], tuple[Tensor, ...]],
-        finish: Callable[[PlannedStep, Sequence[Tensor]], None],
-        start: Callable[[PlannedStep, Sequence[Tensor]], Callable[[], None]],
-        track: Track,
-        timeline: Timeline,
-        squared_norm: Callable[[PlannedStep, Sequence[Tensor]], float],
-    ) -> None:
+    def __init__(self, run: Run, ready: ReadyStep) -> None:
+        work, device = ready.work, run.device
         batch = work.batch
         self.index = batch.step
         self.dense = torch.from_numpy(batch.dense).to(device, non_blocking=True)
@@ -60,16 +56,12 @@ class Step:
         self.item: Any = getattr(batch, "item", None)
         self.vectors, self.weights = work.vectors, getattr(batch, "weights", None)
         self.updated = False
-        self._work = work
-        self._arrive, self._finish, self._start = arrive, finish, start
-        self._squared_norm = squared_norm
+        self._run, self._work = run, work
+        self._ready: ReadyStep | None = ready  # until its rows are in their slots
         self._leaves: tuple[Tensor, ...] | None = None
-        """The embeddings of each row group, which collect its gradient."""
         self._embeddings: Tensor | FeatureEmbeddings | None = None
         self._during_backward = False
-        self._wait: Callable[[], None] | None = None
-        """For an update that has begun."""
-        self._lane, self._timeline = track, timeline
+        self._updating: Future[None] | None = None  # one that began during backward
 
     @property
     def leaves(self) -> tuple[Tensor, ...]:
@@ -78,8 +70,9 @@ class Step:
         Of tables of one width there is one, `embeddings` itself.
         """
         if self._leaves is None:
-            self._leaves = self._arrive()
-            del self._arrive  # and what it holds: rows as they were fetched
+            assert self._ready is not None
+            self._leaves = self._run._gather(self._ready)
+            self._ready = None  # frees the staging memory: a step that the caller keeps must not hold fetched rows
             if self._during_backward:
                 self._begin_with_gradients(self._leaves)
         return self._leaves
@@ -94,11 +87,11 @@ class Step:
         """
         if self._embeddings is None:
             self._embeddings = in_feature_order(self.groups) if self._work.parts else self.leaves[0]
-        return cast("Tensor", self._embeddings)  # or the list: whoever has several widths knows
+        return cast("Tensor", self._embeddings)  # or the list, where tables have several widths
 
     @property
     def groups(self) -> list[GroupVectors]:
-        """The embeddings of each row group with the features that they belong to, for whoever takes them apart."""
+        """The embeddings of each row group with the features that they belong to."""
         batch, every = self._work.batch, slice(None)
         return [
             GroupVectors(
@@ -109,52 +102,50 @@ class Step:
         ]  # fmt: skip
 
     def await_embeddings(self) -> Tensor:
-        """The same, for whoever takes a function."""
+        """Return `embeddings`; for models that take a function."""
         return self.embeddings
 
     @property
     def began(self) -> bool:
         """The update has begun, or is done."""
-        return self.updated or self._wait is not None
+        return self.updated or self._updating is not None
 
     def span(self, what: str) -> None:
-        """For the timeline of a recorded run.
+        """Name what was done since the last span, in the timeline of a recorded run.
 
         Args:
-            what: What was done since the last span, such as "forward" or "backward".
+            what: Such as "forward" or "backward".
         """
-        self._lane.span(what, self.index)
+        self._run.tracer.mark(what, self.index)
 
     def lap(self, what: str) -> None:
-        """The name of `span` in the release before; goes with the next."""
+        """Call `span`: its name in the release before, removed in the next."""
         warnings.warn("step.lap is now called step.span; rename it", DeprecationWarning, stacklevel=2)
         self.span(what)
 
     def learned(self, loss: float) -> None:
-        """For the curve of a recorded run. Say it before the update.
+        """Record the loss for the curve of a recorded run. Call it before the update.
 
         Args:
             loss: The loss of this step.
         """
-        self._timeline.learned(loss)
+        self._run.tracer.learned(loss)
 
     def update(self) -> None:
-        """Applies the gradient of `embeddings` to the step's rows. Call it once, after backward.
+        """Apply the gradient of `embeddings` to the step's rows. Call it once, after backward.
 
-        Where rows are only read it just ends the step.
+        It only ends the step if rows are only read.
         """
         if self.updated:
             raise UsageError(f"step {self.index} was updated already; call step.update() once for each step")
-        if self._wait is None:
-            self._finish(self._work, self._gradients())
+        if self._updating is None:
+            self._run._update(self._work, self._gradients())
         else:
-            self._lane.span("compute", self.index)
-            self._wait()
-            self._lane.span("exchange", self.index)
+            self._run._end_update(self._updating, self.index)
         self.updated = True
 
     def clip_grad_norm(self, parameters: Iterable[Tensor], max_norm: float) -> float:
-        """Scales the gradients of weights and rows so that their norm together is at most `max_norm`.
+        """Scale the gradients of weights and rows so that their norm together is at most `max_norm`.
 
         The norm is that of the whole step: a row's gradient counts once, summed over all samples (and workers) that use
         it, as the gradient of an `nn.EmbeddingBag` does. Call it after backward and before any update. With several
@@ -176,7 +167,7 @@ class Step:
         given = [it.grad for it in parameters if it.grad is not None]
         squares = sum((float(grad.double().square().sum()) for grad in given), 0.0)
         # Also where this worker's samples use no rows: all workers take part in the exchange.
-        squares += self._squared_norm(self._work, self._gradients())
+        squares += self._run._squared_norm(self._work, self._gradients())
         given += [leaf.grad for leaf in self.leaves if leaf.grad is not None]
         norm = math.sqrt(squares)
         # As torch.nn.utils.clip_grad_norm_ has it.
@@ -186,7 +177,7 @@ class Step:
         return norm
 
     def _gradients(self) -> list[Tensor]:
-        # Asked for in any case, also where nobody looks at a gradient: later steps look for these rows in their slots.
+        # Gathered even if no gradient is needed: later steps expect these rows in their slots.
         leaves = self.leaves if self._leaves is not None or not self._work.record.learns else ()
         groups = list(zip(leaves, self._work.groups, strict=False))
         if not groups or any(leaf.grad is None and part.record.learns for leaf, part in groups):
@@ -194,7 +185,7 @@ class Step:
         return [leaf if leaf.grad is None else leaf.grad for leaf in leaves]
 
     def update_during_backward(self) -> None:
-        """Lets the update begin once backward has the gradient of `embeddings`, beside the rest of backward.
+        """Let the update begin once backward has the gradient of `embeddings`, beside the rest of backward.
 
         Call it before backward, if that is called once and nobody changes the gradient afterwards. The step still ends
         with `update()`, and the result is the same.
@@ -206,7 +197,7 @@ class Step:
     def _begin_with_gradients(self, leaves: tuple[Tensor, ...]) -> None:
         learning = [leaf for leaf in leaves if leaf.requires_grad]
         self._num_awaited = len(learning)
-        # Weak, as the collector does not see through a tensor's hooks: step, embeddings and hook would stay for ever.
+        # Weak: step, embeddings and hook are a cycle, and the garbage collector does not see through a tensor's hooks.
         arrived = WeakMethod(self._gradient_arrived)
 
         def begin(embeddings: Tensor) -> None:
@@ -218,11 +209,11 @@ class Step:
 
     def _gradient_arrived(self) -> None:
         """Of one row group; with the last of them the update begins."""
-        if self._wait is not None:
+        if self._updating is not None:
             raise UsageError(
                 f"step {self.index}: its update began with the first backward(), a second one comes too late; call "
                 "backward() once, or leave update_during_backward() out"
             )
         self._num_awaited -= 1
         if not self._num_awaited:
-            self._wait = self._start(self._work, self._gradients())
+            self._updating = self._run._begin_update(self._work, self._gradients())

@@ -18,7 +18,7 @@ from rich.console import Console
 from foresee.data.click_log import ClickLog
 from foresee.engine.run import Run
 from foresee.engine.tables import Tables
-from foresee.engine.trace.tracer import NOT_RECORDED, Recording, Timeline
+from foresee.engine.trace.tracer import NULL_TRACER, Tracer
 from foresee.errors import ConfigError
 from foresee.io.units import counted
 from foresee.io.urls import shown
@@ -195,7 +195,7 @@ def carry_out(
             show_fold(store, folding, at_end=config.tables.fold)
         first_step = _restore(folder, tables.store.committed_step, half, stored)
         run = parts.make_run(tables, num_threads)
-        run.timeline = recording(config)
+        run.tracer = recording(config)
         for line in parts.opening(run, first_step):
             display.say(line)
         if (way := getattr(run.tables.store, "way", None)) is not None:
@@ -263,12 +263,12 @@ def sinks_of(config: AnyRun, folder: RunFolder) -> Iterator[list[Sink]]:
         yield sinks
 
 
-def recording(config: AnyRun) -> Timeline:
-    """What is recorded for `foresee report`, if anything."""
+def recording(config: AnyRun) -> Tracer:
+    """Return what records the run for `foresee report`, if anything does."""
     report = config.report
     if not report.timeline_steps and not report.series_points:
-        return NOT_RECORDED
-    return Recording(
+        return NULL_TRACER
+    return Tracer(
         config.run, timeline_steps=report.timeline_steps, series_points=report.series_points,
         num_servers=config.num_servers,
     )  # fmt: skip

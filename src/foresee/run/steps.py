@@ -29,7 +29,7 @@ from foresee.engine.next_uses import USES_AHEAD_STEPS
 from foresee.engine.planned_step import Pooling
 from foresee.engine.run import Run
 from foresee.engine.tables import Tables
-from foresee.engine.trace.tracer import NOT_RECORDED, Recording
+from foresee.engine.trace.tracer import NULL_TRACER, Tracer
 from foresee.errors import DataError, UsageError
 from foresee.plan import planned_from
 from foresee.plan.record import Header
@@ -255,9 +255,9 @@ def steps(
         header = replace(header, options=replace(header.options, uses_ahead_steps=USES_AHEAD_STEPS))
     if committed_step and first_step is None and not tables.is_trained_here:
         _say_resumed(committed_step, source.num_steps)
-    timeline = NOT_RECORDED if record is None else Recording(Path(record))
+    tracer = NULL_TRACER if record is None else Tracer(Path(record))
     return Run(
-        source, tables, header, pooling, device=torch.device(device), num_threads=num_threads, timeline=timeline,
+        source, tables, header, pooling, device=torch.device(device), num_threads=num_threads, tracer=tracer,
         trained=source.trained,
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from foresee.data.click_log import ClickLog
 from foresee.engine.exchange.dense import Sums, dense_group, shared, worker_device
-from foresee.engine.exchange.mesh import TorchMesh, collective, span_of, timed
+from foresee.engine.exchange.mesh import TorchMesh, collective
 from foresee.engine.exchange.peers import LocalExchange, PeerExchange
 from foresee.engine.planner_service.client import PlannerClient
 from foresee.engine.run import Run
@@ -122,14 +122,14 @@ def run_worker(
         endpoint = Endpoint.parse(place.planner, place.token, place.tls_root_certificate)
         planner = PlannerClient(endpoint, run=name, worker=place.rank, header=header)
         planner.open(display.say)
-        timeline = recording(config)
-        mesh = timed(TorchMesh(), timeline) if place.num_workers > 1 else None
-        exchange = PeerExchange(tables.layout, mesh, span_of(timeline), sums) if mesh is not None else None
+        tracer = recording(config)
+        mesh = TorchMesh() if place.num_workers > 1 else None
+        exchange = PeerExchange(tables.layout, mesh, tracer, sums) if mesh is not None else None
         dense = shared(model, sums, dense_group(device)) if mesh is not None else model
         run = Run(
             stream, tables, header, log.pooling, records=planner.records(), device=device,
             exchange=exchange or LocalExchange(), num_threads=torch.get_num_threads(), commit_at_end=False,
-            timeline=timeline,
+            tracer=tracer,
         )  # fmt: skip
         display.say(_opening(config, run, place))
         group = TorchGroup(

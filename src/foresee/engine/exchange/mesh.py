@@ -1,7 +1,7 @@
 """How workers reach each other: all-to-alls on two lanes, and who may use the link when.
 
 The plan gives both sides all sizes. The critical and the background lane are separate, so that what a step waits for
-never queues behind what it does not. `TorchMesh` is torch.distributed; `TimedMesh` tells a timeline of every exchange.
+never queues behind what it does not. `TorchMesh` is torch.distributed.
 
 `LinkScheduler`: background transfers wait while a critical transfer uses the link. It is closed from the moment a
 step's row gradients exist until the rows of the next step have left. Only the start of a fetch, a write-back or a
@@ -26,7 +26,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from foresee.engine.trace.tracer import EXCHANGE, NOT_RECORDED, Timeline, updating_track
 from foresee.errors import PeerLostError
 
 
@@ -38,7 +37,7 @@ class Lane(IntEnum):
 
 
 Finish = Callable[[], Tensor]
-"""Waits, and gives the parts of all workers in one flat buffer, in worker order."""
+"""Wait, and return the parts of all workers in one flat buffer, in worker order."""
 
 
 class Mesh(Protocol):
@@ -51,7 +50,7 @@ class Mesh(Protocol):
     def num_workers(self) -> int: ...
 
     def start(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Finish:
-        """Begins to send each worker its part of a flat buffer; what is returned waits for the parts of all workers.
+        """Begin to send each worker its part of a flat buffer. Return a function that waits for all workers' parts.
 
         Every worker calls it the same number of times on each lane; on one lane, never before the last one is finished.
         """
@@ -96,43 +95,6 @@ class TorchMesh:
         return finish
 
 
-def timed(mesh: Mesh, timeline: Timeline) -> Mesh:
-    return mesh if timeline is NOT_RECORDED else TimedMesh(mesh, timeline)
-
-
-def span_of(timeline: Timeline) -> Callable[[str], None]:
-    """A span of the thread that calls it: the one that trains, or that of updates during backward."""
-    return lambda what: updating_track(timeline).span(what, timeline.step)
-
-
-class TimedMesh:
-    """Swaps on the critical lane are spans of the thread that updates, those in the background of one of their own."""
-
-    def __init__(self, mesh: Mesh, timeline: Timeline) -> None:
-        self._mesh, self._timeline = mesh, timeline
-        self.rank, self.num_workers = mesh.rank, mesh.num_workers
-
-    def start(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Finish:
-        critical = lane is Lane.CRITICAL
-        line = updating_track(self._timeline) if critical else self._timeline.track(EXCHANGE)
-        step, before = self._timeline.step, "update" if critical else "idle"
-        line.span(before, step)
-        finish = self._mesh.start(lane, sent, sizes, expected)
-
-        def timed_finish() -> Tensor:
-            line.span(before, step)
-            received = finish()
-            out, back = self._to_others(sizes, sent), self._to_others(expected, received)
-            line.span("exchange" if critical else "background", step, sum(out.values()) + sum(back.values()))
-            self._timeline.swapped(out, back, critical=critical)
-            return received
-
-        return timed_finish
-
-    def _to_others(self, sizes: list[int], buffer: Tensor) -> dict[int, int]:
-        return {peer: size * buffer.element_size() for peer, size in enumerate(sizes) if peer != self.rank}
-
-
 PATIENCE_SECONDS = 1.0
 EARLY_SHARE = 0.35
 """Of the time for which the link was open the last time."""
@@ -161,12 +123,12 @@ class LinkScheduler:
             self._changed.notify_all()
 
     def wait(self, *, for_early: bool = False) -> None:
-        """Blocks until the link is open; `for_early` (what has a whole step's time) until it has opened recently."""
+        """Block until the link is open; `for_early`, if the caller has a whole step's time: has opened recently."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_early() if for_early else self._is_open(), PATIENCE_SECONDS)
 
     def wait_for_closed(self) -> None:
-        """Blocks until the link is closed; returns at once if it never was."""
+        """Block until the link is closed; return immediately if it never was."""
         with self._changed:
             self._changed.wait_for(lambda: self._opened_at is None or self._open_seconds == math.inf, PATIENCE_SECONDS)
 

@@ -3,13 +3,12 @@
 The training loop calls the same methods of an `Exchange` at each step. `LocalExchange` is a worker without peers: the
 row kernels update in one pass and nothing is sent. `PeerExchange` is one worker among several: `protocol` decides what
 is exchanged when, and here it is carried out over a mesh. The background exchange has a thread and a lane of its own,
-so that neither queues behind the other. `recorded` wraps an exchange so that a timeline sees its calls; a run that is
-not recorded gets its own back.
+so that neither queues behind the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,7 +20,7 @@ from torch import Tensor
 from foresee.arrays import Float64, Int32, Int64
 from foresee.engine.cache import Cache, Caches
 from foresee.engine.exchange.dense import Sums
-from foresee.engine.exchange.mesh import Lane, LinkScheduler, Mesh, UnscheduledLink
+from foresee.engine.exchange.mesh import Finish, Lane, LinkScheduler, Mesh, UnscheduledLink
 from foresee.engine.exchange.protocol import (
     ExchangeProtocol,
     Phases,
@@ -33,7 +32,7 @@ from foresee.engine.exchange.protocol import (
 )
 from foresee.engine.exchange.schedule import ExchangeSchedule, Payload, pack, unpack
 from foresee.engine.planned_step import PlannedStep
-from foresee.engine.trace.tracer import NOT_RECORDED, TRAIN, Timeline, updates_during_backward, updating_track
+from foresee.engine.trace.tracer import NULL_TRACER, Tracer, thread_name
 from foresee.store.contract import Rows
 from foresee.store.layout import Layout
 
@@ -50,33 +49,34 @@ class Exchange(Protocol):
         ...
 
     def expect(self, work: PlannedStep) -> None:
-        """Long before the step, on the thread that plans: whatever can be worked out from the record alone."""
+        """Prepare what follows from the record alone. Called long before the step, on the planner thread."""
         ...
 
     def receive_rows(self, step: int, caches: Caches) -> None:
-        """Before the step: rows that peers sent for it take their slots."""
+        """Put the rows that peers sent for the step into their slots. Called before the step."""
         ...
 
     def update(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> None:
-        """After backward: gradients go to the owners of their rows, and owners apply them.
+        """Send gradients to the owners of their rows, who apply them. Called after backward.
 
-        Where the record of a group learns nothing, nobody looks at its gradient.
+        The gradient of a group whose record learns nothing is ignored.
         """
         ...
 
     def squared_norm(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> float:
-        """Of the gradients of all rows of the step, each summed over all lookups of all workers."""
+        """Return the squared norm of the gradients of the step's rows, each summed over all lookups of all workers."""
         ...
 
     def send_rows(self, work: PlannedStep, caches: Caches) -> None:
-        """After the evictions: rows leave for the peers that need them next."""
+        """Send rows to the peers that need them next. Called after the evictions."""
         ...
 
     def settle(self, caches: Caches) -> list[list[tuple[Int64, Rows]]]:
-        """Waits for what travels in the background, so that the caches are the state after the last step.
+        """Wait for background transfers, so that the caches are the state after the last step.
 
-        Returns, of each group, the rows that belong to this worker and are in no cache yet, because their step has not
-        come: those, with what the caches hold, are the whole state.
+        Returns:
+            For each group, the rows that belong to this worker and are in no cache yet, because their step has not
+            begun. Together with what the caches hold they are the whole state.
         """
         ...
 
@@ -116,37 +116,40 @@ class LocalExchange:
 class PeerExchange:
     """One of `num_workers` workers. Close it before the process group is destroyed."""
 
-    def __init__(
-        self, layout: Layout, mesh: Mesh, span: Callable[[str], None] = lambda what: None, dense: Sums | None = None
-    ) -> None:
-        """`span` is told, by the thread that updates, what it did last: for a timeline.
+    def __init__(self, layout: Layout, mesh: Mesh, tracer: Tracer = NULL_TRACER, dense: Sums | None = None) -> None:
+        """Rows of several widths follow the protocol group by group, in step: what groups exchange together is sent
+        as one buffer.
 
-        dense: the sums of dense gradients over the same link, which go before the rows of the next step.
-
-        Rows of several widths follow the protocol group by group, in step: whatever the groups exchange at once goes
-        over as one.
+        Args:
+            layout: Of the rows.
+            mesh: Reaches the other workers.
+            tracer: Records transfers and waits as spans.
+            dense: Sums of dense gradients over the same link, which go before the rows of the next step.
         """
         self.rank = mesh.rank
         self.num_workers = mesh.num_workers
         self.link = LinkScheduler()
         self._layouts = layout.groups
         self._mesh = mesh
-        self._span = span
+        self._tracer = tracer
+        self._step = 0  # that exchanges last, for spans
         self._dense = dense or Sums()
         self._protocols = [ExchangeProtocol(group, mesh.rank, mesh.num_workers) for group in self._layouts]
         self._schedules: dict[int, list[ExchangeSchedule]] = {}
         """Of steps that are planned and not done; as many as the pipeline's queues hold."""
-        self._thread = ThreadPoolExecutor(1, "foresee-exchange")
+        self._thread = ThreadPoolExecutor(1, thread_name("exchange"))
         self._travelling: Future[None] | None = None
 
     def expect(self, work: PlannedStep) -> None:
         self._schedules[work.step] = [ExchangeSchedule.of(part.record, self.num_workers) for part in work.groups]
 
     def receive_rows(self, step: int, caches: Caches) -> None:
+        self._step = step
         for protocol, cache in zip(self._protocols, caches, strict=True):
             protocol.receive_rows(step, cache)
 
     def update(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> None:
+        self._step = work.step
         groups = zip(self._protocols, work.groups, self._schedules[work.step], gradients, caches, strict=True)
         self._carry_out(
             [
@@ -161,15 +164,17 @@ class PeerExchange:
         Every worker returns the same bits, and they do not depend on which worker owns a row: a run that resumes, or
         has another cache, clips by the same norm.
         """
+        self._step = work.step
         groups = zip(self._protocols, work.groups, self._schedules[work.step], gradients, caches, strict=True)
-        of_groups = self._carry_out(
-            [
-                protocol.squares(part.record, schedule, _OfStep(part, gradient, cache, self.num_workers))
-                for protocol, part, schedule, gradient, cache in groups
-            ]
-        )
-        alone = sum_of_sorted(*(squares for squares, _ in of_groups))
-        of_workers = self._exchange_with_all(np.concatenate([[alone], *(squares for _, squares in of_groups)]))
+        with self._tracer.span("update", work.step):
+            of_groups = self._carry_out(
+                [
+                    protocol.squares(part.record, schedule, _OfStep(part, gradient, cache, self.num_workers))
+                    for protocol, part, schedule, gradient, cache in groups
+                ]
+            )
+            alone = sum_of_sorted(*(squares for squares, _ in of_groups))
+            of_workers = self._exchange_with_all(np.concatenate([[alone], *(squares for _, squares in of_groups)]))
         return sum(float(squares[0]) for squares in of_workers) + sum_of_sorted(*(it[1:] for it in of_workers))
 
     def _exchange_with_all(self, numbers: Float64) -> list[Float64]:
@@ -180,7 +185,7 @@ class PeerExchange:
     def _send_to_all(self, numbers: Float64, counts: list[int]) -> list[Float64]:
         words = torch.from_numpy(numbers.view(np.float32))
         sent, expected = words.repeat(self.num_workers), [2 * count for count in counts]
-        finish = self._mesh.start(Lane.CRITICAL, sent, [len(words)] * self.num_workers, expected)
+        finish = self._start(Lane.CRITICAL, sent, [len(words)] * self.num_workers, expected)
         return [part.numpy().view(np.float64) for part in torch.split(finish(), expected)]
 
     def send_rows(self, work: PlannedStep, caches: Caches) -> None:
@@ -213,9 +218,8 @@ class PeerExchange:
         if started := [request.phases for request in requests if isinstance(request, StartBackground)]:
             self._travelling = self._thread.submit(self._travel, started)
         else:
-            self._span("update")
-            self._finish_background()
-            self._span("background_wait")
+            with self._tracer.span("background_wait", self._step):
+                self._finish_background()
         return [None for _ in requests]
 
     def _travel(self, phases: Sequence[Phases]) -> None:
@@ -240,13 +244,30 @@ class PeerExchange:
         if swaps[0].after_dense and self._dense.under_way:
             remaining()
             remaining = nothing
-            self._span("update")
-            self._dense.wait()
-            self._span("dense_wait")
-        finish = self._mesh.start(swaps[0].lane, sent, sizes, [sum(it) for it in zip(*expected, strict=True)])
+            with self._tracer.span("dense_wait", self._step):
+                self._dense.wait()
+        finish = self._start(swaps[0].lane, sent, sizes, [sum(it) for it in zip(*expected, strict=True)])
         remaining()
         arrived = divided(finish(), expected)
         return [unpack(it, swap.incoming, layout) for it, (swap, layout) in zip(arrived, groups, strict=True)]
+
+    def _start(self, lane: Lane, sent: Tensor, sizes: list[int], expected: list[int]) -> Finish:
+        """Start a transfer. Waiting for it is a span, and its bytes count as soon as it is over."""
+        step, word_bytes = self._step, sent.element_size()
+        out, back = (
+            {peer: size * word_bytes for peer, size in enumerate(parts) if peer != self.rank}
+            for parts in (sizes, expected)
+        )
+        wait = self._mesh.start(lane, sent, sizes, expected)
+
+        def finish() -> Tensor:
+            what = "exchange" if lane is Lane.CRITICAL else "background"
+            with self._tracer.span(what, step, sum(out.values()) + sum(back.values())):
+                received = wait()
+            self._tracer.swapped(out, back, critical=lane is Lane.CRITICAL)
+            return received
+
+        return finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,33 +321,3 @@ class _OfStep:
 
     def apply(self, positions: Int32) -> None:
         self.cache.update(self.work, self.gradient, positions, divisor=self.num_workers)
-
-
-def recorded(exchange: Exchange, timeline: Timeline) -> Exchange:
-    return exchange if timeline is NOT_RECORDED else RecordedExchange(exchange, timeline)
-
-
-class RecordedExchange:
-    """Each moment ends a span: what came before it, or the moment itself."""
-
-    def __init__(self, exchange: Exchange, timeline: Timeline) -> None:
-        self._exchange, self._timeline = exchange, timeline
-        self.link, self.rank, self.expect, self.settle = exchange.link, exchange.rank, exchange.expect, exchange.settle
-        self.squared_norm = exchange.squared_norm
-
-    def receive_rows(self, step: int, caches: Caches) -> None:
-        self._exchange.receive_rows(step, caches)
-        self._timeline.track(TRAIN).span("fill", step)
-
-    def update(self, work: PlannedStep, gradients: Sequence[Tensor], caches: Caches) -> None:
-        track, step = updating_track(self._timeline), work.record.step
-        track.span("other" if updates_during_backward() else "compute", step)
-        self._exchange.update(work, gradients, caches)
-        track.span("update", step)
-
-    def send_rows(self, work: PlannedStep, caches: Caches) -> None:
-        track = updating_track(self._timeline)
-        track.span("evict", work.step)
-        self._exchange.send_rows(work, caches)
-        track.span("exchange", work.step)
-        self._timeline.done(work, caches)

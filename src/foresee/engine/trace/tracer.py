@@ -1,8 +1,10 @@
 """What a run records of itself for `foresee report` and `foresee watch`: which thread did what when, and how it went.
 
-Every thread of a worker has a track, and says after each activity what it was: `track.span("fetch", step, bytes)`.
-A span begins where the track's last one ended, so the spans of a track cover its whole time. Sums over an interval of
-steps are always recorded (`series`); during a few windows of steps, spread over the run, every span is as well.
+Every thread of a worker has a track. `with tracer.span("fetch", step, num_bytes):` surrounds an activity; while a span
+is open inside another one, time counts for the inner one only, so no time of a track counts twice. Time outside spans
+is not recorded unless `mark` names it afterwards, as the training thread does with the time of the user's loop. Sums
+over an interval of steps are always recorded (`series`); during a few windows of steps, spread over the run, every span
+is as well.
 
 In: spans, and the work and cache of every step. Out: lines of RUN/timeline/worker-N.jsonl, at most
 `SPANS_PER_STEP_MAX` spans for each recorded step and `series_points` points, whatever the length of the run. It changes
@@ -14,9 +16,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from foresee.engine.cache import Caches
 from foresee.engine.planned_step import PlannedStep
@@ -29,12 +32,14 @@ WINDOW_STEPS = 12
 """Steps that are recorded in one piece: a little more than a fetch is ahead of its step."""
 SPANS_PER_STEP_MAX = 40
 TRAIN = "train"
-"""The track of the thread that trains."""
-UPDATE = "update"
-"""The track of the thread of updates that begin during backward."""
-UPDATE_THREAD = "foresee-update"
-EXCHANGE = "exchange"
-"""The track of the thread that swaps rows with peers in the background."""
+"""The track of the thread that trains: every thread that the engine did not start."""
+THREADS = ("planner", "reader", "writer", "update", "exchange")
+"""The other tracks, one for each thread that the engine starts."""
+
+
+def thread_name(track: str) -> str:
+    """Return the name of the thread whose spans go to a track."""
+    return f"foresee-{track}"
 
 
 Disks = Callable[[], list[DiskFigures]]
@@ -43,131 +48,6 @@ Disks = Callable[[], list[DiskFigures]]
 def no_disks() -> list[DiskFigures]:
     """Of a store that has none."""
     return []
-
-
-class Stepped(Protocol):
-    """What belongs to a step."""
-
-    @property
-    def step(self) -> int: ...
-
-
-OfStep = TypeVar("OfStep", bound=Stepped)
-
-
-class Track(Protocol):
-    """One thread of a worker."""
-
-    def span(self, what: str, step: int, num_bytes: int = 0) -> None:
-        """Says what the thread did since its last span, and for which step."""
-        ...
-
-
-class Timeline(Protocol):
-    """What the engine tells a recording."""
-
-    step: int
-    """The step that is carried out."""
-
-    def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int, disks: Disks = no_disks) -> None:
-        """Before the first step; `num_steps` are those of the whole run, `disks` says what those of the store did."""
-        ...
-
-    def track(self, name: str) -> Track:
-        """The track of the calling thread, which begins now."""
-        ...
-
-    def each(
-        self, name: str, items: Iterable[OfStep], what: str, then: str | None = None,
-        num_bytes: Callable[[OfStep], int] | None = None,
-    ) -> Iterable[OfStep]:  # fmt: skip
-        """The items, with a span of a track when each comes, and one (`then`) when the next is asked for."""
-        ...
-
-    def after(
-        self, name: str, do: Callable[[OfStep], None], what: str, num_bytes: Callable[[OfStep], int] | None = None
-    ) -> Callable[[OfStep], None]:
-        """The function, with a span of a track when it returns."""
-        ...
-
-    def arrived(self, work: PlannedStep, caches: Caches) -> None:
-        """The rows of a step are in their slots."""
-        ...
-
-    def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
-        """Bytes that went to and came from each peer."""
-        ...
-
-    def learned(self, loss: float) -> None:
-        """The loss of the step that is carried out."""
-        ...
-
-    def done(self, work: PlannedStep, caches: Caches) -> None:
-        """A step was carried out."""
-        ...
-
-    def end(self) -> None:
-        """No step follows."""
-        ...
-
-
-def updates_during_backward() -> bool:
-    """Whether the calling thread is that of updates which begin during backward."""
-    return threading.current_thread().name.startswith(UPDATE_THREAD)
-
-
-def updating_track(timeline: Timeline) -> Track:
-    """The track of the calling thread: the one that trains, or that of updates during backward."""
-    return timeline.track(UPDATE if updates_during_backward() else TRAIN)
-
-
-class NoTrack:
-    """A thread of a run that is not recorded."""
-
-    def span(self, what: str, step: int, num_bytes: int = 0) -> None:
-        pass
-
-
-class NoTimeline:
-    """A run that is not recorded."""
-
-    step = 0
-
-    def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int, disks: Disks = no_disks) -> None:
-        pass
-
-    def track(self, name: str) -> Track:
-        return _NO_TRACK
-
-    def each(
-        self, name: str, items: Iterable[OfStep], what: str, then: str | None = None,
-        num_bytes: Callable[[OfStep], int] | None = None,
-    ) -> Iterable[OfStep]:  # fmt: skip
-        return items
-
-    def after(
-        self, name: str, do: Callable[[OfStep], None], what: str, num_bytes: Callable[[OfStep], int] | None = None
-    ) -> Callable[[OfStep], None]:
-        return do
-
-    def arrived(self, work: PlannedStep, caches: Caches) -> None:
-        pass
-
-    def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
-        pass
-
-    def learned(self, loss: float) -> None:
-        pass
-
-    def done(self, work: PlannedStep, caches: Caches) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
-
-
-_NO_TRACK = NoTrack()
-NOT_RECORDED = NoTimeline()
 
 
 class Span(NamedTuple):
@@ -181,45 +61,80 @@ class Span(NamedTuple):
     num_bytes: int
 
 
-class RecordedTrack:
+class Track:
     """Sums of what one thread did, and its spans while a window is open."""
 
-    def __init__(self, name: str, recording: Recording) -> None:
+    def __init__(self, name: str, tracer: Tracer) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
-        self.last_step: dict[str, int] = {}
-        """The latest step of each kind of span."""
-        self._name, self._recording, self._clock = name, recording, recording.clock
-        self._last = self._clock()
+        self.last_step: dict[str, int] = {}  # the latest step of each kind of span
+        self.open: list[_OpenSpan] = []  # from the outermost to the innermost
+        self.clock = tracer.clock
+        self.last = self.clock()  # when the last span ended, or the innermost open one was entered
+        self._name, self._tracer = name, tracer
 
-    def span(self, what: str, step: int, num_bytes: int = 0) -> None:
-        now, last, recording = self._clock(), self._last, self._recording
+    def add(self, what: str, step: int, num_bytes: int = 0) -> None:
+        """Record the time since `last` as one span."""
+        tracer, last = self._tracer, self.last
+        self.last = now = self.clock()
         self.seconds[what] += now - last
         self.last_step[what] = step
-        if last < recording.spans_until:
-            begun = recording.begun
-            recording.spans.append(Span(self._name, what, step, last - begun, now - begun, num_bytes))
-        self._last = now
+        if last < tracer.spans_until:
+            begun = tracer.begun
+            tracer.spans.append(Span(self._name, what, step, last - begun, now - begun, num_bytes))
 
 
-class Recording:
-    """A run that is recorded into a folder, in a file for each worker. One thread trains; others may only add spans."""
+class _OpenSpan:
+    """The context of one span, for the thread that made it."""
+
+    __slots__ = ("num_bytes", "step", "track", "what")
+
+    def __init__(self, track: Track, what: str, step: int, num_bytes: int) -> None:
+        self.track, self.what, self.step, self.num_bytes = track, what, step, num_bytes
+
+    def __enter__(self) -> None:
+        track = self.track
+        if track.open:
+            outer = track.open[-1]
+            track.add(outer.what, outer.step)
+        else:
+            track.last = track.clock()
+        track.open.append(self)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        track = self.track
+        track.open.pop()
+        if kind is None:  # else the activity was not completed, such as a wait that ends because no step follows
+            track.add(self.what, self.step, self.num_bytes)
+
+
+class Tracer:
+    """Records a run into a folder, in a file for each worker. One thread trains; others may only add spans."""
 
     def __init__(
         self, folder: Path, *, timeline_steps: int = 96, series_points: int = 1000, num_servers: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self.clock, self.begun = clock, clock()
-        self.step = 0
         self.spans: list[Span] = []
         self.spans_until = float("-inf")
         """Spans that began before are kept."""
         self._folder, self._timeline_steps, self._series_points = folder, timeline_steps, series_points
         self._num_servers = num_servers
-        self._tracks: dict[str, RecordedTrack] = {}
+        self._tracks: dict[str, Track] = {}
+        self._of_thread = threading.local()
         self._spans_left = timeline_steps * SPANS_PER_STEP_MAX
         self._last_done: tuple[PlannedStep, Caches] | None = None
 
     def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int, disks: Disks = no_disks) -> None:
+        """Begin before the first step.
+
+        Args:
+            header: What is planned.
+            layout: Of the rows.
+            num_steps: Steps of the whole run.
+            worker: Which worker this is.
+            disks: Returns what the disks of the store have done.
+        """
         self._windows = window_steps(num_steps, self._timeline_steps)
         self._file = TimelineFile(self._folder, worker)
         self._file.forget_from(header.first_step)
@@ -232,41 +147,39 @@ class Recording:
         self._series.begin(header.first_step, self.clock(), self._track_seconds(), self._disks())
         self._open_or_close(header.first_step)
 
-    def track(self, name: str) -> RecordedTrack:
-        track = self._tracks[name] = self._tracks.get(name) or RecordedTrack(name, self)
-        return track
+    def span(self, what: str, step: int, num_bytes: int = 0) -> AbstractContextManager[None]:
+        """Return a context whose time is recorded as an activity of the calling thread, unless an exception ends it."""
+        return _OpenSpan(self.track(), what, step, num_bytes)
 
-    def each(
-        self, name: str, items: Iterable[OfStep], what: str, then: str | None = None,
-        num_bytes: Callable[[OfStep], int] | None = None,
-    ) -> Iterator[OfStep]:  # fmt: skip
-        track = self.track(name)
-        for item in items:
-            track.span(what, item.step, 0 if num_bytes is None else num_bytes(item))
-            yield item
-            if then is not None:
-                track.span(then, item.step)
+    def mark(self, what: str, step: int) -> None:
+        """Record what the calling thread did since its last span ended."""
+        self.track().add(what, step)
 
-    def after(
-        self, name: str, do: Callable[[OfStep], None], what: str, num_bytes: Callable[[OfStep], int] | None = None
-    ) -> Callable[[OfStep], None]:
-        def done(item: OfStep) -> None:
-            do(item)
-            self.track(name).span(what, item.step, 0 if num_bytes is None else num_bytes(item))
-
-        return done
+    def track(self) -> Track:
+        """Return the track of the calling thread, which begins at the first call."""
+        found: Track | None = getattr(self._of_thread, "track", None)
+        if found is None:
+            # A pool appends a number to the name of its threads.
+            name = threading.current_thread().name.partition("_")[0]
+            name = next((it for it in THREADS if thread_name(it) == name), TRAIN)
+            found = self._tracks.setdefault(name, Track(name, self))
+            self._of_thread.track = found
+        return found
 
     def arrived(self, work: PlannedStep, caches: Caches) -> None:
-        self.step = work.record.step
+        """Count the rows of a step, which are in their slots now."""
         self._series.arrived(work, caches)
 
     def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
+        """Count the bytes that went to and came from each peer."""
         self._series.swapped(sent, received, critical=critical)
 
     def learned(self, loss: float) -> None:
+        """Record the loss of the step that is carried out."""
         self._series.learned(loss)
 
     def done(self, work: PlannedStep, caches: Caches) -> None:
+        """Count a step that was carried out."""
         self._series.done(work)
         self._last_done = work, caches
         if self._series.due(work.record.step):
@@ -274,6 +187,7 @@ class Recording:
         self._open_or_close(work.record.step + 1)
 
     def end(self) -> None:
+        """Write what is left: no step follows."""
         self.spans_until = float("-inf")
         self._write_spans()
         if self._last_done is not None:
@@ -320,6 +234,41 @@ class Recording:
             "table_rows": [table.num_rows for table in layout.tables],
             "series_every_steps": self._series.every_steps,
         }  # fmt: skip
+
+
+class NullTracer(Tracer):
+    """Records nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def begin(self, header: Header, layout: Layout, *, num_steps: int, worker: int, disks: Disks = no_disks) -> None:
+        pass
+
+    def span(self, what: str, step: int, num_bytes: int = 0) -> AbstractContextManager[None]:
+        return _NO_SPAN
+
+    def mark(self, what: str, step: int) -> None:
+        pass
+
+    def arrived(self, work: PlannedStep, caches: Caches) -> None:
+        pass
+
+    def swapped(self, sent: dict[int, int], received: dict[int, int], *, critical: bool) -> None:
+        pass
+
+    def learned(self, loss: float) -> None:
+        pass
+
+    def done(self, work: PlannedStep, caches: Caches) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+_NO_SPAN = nullcontext()
+NULL_TRACER = NullTracer()
 
 
 def window_steps(num_steps: int, timeline_steps: int) -> frozenset[int]:

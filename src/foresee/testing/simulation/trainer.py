@@ -16,7 +16,7 @@ import torch
 
 from foresee.arrays import Int64
 from foresee.engine.exchange.protocol import ExchangeProtocol, Phases, StartBackground, Swap
-from foresee.engine.pipeline import WRITES_IN_FLIGHT, FetchBatching, joined, may_be_fetched, parted
+from foresee.engine.pipeline import WRITES_IN_FLIGHT, FetchBatching, may_be_fetched, merge_fetches, split_staging
 from foresee.errors import ForeseeError, StoreError
 from foresee.plan.record import Record
 from foresee.store.commits import Commit, OpenAt, Prepare, Settle, step_to_open
@@ -196,15 +196,15 @@ class Trainer(Process):
 
     def _fetch_rows(self, step: int) -> Task:
         """As the reader of `engine.pipeline`: in step order, each fetch after this worker's write-backs it names."""
-        helping = FetchBatching.of(self._case.header, at_once=True)
+        batching = FetchBatching.from_header(self._case.header, at_once=True)
         while step < self._case.num_steps:
-            while not self._planned or len(self._ready) > helping.in_hand_steps:
+            while not self._planned or len(self._ready) > batching.in_hand_steps:
                 yield
             together = [self._planned.popleft()]
             self.progress = True
             while self._applied < together[0].record.not_before:
                 yield
-            num_steps = helping.steps(len(self._ready))
+            num_steps = batching.num_steps(len(self._ready))
             while len(together) < num_steps and self._planned:
                 if not may_be_fetched(self._planned[0].record, self._applied):
                     break
@@ -217,7 +217,7 @@ class Trainer(Process):
 
     def _read(self, together: list[Planned]) -> Generator[None, None, list[Rows]]:
         records, run = [planned.record for planned in together], self._run
-        fetch, not_before = joined(records)
+        fetch, not_before = merge_fetches(records)
         staging = Rows.empty(len(fetch), self._case.layout)
         parts = split(fetch.row, self._case.num_servers)
         calls = []
@@ -232,7 +232,7 @@ class Trainer(Process):
         answers = yield from self._answers([call for _, call in calls])
         for (at, _), found in zip(calls, answers, strict=True):
             staging.values[at], staging.state[at], staging.versions[at] = found.values, found.state, found.versions
-        return parted(records, staging)
+        return split_staging(records, staging)
 
     def _check_read(self, record: Record, staging: Rows) -> None:
         """Independent of the version check above: what was read is the row as synchronous training has it."""
