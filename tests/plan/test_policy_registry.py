@@ -11,12 +11,22 @@ from typing import Any
 
 import pytest
 
-import foresee
 from command_line import foresee
 from foresee.data import tiny
 from foresee.engine.planned_step import Pooling, replayed
 from foresee.errors import InputError, PlanError, UsageError
-from foresee.plan import Policy, all_policies, check_plan, find, make_planner, plan, register, trainable, unregister
+from foresee.plan import (
+    Policy,
+    all_policies,
+    baselines,
+    check_plan,
+    find,
+    make_planner,
+    plan,
+    register,
+    trainable,
+    unregister,
+)
 from foresee.plan.check import check
 from foresee.plan.format.columns import batch_of
 from foresee.plan.record import ComparedRecord, Header, PlannerOptions, Record
@@ -114,7 +124,7 @@ def test_a_package_that_cannot_be_imported_is_named(installed: Path) -> None:
 
 
 def test_names_of_policies_stand_in_their_own_file_only() -> None:
-    source = Path(foresee.__file__).parent / "plan" / "baselines"
+    source = Path(baselines.__file__).parent
     own = {"lru": "lru.py", "lfu": "lfu.py", "static": "static.py"}
     for path in sorted(source.glob("*.py")):
         found = set(re.findall(r"\b(?:lru|lfu|static)\b", path.read_text("utf-8")))
