@@ -18,8 +18,8 @@
 
 The class says who is to blame, never the text: it travels between processes as a kind (`store.rpc.failures`), gives
 the exit code, and so decides whether a launcher starts processes again (`launch.decisions`). A message names the value,
-the place (file:line, step, row) and the remedy. No other exception should reach a person, except what the system says of a
-file or disk, which `io.files` puts into words.
+the place (file:line, step, row) and the remedy. No other exception should reach a user, except errors of the system
+about a file or disk, which `io.files` describes.
 """
 
 DONE_CODE, FAILED_CODE, INPUT_CODE, UNAVAILABLE_CODE = 0, 1, 2, 3

@@ -1,16 +1,16 @@
 """The contracts of a store: where rows live when no worker holds them.
 
 A row is `width` values, float32 or halves (`store.halves`), `state_width` float32 of optimizer state, and a version
-(see plan.record); stores carry the values as words of 4 bytes and look at none. Reads of a row nobody has written give its
-initial value, which follows from (seed, row) alone, version 0 and a zero state. Writes assign, never add, and a write
-with a lower version than the stored one is refused row by row (the stored row stays): so a retry after a lost reply is
-harmless. A request is checked before anything is touched.
+(see plan.record); stores carry the values as words of 4 bytes and do not interpret them. Reading a row that was never
+written gives its initial value, which follows from (seed, row) alone, version 0 and a zero state. Writes assign, never
+add, and a write with a lower version than the stored one is refused row by row (the stored row stays), so a retry after
+a lost reply is harmless. A request is checked before anything is touched.
 
 `Store` is what a loop needs; `TwoPhaseStore` commits rows together with a dense half, by the decisions of `commits`;
-`guarded.GuardedStore` names the write-backs a read depends on. A store whose class says `takes_next_use = True` is told
+`GuardedStore` names the write-backs a read depends on. A store whose class says `takes_next_use = True` is told
 when rows are used next: `write(rows, source, next_use=...)`. `foresee.testing` has each as executable tests:
-`StoreSuite`, `TwoPhaseStoreSuite`, `GuardedStoreSuite`. A layout from a file or wire that somebody else wrote is
-refused with a sentence where it is none, or no disk could hold it.
+`StoreSuite`, `TwoPhaseStoreSuite`, `GuardedStoreSuite`. `layout` checks a layout that
+comes from a file or a wire.
 """
 
 from __future__ import annotations
