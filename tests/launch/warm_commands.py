@@ -226,7 +226,7 @@ def _warm_up(optimizers: Sequence[str], dtypes: Sequence[str]) -> None:
     from foresee.store.sharding import scatter, split
     from foresee.testing.delays import Meeting, SharedStore, ThreadMesh
 
-    parts = ("launch.launcher", "launch.planner_process", "run.worker", "run.ending", "store.server.process")
+    parts = ("launch.launcher", "launch.planner_process", "run.worker", "run.stop", "store.server.process")
     for name in (*parts, "run.evaluation", "run.serving.export"):
         importlib.import_module(f"foresee.{name}")
     torch.manual_seed(0)
