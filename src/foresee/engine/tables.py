@@ -24,7 +24,7 @@ from foresee.engine.optimizers import Optimizer, check_row_optimizer
 from foresee.errors import ConfigError, StoreError, UsageError
 from foresee.store.contract import Rows, Store
 from foresee.store.disk import DiskStore
-from foresee.store.disk.folding import FoldAtEnd, FoldLines, kept_log_words, tell
+from foresee.store.disk.folder import FoldAtEnd, FoldLines, kept_log_words, tell
 from foresee.store.disk.manifest import MANIFEST_FILE
 from foresee.store.halves import DTYPES, ROUNDINGS, packed, rounding_for
 from foresee.store.layout import Layout, Table

@@ -26,7 +26,7 @@ from foresee.plan.record import Counters
 from foresee.run.group import Group as Workers
 from foresee.run.metrics import SampleWindow
 from foresee.run.tasks import Tasks
-from foresee.store.disk.folding import FoldAtEnd
+from foresee.store.disk.folder import FoldAtEnd
 
 PLAIN_SECONDS = 10.0
 TERMINAL_SECONDS = 1.0

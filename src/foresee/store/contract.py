@@ -24,7 +24,7 @@ import numpy as np
 from foresee.arrays import Float32, Int32, Int64
 from foresee.errors import StoreError, UsageError
 from foresee.io.disk_stats import DiskFigures
-from foresee.store.commits import Instruction, Message, OpenAt, Part, Prepare, Settle, decide
+from foresee.store.commits import Instruction, Part
 from foresee.store.layout import Layout, outside_sentence
 
 
@@ -120,18 +120,13 @@ class TwoPhaseStore(Store, Protocol):
         ...
 
 
-class SinglePart(Protocol):
-    """A store that is one part."""
-
-    @property
-    def parts(self) -> Sequence[Part]: ...
-
-    def carry_out(self, instruction: Instruction) -> None: ...
-
-
 @runtime_checkable
-class PartStore(TwoPhaseStore, SinglePart, Protocol):
-    """A two-phase store that is one part, alone or as a shard of a server."""
+class PartStore(TwoPhaseStore, Protocol):
+    """A two-phase store that is one part, alone or as a shard of a server (`parts.OnePart`)."""
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """Does what a decision of `commits` says."""
+        ...
 
 
 def written_rows(store: Store, begin: int, end: int) -> Int64:
@@ -149,26 +144,6 @@ def disks_of(store: object) -> list[DiskFigures]:
     """What a store has read from disks and written to them so far, one entry for each; empty if it does not say."""
     ask = getattr(store, "disks", None)
     return list(ask()) if ask is not None else []
-
-
-def prepare_part(store: SinglePart, step: int) -> None:
-    _obey(store, Prepare(run=None, step=step, on=store.parts[0].committed))
-
-
-def settle_part(store: SinglePart, step: int) -> None:
-    _obey(store, Settle(run=None, step=step))
-
-
-def open_part(store: SinglePart, step: int) -> None:
-    part = store.parts[0]
-    _obey(store, OpenAt(run="this process", incarnation=part.incarnation, epoch=part.epoch, step=step))
-
-
-def _obey(store: SinglePart, message: Message) -> None:
-    decision = decide(store.parts[0], message)
-    decision.check()
-    for instruction in decision.instructions:
-        store.carry_out(instruction)
 
 
 def check_request(layout: Layout, rows: Int64, buffers: Rows) -> None:
