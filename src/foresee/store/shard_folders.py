@@ -21,7 +21,7 @@ from foresee.arrays import Int32, Int64
 from foresee.errors import StoreError
 from foresee.io.files import Files
 from foresee.io.units import counted
-from foresee.store.contract import Rows, Store, TwoPhaseStore
+from foresee.store.contract import Rows, Store, TwoPhaseStore, scan
 from foresee.store.layout import Layout
 from foresee.store.parts import ManyParts
 from foresee.store.registry import DISK, StoreKind
@@ -86,8 +86,7 @@ class LocalShards(ManyParts):
         parts = split(rows, len(self.members))
         for number, shard in enumerate(self.members):
             at = parts.of(number)
-            part = Rows(source.values[at], source.state[at], source.versions[at])
-            shard.write(rows[at], part, None if next_use is None else next_use[at])
+            shard.write(rows[at], source.part(at), None if next_use is None else next_use[at])
 
     def written(self, begin: int, end: int) -> Int64:
         """The rows from `begin` to `end` that somebody has written, ascending; for shards opened for reading."""
@@ -111,7 +110,6 @@ def open_store(folder: Path, layout: Layout, kind: StoreKind = DISK, *, for_read
     return open_groups(layout, folder, open_group)
 
 
-ROWS_AT_ONCE = 1 << 15
 COMPLETE_FILE = "complete"
 
 
@@ -199,13 +197,11 @@ def _copy(
 
 
 def _copy_rows(source: Store, target: Store) -> None:
-    for begin in range(0, source.layout.num_rows, ROWS_AT_ONCE):
-        rows = np.arange(begin, min(begin + ROWS_AT_ONCE, source.layout.num_rows), dtype=np.int64)
-        values = Rows.empty(len(rows), source.layout)
-        source.read(rows, values)
+    # Not `written_only`: shards that are open for writing find written rows by reading all of them, once more.
+    for ids, rows in scan(source):
         # Versions count from one: a row of version 0 was never written and follows from the seed.
-        at = np.flatnonzero(values.versions > 0)
-        target.write(rows[at], Rows(values.values[at], values.state[at], values.versions[at]))
+        written = rows.versions > 0
+        target.write(ids[written], rows.part(written))
 
 
 def _fresh(tables: Path) -> Path:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,6 +173,19 @@ PATIENCE_SECONDS, LINE_SECONDS = 1.0, 10.0
 """A fold that takes longer is announced, and its progress is printed so often."""
 
 
+@runtime_checkable
+class FoldsAtEnd(Protocol):
+    """A store that may fold its log when it is closed."""
+
+    fold_at_end: FoldAtEnd
+    fold_progress: Callable[[int, int], None] | None
+
+    @property
+    def kept_log_bytes(self) -> int:
+        """Return the size of the log if `close` leaves it because it is large, else 0."""
+        ...
+
+
 class FoldLines:
     """Prints the progress of a fold that takes longer than a moment; called with rows done and rows in all."""
 
@@ -195,7 +208,7 @@ class FoldLines:
 
 def kept_log_words(store: Any, folder: Path) -> str | None:
     """Say what stays in the log when a store is closed, because the log is large; None if nothing does."""
-    num_bytes = sum(getattr(group, "kept_log_bytes", 0) for group in groups_of(store))
+    num_bytes = sum(group.kept_log_bytes for group in groups_of(store) if isinstance(group, FoldsAtEnd))
     if not num_bytes:
         return None
     return (

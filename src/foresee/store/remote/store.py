@@ -331,9 +331,8 @@ def _own_batches(
     """Batches that share the caller's memory, which stays as it is until the servers have answered."""
     for begin in range(0, max(1, len(rows)), chunk):
         end = begin + chunk
-        part = Rows(source.values[begin:end], source.state[begin:end], source.versions[begin:end])
         uses = None if next_use is None else next_use[begin:end]
-        yield protocol.write_batch(schema, rows[begin:end], part, uses), end >= len(rows)
+        yield protocol.write_batch(schema, rows[begin:end], source.part(slice(begin, end)), uses), end >= len(rows)
 
 
 def _gathered_batches(
@@ -342,6 +341,5 @@ def _gathered_batches(
     """Batches of one server's rows."""
     for begin in range(0, max(1, len(positions)), chunk):
         at = positions[begin : begin + chunk]
-        part = Rows(source.values[at], source.state[at], source.versions[at])
         uses = None if next_use is None else next_use[at]
-        yield protocol.write_batch(schema, rows[at], part, uses), begin + chunk >= len(positions)
+        yield protocol.write_batch(schema, rows[at], source.part(at), uses), begin + chunk >= len(positions)

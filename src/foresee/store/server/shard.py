@@ -85,7 +85,7 @@ class Shard(PartWrapper):
         # A negative version is lower than every stored one; inside, -1 would look like an unwritten row's.
         keep = source.versions >= 0
         if not keep.all():
-            rows, source = rows[keep], Rows(source.values[keep], source.state[keep], source.versions[keep])
+            rows, source = rows[keep], source.part(keep)
             next_use = None if next_use is None else next_use[keep]
         inside = replace(source, versions=source.versions + np.int32(1))
         write_with_hint(self.inner, self._local(rows), inside, next_use)
