@@ -66,9 +66,18 @@ class MemoryStore(OnePart):
         places = np.empty(len(rows), np.int64)
         locate_in_base(rows, self._written, places)
         gather(
-            rows, places, read_only(self._base), self._no_overlay, 0, self._initial,
-            out.values, out.state, out.versions, 0, len(rows),
-        )  # fmt: skip
+            rows,
+            places,
+            read_only(self._base),
+            self._no_overlay,
+            0,
+            self._initial,
+            out.values,
+            out.state,
+            out.versions,
+            0,
+            len(rows),
+        )
 
     def write(self, rows: Int64, source: Rows) -> None:
         self._check_open()

@@ -52,9 +52,15 @@ class CommitJournal:
     """Made with a folder that is open."""
 
     def __init__(
-        self, folder: Path, manifest: Manifest, base: Base, log: RowLog, files: Files, reader: threading.Lock,
+        self,
+        folder: Path,
+        manifest: Manifest,
+        base: Base,
+        log: RowLog,
+        files: Files,
+        reader: threading.Lock,
         reads: Transfers,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._folder, self._base, self._log, self._files = folder, base, log, files
         self._reader, self._reads = reader, reads
         self.progress: Progress | None = None
@@ -131,11 +137,16 @@ class CommitJournal:
             bits = self._base.bits_crc(remove=unwritten_before(self._folder, manifest.undo, manifest.layout))
         self._publish(
             replace(
-                manifest, committed_step=manifest.previous_step, version_max=manifest.previous_version_max,
-                chunks=manifest.previous_chunks, previous_step=None, previous_chunks=None,
-                going_back=manifest.undo is not None, written_crc32=bits,
+                manifest,
+                committed_step=manifest.previous_step,
+                version_max=manifest.previous_version_max,
+                chunks=manifest.previous_chunks,
+                previous_step=None,
+                previous_chunks=None,
+                going_back=manifest.undo is not None,
+                written_crc32=bits,
             )
-        )  # fmt: skip
+        )
         failpoint(failpoints.GOING_BACK)
         if self.manifest.going_back:
             self._finish_going_back()
@@ -213,10 +224,15 @@ class CommitJournal:
         self._base.sync()
         self._publish(
             replace(
-                manifest, chunks=None, previous_chunks=None, folding=False, half_folded=False,
-                base_version_max=manifest.version_max, written_crc32=self._base.bits_crc(),
+                manifest,
+                chunks=None,
+                previous_chunks=None,
+                folding=False,
+                half_folded=False,
+                base_version_max=manifest.version_max,
+                written_crc32=self._base.bits_crc(),
             )
-        )  # fmt: skip
+        )
         with self._reader:
             if manifest.prepared is None:
                 self._log.clear()
@@ -248,10 +264,16 @@ class CommitJournal:
         manifest = self.manifest
         again = step == manifest.committed_step
         return replace(
-            manifest, committed_step=step, version_max=version_max, chunks=chunks, prepared=None, undo=None,
-            previous_step=None if again else manifest.committed_step, previous_version_max=manifest.version_max,
+            manifest,
+            committed_step=step,
+            version_max=version_max,
+            chunks=chunks,
+            prepared=None,
+            undo=None,
+            previous_step=None if again else manifest.committed_step,
+            previous_version_max=manifest.version_max,
             previous_chunks=None if again else manifest.chunks,
-        )  # fmt: skip
+        )
 
     def _finish_going_back(self) -> None:
         assert self.manifest.undo is not None, "the way back is known"

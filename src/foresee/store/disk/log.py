@@ -67,9 +67,17 @@ class RowLog:
     """Rows that are not in the base yet."""
 
     def __init__(
-        self, folder: Path, layout: Layout, chunk_bytes: int, files: Files, reads: Transfers, reader: threading.Lock, *,
-        writable: bool = True, file: ChunkFile | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        layout: Layout,
+        chunk_bytes: int,
+        files: Files,
+        reads: Transfers,
+        reader: threading.Lock,
+        *,
+        writable: bool = True,
+        file: ChunkFile | None = None,
+    ) -> None:
         self._folder, self._layout, self._files, self._reader, self._reads = folder, layout, files, reader, reads
         shape = Shape.of(layout, chunk_bytes)
         recent_rows = recent_rows_of(layout) if writable else 1

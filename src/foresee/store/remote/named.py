@@ -48,9 +48,7 @@ def open_trainer(text: str, layout: Layout, manifests: Collection[int] = ()) -> 
     Whoever trained them before is given up, and so is what was written since that commit.
     """
     endpoints, name = _endpoints(text), uuid.uuid4().hex
-    open_run(
-        endpoints, layout, run=name, num_workers=1, manifests=manifests, started=time.time_ns() // 1_000_000
-    )  # fmt: skip
+    open_run(endpoints, layout, run=name, num_workers=1, manifests=manifests, started=time.time_ns() // 1_000_000)
     return remote_tables(addresses_of(text), layout, worker=0, num_workers=1, run=name, opened=True)
 
 

@@ -81,20 +81,29 @@ class RemoteStore:
         self.run = run or (uuid.uuid4().hex if worker is not None else None)
         if worker is not None:
             join = {
-                "run": self.run, "worker": worker, "num_workers": num_workers, "first_step": first_step,
+                "run": self.run,
+                "worker": worker,
+                "num_workers": num_workers,
+                "first_step": first_step,
                 "opened": opened,
-            }  # fmt: skip
+            }
             for endpoint in endpoints:
                 ask_once(endpoint, protocol.JOIN, join, deadline)
         self._watchdog = Watchdog()
         described.sort(key=lambda pair: int(pair[1]["shard"]))
         self._links = [
             Link(
-                endpoint, layout=self._layout, description=description, run=self.run, worker=worker,
-                deadline_seconds=deadline_seconds, reads_in_flight=reads_in_flight, watchdog=self._watchdog,
+                endpoint,
+                layout=self._layout,
+                description=description,
+                run=self.run,
+                worker=worker,
+                deadline_seconds=deadline_seconds,
+                reads_in_flight=reads_in_flight,
+                watchdog=self._watchdog,
             )
             for endpoint, description in described
-        ]  # fmt: skip
+        ]
         self._disks: list[DiskFigures] = []
         self._disks_at = 0.0
         self._asked: Future[None] | None = None
