@@ -77,7 +77,7 @@ class DiskStore(OnePart):
             chunk_bytes = manifest.chunk_bytes or chunk_bytes_for(layout)
             self._log = RowLog(folder, layout, chunk_bytes, files, self._reads, self._reader)
             undo.callback(self._log.close)
-            self._journal = CommitJournal(folder, manifest, self._base, self._log, files, self._reader, self._reads)
+            self._journal = CommitJournal(folder, manifest, self._base, self._log, files)
             with self._full_disk_as_sentence("the rows of an interrupted commit"):
                 self._journal.recover()
             self._undecided = self._journal.part.prepared is not None
