@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,10 +13,11 @@ from torch import Tensor
 from foresee import StoreKind
 from foresee.arrays import Int64
 from foresee.errors import UsageError
-from foresee.store.commits import ForgetWrites, Instruction, Part
-from foresee.store.contract import Rows, open_part, prepare_part, settle_part
+from foresee.store.commits import ForgetWrites, Instruction
+from foresee.store.contract import Rows
 from foresee.store.layout import Layout
 from foresee.store.memory import MemoryStore
+from foresee.store.parts import PartWrapper
 
 ENTRY_POINTS = """[foresee.optimizers]
 momentum = toy_package:Momentum
@@ -57,48 +57,28 @@ class Momentum:
         return values - state * self.lr, state
 
 
-class VaultStore:
+class VaultStore(PartWrapper):
     """Rows in a vault of this process, which stays when the store is closed."""
 
     def __init__(self, rows: MemoryStore) -> None:
-        self._rows, self._closed = rows, False
-
-    @property
-    def layout(self) -> Layout:
-        return self._rows.layout
-
-    @property
-    def committed_step(self) -> int:
-        return self._rows.committed_step
-
-    @property
-    def parts(self) -> Sequence[Part]:
-        return self._rows.parts
+        super().__init__(rows)
+        self._closed = False
 
     def read(self, rows: Int64, out: Rows) -> None:
         self._check_open()
-        self._rows.read(rows, out)
+        super().read(rows, out)
 
     def write(self, rows: Int64, source: Rows) -> None:
         self._check_open()
-        self._rows.write(rows, source)
+        super().write(rows, source)
 
     def commit(self, step: int) -> None:
         self._check_open()
-        self._rows.commit(step)
-
-    def prepare(self, step: int) -> None:
-        prepare_part(self, step)
-
-    def settle(self, step: int) -> None:
-        settle_part(self, step)
-
-    def open_at(self, step: int) -> None:
-        open_part(self, step)
+        super().commit(step)
 
     def carry_out(self, instruction: Instruction) -> None:
         self._check_open()
-        self._rows.carry_out(instruction)
+        super().carry_out(instruction)
 
     def close(self) -> None:
         self._closed = True

@@ -20,7 +20,7 @@ from foresee.engine.step import Step
 from foresee.errors import PlanError, StoreError, UsageError
 from foresee.plan.record import Record
 from foresee.store.contract import Rows, Store
-from foresee.store.layout import Layout
+from foresee.store.parts import StoreWrapper
 from trace_stream import TraceStream, header_of, random_stream, records_of, run_of, store_for
 from whole_run import NO_DIFFERENCE, Dots, Outcome, all_rows, differing_bytes, outcome_of, train, train_step
 
@@ -28,42 +28,31 @@ NUM_STEPS = 24
 DISK_FULL = StoreError("the disk is full")
 
 
-class FailingStore:
+class FailingStore(StoreWrapper):
     """Fails at the n-th read or write, counted from 0, and remembers what was committed afterwards."""
 
     def __init__(self, store: Store, *, read: int = -1, write: int = -1, commit: bool = False) -> None:
-        self._store = store
+        super().__init__(store)
         self._fail_at = {"read": read, "write": write}
         self._fail_commit = commit
         self._calls = {"read": 0, "write": 0}
         self.failed = False
         self.commits_after_failure: list[int] = []
 
-    @property
-    def layout(self) -> Layout:
-        return self._store.layout
-
-    @property
-    def committed_step(self) -> int:
-        return self._store.committed_step
-
     def read(self, rows: Int64, out: Rows) -> None:
         self._count("read")
-        self._store.read(rows, out)
+        self.inner.read(rows, out)
 
     def write(self, rows: Int64, source: Rows) -> None:
         self._count("write")
-        self._store.write(rows, source)
+        self.inner.write(rows, source)
 
     def commit(self, step: int) -> None:
         if self.failed:
             self.commits_after_failure.append(step)
         if self._fail_commit:
             raise DISK_FULL
-        self._store.commit(step)
-
-    def close(self) -> None:
-        self._store.close()
+        self.inner.commit(step)
 
     def _count(self, kind: str) -> None:
         number, self._calls[kind] = self._calls[kind], self._calls[kind] + 1

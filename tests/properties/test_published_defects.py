@@ -26,39 +26,12 @@ from foresee.plan.check import check
 from foresee.plan.record import Evict, Fetch, Record
 from foresee.store.contract import Rows, Store
 from foresee.store.disk import DiskStore
-from foresee.store.layout import Layout
+from foresee.store.parts import StoreWrapper
 from foresee.testing.delays import ScheduledStore, early_reads
 from trace_stream import OPTIMIZER, TraceStream, header_of, layout_of, random_stream, records_of, run_of, store_for
 from whole_run import NO_DIFFERENCE, Outcome, all_rows, differing_bytes, train
 
 STATEFUL = [Adagrad(lr=0.5), RowwiseAdagrad(lr=0.5), LazyAdam(lr=0.5)]
-
-
-class Wrapped:
-    """A store that passes everything on: the defects below override one call."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    @property
-    def layout(self) -> Layout:
-        return self._store.layout
-
-    @property
-    def committed_step(self) -> int:
-        return self._store.committed_step
-
-    def read(self, rows: Int64, out: Rows) -> None:
-        self._store.read(rows, out)
-
-    def write(self, rows: Int64, source: Rows) -> None:
-        self._store.write(rows, source)
-
-    def commit(self, step: int) -> None:
-        self._store.commit(step)
-
-    def close(self) -> None:
-        self._store.close()
 
 
 @pytest.fixture
@@ -115,7 +88,7 @@ def test_gradients_of_rows_that_occur_once_are_dropped(stream: TraceStream, monk
     assert different["state"] > 0
 
 
-class LosesOneRow(Wrapped):
+class LosesOneRow(StoreWrapper):
     """Equal chunks of unequal lists leave holes: one row of one write-back is never written."""
 
     def __init__(self, store: Store, lost: tuple[int, int]) -> None:
@@ -127,7 +100,7 @@ class LosesOneRow(Wrapped):
         row, version = self.lost
         keep = (rows != row) | (source.versions != version)
         self.happened |= not keep.all()
-        self._store.write(rows[keep], Rows(source.values[keep], source.state[keep], source.versions[keep]))
+        self.inner.write(rows[keep], Rows(source.values[keep], source.state[keep], source.versions[keep]))
 
 
 def write_backs(stream: TraceStream) -> Iterator[tuple[int, int]]:
@@ -172,7 +145,7 @@ def test_a_write_back_of_the_wrong_slot(stream: TraceStream, monkeypatch: pytest
     assert differing_bytes(reference, trained(stream))["values"] > 0
 
 
-class SignalsBeforeApplied(Wrapped):
+class SignalsBeforeApplied(StoreWrapper):
     """The server counts a write-back before it has applied it: it answers, and assigns the rows after the next read."""
 
     def __init__(self, store: Store) -> None:
@@ -183,16 +156,16 @@ class SignalsBeforeApplied(Wrapped):
         self._pending.append((rows, source))
 
     def read(self, rows: Int64, out: Rows) -> None:
-        self._store.read(rows, out)
+        self.inner.read(rows, out)
         self._apply()
 
     def commit(self, step: int) -> None:
         self._apply()
-        self._store.commit(step)
+        self.inner.commit(step)
 
     def _apply(self) -> None:
         while self._pending:
-            self._store.write(*self._pending.pop(0))
+            self.inner.write(*self._pending.pop(0))
 
 
 @pytest.mark.parametrize("planner", ["lookahead", "lru", "none"])
@@ -267,11 +240,11 @@ LARGE_IDS = [2**24, 2**24 + 1, 2**24 + 2, 2**31 - 1, 2**31, 2**31 + 1]
 NUM_LARGE = 2**31 + 2**25
 
 
-class ThroughFloat32(Wrapped):
+class ThroughFloat32(StoreWrapper):
     """Row ids that were float32 on their way, as in a tensor of mixed columns."""
 
     def read(self, rows: Int64, out: Rows) -> None:
-        self._store.read(np.minimum(rows.astype(np.float32).astype(np.int64), NUM_LARGE - 1), out)
+        self.inner.read(np.minimum(rows.astype(np.float32).astype(np.int64), NUM_LARGE - 1), out)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from foresee.run.progress import PATIENCE_SECONDS, FoldDisplay
 from foresee.store.disk import DiskStore, open_table
 from foresee.store.disk import journal as journal_module
 from foresee.store.disk import store as store_module
-from foresee.store.disk.folding import FoldAtEnd, FoldLines
+from foresee.store.disk.folder import FoldAtEnd, FoldLines
 from foresee.store.disk.manifest import read_manifest
 from foresee.store.layout import Layout, Table
 from foresee.testing.store_suite import assert_same, random_rows, read_rows

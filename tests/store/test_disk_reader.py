@@ -22,7 +22,6 @@ from test_disk_two_phases import (
 )
 
 from foresee.errors import StoreError, UsageError
-from foresee.store.contract import prepare_part
 from foresee.store.disk import DiskReader, DiskStore
 from foresee.store.server.shard import Share, disk_shard
 from foresee.store.shard_folders import LocalShards, shard_folder
@@ -122,7 +121,7 @@ def test_shards_are_read_at_a_commit_that_all_have(tmp_path: Path) -> None:
         shards.write(*rows_of_step(step))
         shards.commit(step)
     shards.write(*rows_of_step(3))
-    prepare_part(shards._shards[1], 3)  # the run ended before the others had prepared it
+    shards.members[1].prepare(3)  # the run ended before the others had prepared it
     shards.close()
     for step in (1, 2):
         reader = LocalShards.open(tmp_path, LAYOUT, for_reading=True)

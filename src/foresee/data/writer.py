@@ -39,7 +39,7 @@ from foresee.data.schema import (
     check_names,
     label_columns,
 )
-from foresee.io.folders import write_text_durably
+from foresee.io.files import Files
 
 DESCRIPTION_FILE = "log.json"
 
@@ -107,7 +107,7 @@ class LogWriter:
             labels=self._labels,
             sample_weights=self._with_weights,
         )
-        write_text_durably(self._folder / DESCRIPTION_FILE, description.to_json())
+        Files().publish(self._folder / DESCRIPTION_FILE, description.to_json().encode())
         return description
 
     def __enter__(self) -> LogWriter:

@@ -22,16 +22,15 @@ from numpy.typing import NDArray
 from foresee.engine.history import Trained, written_down
 from foresee.engine.optimizers import Optimizer, check_row_optimizer
 from foresee.errors import ConfigError, StoreError, UsageError
-from foresee.store.contract import Rows, Store
+from foresee.store.contract import Store, scan
 from foresee.store.disk import DiskStore
-from foresee.store.disk.folding import FoldAtEnd, FoldLines, kept_log_words, tell
+from foresee.store.disk.folder import FoldAtEnd, FoldLines, kept_log_words, tell
 from foresee.store.disk.manifest import MANIFEST_FILE
 from foresee.store.halves import DTYPES, ROUNDINGS, packed, rounding_for
 from foresee.store.layout import Layout, Table
 from foresee.store.memory import MemoryStore
 from foresee.store.row_groups import RowGroups, group_folders, groups_of, open_groups
 
-ROWS_AT_ONCE = 1 << 16
 Dims = int | Mapping[str, int]
 """The width of all tables, or of each by its name, `default` standing for those that are not named."""
 DEFAULT = "default"
@@ -196,11 +195,8 @@ class Tables:
         table, store = self._table(name)
         out = np.empty((table.num_rows, store.layout.width), np.float32)
         offset = store.layout.offset_of(name)
-        for begin in range(0, table.num_rows, ROWS_AT_ONCE):
-            end = min(begin + ROWS_AT_ONCE, table.num_rows)
-            rows = Rows.empty(end - begin, store.layout)
-            store.read(np.arange(offset + begin, offset + end), rows)
-            out[begin:end] = store.layout.unpack(rows.values)
+        for ids, rows in scan(store, offset, offset + table.num_rows):
+            out[ids - offset] = store.layout.unpack(rows.values)
         return out
 
     def set_values(self, name: str, values: NDArray[np.float32]) -> None:
@@ -226,11 +222,8 @@ class Tables:
                 f"{(table.num_rows, store.layout.width)}"
             )
         offset = store.layout.offset_of(name)
-        for begin in range(0, table.num_rows, ROWS_AT_ONCE):
-            ids = np.arange(offset + begin, offset + min(begin + ROWS_AT_ONCE, table.num_rows))
-            rows = Rows.empty(len(ids), store.layout)
-            store.read(ids, rows)
-            rows.values[:] = packed(values[begin : begin + len(ids)], store.layout.dtype)
+        for ids, rows in scan(store, offset, offset + table.num_rows):
+            rows.values[:] = packed(values[ids - offset], store.layout.dtype)
             store.write(ids, rows)
         self.store.commit(self.store.committed_step)
 

@@ -13,8 +13,9 @@ from foresee.arrays import Float32, Int64
 from foresee.engine.optimizers import SGD
 from foresee.errors import UsageError
 from foresee.store.commits import GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Rows, check_request, open_part, prepare_part, settle_part
+from foresee.store.contract import Rows, check_request
 from foresee.store.layout import Layout, Table
+from foresee.store.parts import OnePart
 
 NO_OPTIMIZER = SGD(lr=0.0)
 """Nothing learns."""
@@ -26,16 +27,12 @@ def feature_layout(features: Float32) -> Layout:
     return Layout(tables=(Table("nodes", num_nodes),), width=width, state_width=0, optimizer=NO_OPTIMIZER.name)
 
 
-class FeatureStore:
+class FeatureStore(OnePart):
     """Rows of an array on disk."""
 
     def __init__(self, features: Float32, committed_step: int = 0) -> None:
         self._features, self.layout = features, feature_layout(features)
         self._part = Part(committed=committed_step)
-
-    @property
-    def committed_step(self) -> int:
-        return self._part.committed
 
     @property
     def parts(self) -> tuple[Part]:
@@ -53,19 +50,6 @@ class FeatureStore:
     def written(self, begin: int, end: int) -> Int64:
         """Of a range: none, so a copy of what changed reads nothing."""
         return np.empty(0, np.int64)
-
-    def commit(self, step: int) -> None:
-        self.prepare(step)
-        self.settle(step)
-
-    def prepare(self, step: int) -> None:
-        prepare_part(self, step)
-
-    def settle(self, step: int) -> None:
-        settle_part(self, step)
-
-    def open_at(self, step: int) -> None:
-        open_part(self, step)
 
     def carry_out(self, instruction: Instruction) -> None:
         """Only the step is remembered."""

@@ -174,11 +174,12 @@ def check_partitions(num_partitions: int, num_nodes: int) -> None:
 
 def write_description(folder: Path, graph: GraphFolder) -> None:
     """The last file of a graph: without it nothing counts."""
-    from foresee.io.folders import write_text_durably
+    from foresee.io.files import Files
 
     fields = {"format": "foresee.graph", "version": VERSION}
     fields |= {name: getattr(graph, name) for name in graph.__slots__ if name not in ("path", "_edges_path")}
-    write_text_durably(folder / DESCRIPTION_FILE, json.dumps(fields, indent=2, ensure_ascii=False) + "\n")
+    content = json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+    Files().publish(folder / DESCRIPTION_FILE, content.encode())
 
 
 def _described(folder: Path, fields: dict[str, Any]) -> GraphFolder:

@@ -88,9 +88,18 @@ def _int_at(typing_context: Any, address: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _transfer(
-    ring: int, depth: int, words: NDArray[np.uint32], places: Int64, entries: NDArray[np.uint64], operation: int,
-    descriptor: int, offsets: Int64, lengths: Int64, addresses: Int64, results: Int64,
-) -> int:  # fmt: skip
+    ring: int,
+    depth: int,
+    words: NDArray[np.uint32],
+    places: Int64,
+    entries: NDArray[np.uint64],
+    operation: int,
+    descriptor: int,
+    offsets: Int64,
+    lengths: Int64,
+    addresses: Int64,
+    results: Int64,
+) -> int:
     """Carries out all requests with at most `depth` in flight; 0, or the error of the ring itself."""
     sq_tail, sq_mask, sq_array = places[0], places[1], places[2]
     cq_head, cq_tail, cq_mask, cq_entries = places[3], places[4], places[5], places[6]
@@ -138,9 +147,15 @@ def _transfer(
 
 @numba.njit(nogil=True, cache=True)
 def _one_by_one(
-    writing: bool, descriptor: int, offsets: Int64, lengths: Int64, addresses: Int64, results: Int64, begin: int,
+    writing: bool,
+    descriptor: int,
+    offsets: Int64,
+    lengths: Int64,
+    addresses: Int64,
+    results: Int64,
+    begin: int,
     end: int,
-) -> None:  # fmt: skip
+) -> None:
     for k in range(begin, end):
         if writing:
             moved = _pwrite(np.int32(descriptor), addresses[k], lengths[k], offsets[k])
@@ -256,9 +271,18 @@ class Ring:
         operation = (_WRITE_FIXED if writing else _READ_FIXED) if fixed else (_WRITE if writing else _READ)
         results = np.empty(len(offsets), np.int64)
         error = _transfer(
-            self.descriptor, self._depth, self._words, self._places, self._entries, operation, descriptor,
-            offsets, lengths, addresses, results,
-        )  # fmt: skip
+            self.descriptor,
+            self._depth,
+            self._words,
+            self._places,
+            self._entries,
+            operation,
+            descriptor,
+            offsets,
+            lengths,
+            addresses,
+            results,
+        )
         if error:
             raise OSError(error, os.strerror(error))
         return results
@@ -384,9 +408,17 @@ GAP_BYTES = 4096
 
 @numba.njit(nogil=True, cache=True)
 def join_pieces(
-    starts: Int64, piece_bytes: int, align: int, begin: int, capacity: int, joined_max: int, offsets: Int64,
-    lengths: Int64, places: Int64, words: Int64,
-) -> tuple[int, int]:  # fmt: skip
+    starts: Int64,
+    piece_bytes: int,
+    align: int,
+    begin: int,
+    capacity: int,
+    joined_max: int,
+    offsets: Int64,
+    lengths: Int64,
+    places: Int64,
+    words: Int64,
+) -> tuple[int, int]:
     """Requests for pieces begin.. of ascending starts, as many as the buffer takes; their number, the next piece.
 
     `places` is where each request goes in the buffer, `words` the word of it at which each piece begins.

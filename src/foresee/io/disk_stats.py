@@ -37,9 +37,12 @@ class Moved:
         self.in_flight_seconds += seconds * min(requests, at_once)
 
     def copied(
-        self, run: Callable[[Callable[[int, int], None], int], None], copy: Callable[[int, int], None], num_rows: int,
+        self,
+        run: Callable[[Callable[[int, int], None], int], None],
+        copy: Callable[[int, int], None],
+        num_rows: int,
         row_bytes: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Calls run(copy, num_rows), which copies rows out of a mapping, by threads of its own or none."""
         spent: list[float] = []
 

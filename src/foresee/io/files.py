@@ -116,8 +116,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 _OF_FILES = (
-    *_FULL, *_NOT_WRITABLE, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.EFBIG, errno.ENAMETOOLONG
-)  # fmt: skip
+    *_FULL,
+    *_NOT_WRITABLE,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EIO,
+    errno.EFBIG,
+    errno.ENAMETOOLONG,
+)
 
 
 def file_sentence(error: OSError) -> str | None:

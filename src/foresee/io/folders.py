@@ -1,7 +1,8 @@
-"""Folders that appear whole or not at all.
+"""Folders and text files that appear whole or not at all.
 
 `new_folder(out)` yields a temporary sibling to build in and renames it to `out` at the end; an error or a kill leaves
 nothing under the final name. Folders of killed processes are recognized by their lock and removed by the next call.
+`replace_text` and `write_whole` do the same for one text file; `files` has what must survive a crash of the machine.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from foresee.errors import DataError
+from foresee.errors import DataError, InputError
 
 
 @contextmanager
@@ -77,14 +78,28 @@ def check_target(out: Path, *, replace: bool, marker: str) -> None:
         )
 
 
-def write_text_durably(path: Path, text: str) -> None:
-    """Write a small file so that it is either absent or complete, even after a crash."""
-    temporary = path.with_name(path.name + ".partial")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+def replace_text(path: Path, text: str | Iterable[str]) -> None:
+    """Write a text file, given whole or in pieces, so that it has the old content or the new one, never a part.
+
+    Unlike `Files.publish` it does not wait for the disk. An error, also one of the pieces, leaves no draft.
+    """
+    draft = path.with_name(f".{path.name}.partial")
+    try:
+        with open(draft, "w", encoding="utf-8") as file:
+            file.writelines([text] if isinstance(text, str) else text)
+        os.replace(draft, path)
+    except BaseException:
+        with suppress(OSError):  # a disk that cannot be written refuses this, too
+            draft.unlink()
+        raise
+
+
+def write_whole(path: Path, text: str, what: str) -> None:
+    """Write a text file that a person asked for, whole or not at all; `what` names it in the error."""
+    try:
+        replace_text(path, text)
+    except OSError as error:
+        raise InputError(f"{path}: {what} cannot be written ({error.strerror}); give another path") from None
 
 
 def _move(building: Path, out: Path) -> None:

@@ -6,7 +6,6 @@ In: a run's configuration and where to listen. Out: an exit code. It keeps nothi
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from foresee.engine.planner_service.server import PlannerServer
 from foresee.errors import ConfigError, PlanError
+from foresee.io.folders import replace_text
 from foresee.run.build import (
     check_same_plan,
     open_log,
@@ -80,9 +80,7 @@ def run_planner(config: RunConfig, *, host: str, port: int, security: Security, 
 
 def announce(port_file: Path, port: int) -> None:
     """The file appears whole."""
-    draft = port_file.with_name(port_file.name + ".draft")
     try:
-        draft.write_text(f"{port}\n")
-        os.replace(draft, port_file)
+        replace_text(port_file, f"{port}\n")
     except OSError as error:
         raise ConfigError(f"the port file {port_file} cannot be written ({error.strerror}); check it") from error

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from foresee.errors import INPUT_CODE, UNAVAILABLE_CODE
 from foresee.io.failpoints import PART_VARIABLE
+from foresee.io.folders import replace_text
 from foresee.io.logs import LEVEL_VARIABLE, level
 from foresee.io.machine import LAUNCHER_VARIABLE
 from foresee.launch.engine import Command, Engine, Process, Role
@@ -246,10 +247,3 @@ class LocalEngine:
 
     def rendezvous(self, attempt: int) -> str:
         return f"file://{self._scratch / f'rendezvous-{attempt}'}"
-
-
-def replace_text(path: Path, content: str) -> None:
-    """The file is there whole, with the old content or the new."""
-    draft = path.with_name(f"{path.name}.draft")
-    draft.write_text(content)
-    os.replace(draft, path)

@@ -25,9 +25,9 @@ from typing import Any
 
 from foresee.io.failpoints import PART_VARIABLE
 from foresee.io.files import Files
+from foresee.io.folders import replace_text
 from foresee.io.logs import LEVEL_VARIABLE
 from foresee.launch.fork_server import Forked, ForkServer
-from foresee.launch.processes import replace_text
 
 LEASE_SECONDS = 8.0
 OUTPUT_BYTES_MAX = 1 << 20

@@ -20,12 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from foresee.engine.cache import BatchesInFlight
-from foresee.engine.tables import ROWS_AT_ONCE
 from foresee.errors import StoreError
 from foresee.run import checkpoint
 from foresee.run.by_name import Schedule, dense_optimizer
@@ -33,7 +31,7 @@ from foresee.run.config import AnyRun, BestConfig
 from foresee.run.folder import RunFolder
 from foresee.run.metrics import Figures
 from foresee.run.state_tree import Stateful
-from foresee.store.contract import Rows, Store
+from foresee.store.contract import Store, scan
 from foresee.store.disk import DiskStore
 from foresee.store.disk.reader import DiskReader
 from foresee.store.layout import Layout
@@ -205,11 +203,7 @@ def open_best(folder: RunFolder, layout: Layout) -> Any:
 
 def _copy_changed(source: Store, target: DiskStore) -> None:
     """Rows that were updated after the step that the target is at: a version is 1 + the last step that did."""
-    for begin in range(0, source.layout.num_rows, ROWS_AT_ONCE):
-        end = min(begin + ROWS_AT_ONCE, source.layout.num_rows)
-        ids = source.written(begin, end) if hasattr(source, "written") else np.arange(begin, end)
-        rows = Rows.empty(len(ids), source.layout)
-        source.read(ids, rows)
+    for ids, rows in scan(source, written_only=True):
         changed = rows.versions > target.committed_step
         if changed.any():
-            target.write(ids[changed], Rows(rows.values[changed], rows.state[changed], rows.versions[changed]))
+            target.write(ids[changed], rows.part(changed))

@@ -26,7 +26,7 @@ from foresee.plan.record import Counters
 from foresee.run.group import Group as Workers
 from foresee.run.metrics import SampleWindow
 from foresee.run.tasks import Tasks
-from foresee.store.disk.folding import FoldAtEnd
+from foresee.store.disk.folder import FoldAtEnd, FoldsAtEnd
 
 PLAIN_SECONDS = 10.0
 TERMINAL_SECONDS = 1.0
@@ -280,5 +280,5 @@ class FoldDisplay:
 
 def show_fold(store: object, shown: Callable[[int, int], None], *, at_end: FoldAtEnd) -> None:
     """Set whether a store folds when it is closed, and what shows its progress; a store without a log does neither."""
-    if hasattr(store, "fold_at_end"):
-        store.fold_at_end, store.fold_progress = at_end, shown  # type: ignore[attr-defined]
+    if isinstance(store, FoldsAtEnd):
+        store.fold_at_end, store.fold_progress = at_end, shown

@@ -51,7 +51,7 @@ from foresee.run.progress import Display, FoldDisplay, make_display, show_fold
 from foresee.run.stop import Stop
 from foresee.run.tasks import Tasks, tasks_of
 from foresee.run.torch_settings import torch_settings
-from foresee.store.disk.folding import kept_log_words
+from foresee.store.disk.folder import kept_log_words
 from foresee.store.registry import store_kind
 from foresee.store.row_groups import groups_of
 from foresee.store.shard_folders import finish_switch

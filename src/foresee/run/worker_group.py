@@ -401,7 +401,7 @@ class Trainers:
 
     def _keeper(self) -> KeepsHistory | None:
         """Trainer 0's own store, if it keeps what the tables were trained on."""
-        inside: object = self._shards[0].store if self._shards else None
+        inside: object = self._shards[0].inner if self._shards else None
         return inside if isinstance(inside, KeepsHistory) else None
 
 

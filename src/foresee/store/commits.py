@@ -155,9 +155,12 @@ class Part:
     def after_restart(self, incarnation: str) -> Part:
         """The same part in a new process: rows after its newest commit are gone, and so is the run."""
         return Part(
-            committed=self.committed, previous=self.previous, prepared=self.prepared, incarnation=incarnation,
+            committed=self.committed,
+            previous=self.previous,
+            prepared=self.prepared,
+            incarnation=incarnation,
             stored=self.stored,
-        )  # fmt: skip
+        )
 
     def accepts(self, run: str | None) -> bool:
         """May this run read and write here? Asked for every request, at the moment it is carried out."""
@@ -217,9 +220,13 @@ def _open_at(part: Part, message: OpenAt) -> Decision:
         return _refuse(part, f"there is no commit of step {message.step} here, only of {kept}; open one of these")
     moved, instructions = _go_to(part, message.step)
     opened = replace(
-        moved, run=message.run, epoch=part.epoch + 1, opened_at=message.step, started=message.started,
+        moved,
+        run=message.run,
+        epoch=part.epoch + 1,
+        opened_at=message.step,
+        started=message.started,
         stored=frozenset(step for step in part.stored if step <= message.step),
-    )  # fmt: skip
+    )
     return Decision(part=opened, instructions=(ForgetWrites(), *instructions))
 
 
@@ -241,9 +248,10 @@ def _prepare(part: Part, message: Prepare) -> Decision:
         return Decision(part=part)  # came twice: what is sealed under this step is what was there when it came first
     before: tuple[Instruction, ...] = ()
     if part.prepared is not None and part.prepared == message.on:
-        before, part = (Promote(message.on),), replace(
-            part, previous=part.committed, committed=message.on, prepared=None
-        )  # fmt: skip
+        before, part = (
+            (Promote(message.on),),
+            replace(part, previous=part.committed, committed=message.on, prepared=None),
+        )
     if part.prepared is not None:
         return _refuse(part, f"step {part.prepared} is prepared and undecided, so step {message.step} cannot be")
     if message.on != part.committed or message.step < part.committed:

@@ -15,17 +15,20 @@ comes from a file or a wire.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from foresee.arrays import Float32, Int32, Int64
+from foresee.arrays import Bool, Float32, Int32, Int64
 from foresee.errors import StoreError, UsageError
 from foresee.io.disk_stats import DiskFigures
-from foresee.store.commits import Instruction, Message, OpenAt, Part, Prepare, Settle, decide
+from foresee.store.commits import Instruction, Part
 from foresee.store.layout import Layout, outside_sentence
+
+SCAN_ROWS = 1 << 16
+"""Rows that `scan` reads at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,8 @@ class Rows:
         """A view of the first rows: staging buffers are allocated once and used in part."""
         return self.part(slice(num_rows))
 
-    def part(self, which: slice) -> Rows:
-        """A view of some rows."""
+    def part(self, which: slice | Int64 | Bool) -> Rows:
+        """Return some rows: a view for a slice, a copy for positions or a mask."""
         return Rows(self.values[which], self.state[which], self.versions[which])
 
 
@@ -120,55 +123,70 @@ class TwoPhaseStore(Store, Protocol):
         ...
 
 
-class SinglePart(Protocol):
-    """A store that is one part."""
+@runtime_checkable
+class PartStore(TwoPhaseStore, Protocol):
+    """A two-phase store that is one part, alone or as a shard of a server (`parts.OnePart`)."""
 
-    @property
-    def parts(self) -> Sequence[Part]: ...
-
-    def carry_out(self, instruction: Instruction) -> None: ...
+    def carry_out(self, instruction: Instruction) -> None:
+        """Does what a decision of `commits` says."""
+        ...
 
 
 @runtime_checkable
-class PartStore(TwoPhaseStore, SinglePart, Protocol):
-    """A two-phase store that is one part, alone or as a shard of a server."""
+class Scannable(Store, Protocol):
+    """A store that knows which rows were ever written."""
+
+    def written(self, begin: int, end: int) -> Int64:
+        """Return those of a range, ascending."""
+        ...
+
+
+@runtime_checkable
+class HasDisks(Protocol):
+    """A store that counts what it reads from disks and writes to them."""
+
+    def disks(self) -> list[DiskFigures]:
+        """Return the counts so far, one entry for each disk."""
+        ...
+
+
+def scan(
+    store: Store, begin: int = 0, end: int | None = None, *, written_only: bool = False, block: int = SCAN_ROWS
+) -> Iterator[tuple[Int64, Rows]]:
+    """Yield the ids and contents of a range of rows, `block` ids at a time.
+
+    Args:
+        store: Where the rows are.
+        begin: The first row.
+        end: The row after the last one; None: all rows.
+        written_only: Leave out rows that were never written, and blocks that have no other.
+        block: Rows in memory at once.
+    """
+    end = store.layout.num_rows if end is None else end
+    for first in range(begin, end, block):
+        ids = np.arange(first, min(first + block, end), dtype=np.int64)
+        if written_only and isinstance(store, Scannable):
+            ids = store.written(first, min(first + block, end))
+        rows = Rows.empty(len(ids), store.layout)
+        if len(ids):
+            store.read(ids, rows)
+        if written_only and not isinstance(store, Scannable):
+            ids, rows = ids[rows.versions > 0], rows.part(rows.versions > 0)
+        if len(ids):
+            yield ids, rows
 
 
 def written_rows(store: Store, begin: int, end: int) -> Int64:
-    """The rows of a range that somebody has written, ascending: those of a version above 0."""
-    if hasattr(store, "written"):
-        written: Int64 = store.written(begin, end)
-        return written
-    rows = np.arange(begin, end, dtype=np.int64)
-    found = Rows.empty(len(rows), store.layout)
-    store.read(rows, found)
-    return rows[found.versions > 0]
+    """Return the rows of a range that were written, ascending: those of a version above 0."""
+    if isinstance(store, Scannable):
+        return store.written(begin, end)
+    found = [ids for ids, _ in scan(store, begin, end, written_only=True)]
+    return np.concatenate([np.empty(0, np.int64), *found])
 
 
 def disks_of(store: object) -> list[DiskFigures]:
-    """What a store has read from disks and written to them so far, one entry for each; empty if it does not say."""
-    ask = getattr(store, "disks", None)
-    return list(ask()) if ask is not None else []
-
-
-def prepare_part(store: SinglePart, step: int) -> None:
-    _obey(store, Prepare(run=None, step=step, on=store.parts[0].committed))
-
-
-def settle_part(store: SinglePart, step: int) -> None:
-    _obey(store, Settle(run=None, step=step))
-
-
-def open_part(store: SinglePart, step: int) -> None:
-    part = store.parts[0]
-    _obey(store, OpenAt(run="this process", incarnation=part.incarnation, epoch=part.epoch, step=step))
-
-
-def _obey(store: SinglePart, message: Message) -> None:
-    decision = decide(store.parts[0], message)
-    decision.check()
-    for instruction in decision.instructions:
-        store.carry_out(instruction)
+    """Return what a store has read from disks and written to them so far; empty if it does not count."""
+    return list(store.disks()) if isinstance(store, HasDisks) else []
 
 
 def check_request(layout: Layout, rows: Int64, buffers: Rows) -> None:

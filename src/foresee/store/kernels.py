@@ -53,9 +53,13 @@ class Initial(NamedTuple):
 
 def initial_of(layout: Layout) -> Initial:
     return Initial(
-        np.uint64(layout.seed % (1 << 64)), np.float32(layout.init_scale) * np.float32(2.0**-23), layout.width,
-        DTYPES.index(layout.dtype), layout.rounding == "stochastic", key_and(rounding_key(layout.seed), 0),
-    )  # fmt: skip
+        np.uint64(layout.seed % (1 << 64)),
+        np.float32(layout.init_scale) * np.float32(2.0**-23),
+        layout.width,
+        DTYPES.index(layout.dtype),
+        layout.rounding == "stochastic",
+        key_and(rounding_key(layout.seed), 0),
+    )
 
 
 @numba.njit(nogil=True, cache=True)
@@ -288,9 +292,18 @@ NO_CRC = 0
 
 @numba.njit(nogil=True, cache=True)
 def take_rows(
-    source: Float32, at: Int64, which: Int64, rows: Int64, crcs: NDArray[np.uint32], all_checked: bool, values: Float32,
-    state: Float32, versions: Int32, begin: int, end: int,
-) -> int:  # fmt: skip
+    source: Float32,
+    at: Int64,
+    which: Int64,
+    rows: Int64,
+    crcs: NDArray[np.uint32],
+    all_checked: bool,
+    values: Float32,
+    state: Float32,
+    versions: Int32,
+    begin: int,
+    end: int,
+) -> int:
     """Copy rows out of a buffer: row which[k] of a request begins at word at[k].
 
     The crc32c of a row is in `crcs`, or in the word after the row if `crcs` is empty. Unless `all_checked`, rows whose

@@ -15,7 +15,7 @@ import numpy as np
 from foresee.arrays import Float32, Int64, zeroed_rows
 from foresee.errors import StoreError, UsageError
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Rows, check_request, open_part, prepare_part, settle_part
+from foresee.store.contract import Rows, check_request
 from foresee.store.kernels import (
     Bits,
     assign_in_base,
@@ -27,9 +27,10 @@ from foresee.store.kernels import (
     set_bits,
 )
 from foresee.store.layout import Layout
+from foresee.store.parts import OnePart
 
 
-class MemoryStore:
+class MemoryStore(OnePart):
     """Rows in RAM."""
 
     def __init__(self, layout: Layout, *, undoable: bool = False) -> None:
@@ -56,10 +57,6 @@ class MemoryStore:
         return self._layout
 
     @property
-    def committed_step(self) -> int:
-        return self._part.committed
-
-    @property
     def parts(self) -> tuple[Part]:
         return (self._part,)
 
@@ -69,9 +66,18 @@ class MemoryStore:
         places = np.empty(len(rows), np.int64)
         locate_in_base(rows, self._written, places)
         gather(
-            rows, places, read_only(self._base), self._no_overlay, 0, self._initial,
-            out.values, out.state, out.versions, 0, len(rows),
-        )  # fmt: skip
+            rows,
+            places,
+            read_only(self._base),
+            self._no_overlay,
+            0,
+            self._initial,
+            out.values,
+            out.state,
+            out.versions,
+            0,
+            len(rows),
+        )
 
     def write(self, rows: Int64, source: Rows) -> None:
         self._check_open()
@@ -83,20 +89,7 @@ class MemoryStore:
 
     def commit(self, step: int) -> None:
         self._check_open()
-        if step < self.committed_step:
-            raise UsageError(f"step {step} cannot be committed: step {self.committed_step} already is")
-        if step > self.committed_step:
-            self.prepare(step)
-            self.settle(step)
-
-    def prepare(self, step: int) -> None:
-        prepare_part(self, step)
-
-    def settle(self, step: int) -> None:
-        settle_part(self, step)
-
-    def open_at(self, step: int) -> None:
-        open_part(self, step)
+        super().commit(step)
 
     def carry_out(self, instruction: Instruction) -> None:
         """What a part is told to do; without `undoable` there is no way back from anything."""

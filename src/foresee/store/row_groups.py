@@ -16,53 +16,24 @@ from pathlib import Path
 from typing import Any, cast
 
 from foresee.errors import StoreError, UsageError
-from foresee.io.disk_stats import DiskFigures
-from foresee.store.commits import Part
-from foresee.store.contract import Store, TwoPhaseStore, disks_of
+from foresee.store.contract import Store, TwoPhaseStore
 from foresee.store.layout import Layout
+from foresee.store.parts import ManyParts
 
 FOLDER_PREFIX = "width-"
 
 
-class RowGroups:
+class RowGroups(ManyParts):
     """The stores of all widths of some tables. They are opened at one step, or `bring_together` brings them there."""
 
     def __init__(self, layout: Layout, groups: Sequence[Any]) -> None:
         """`groups`: a store for each of `layout.groups`."""
+        super().__init__(groups)
         self.layout = layout
-        self.groups: tuple[Any, ...] = tuple(groups)
 
     @property
-    def committed_step(self) -> int:
-        step: int = self.groups[0].committed_step
-        return step
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """What the parts of all groups have."""
-        return tuple(part for group in self.groups for part in group.parts)
-
-    def commit(self, step: int) -> None:
-        """Commits in all groups or in none."""
-        if step == self.committed_step:  # the same state again, with what was written since
-            for group in self.groups:
-                group.commit(step)
-            return
-        self.prepare(step)
-        self.settle(step)
-
-    def prepare(self, step: int) -> None:
-        """On return the step is durable in all groups, and the last commit still is, too."""
-        for group in self.groups:
-            group.prepare(step)
-
-    def settle(self, step: int) -> None:
-        for group in self.groups:
-            group.settle(step)
-
-    def open_at(self, step: int) -> None:
-        for group in self.groups:
-            group.open_at(step)
+    def groups(self) -> tuple[Any, ...]:
+        return self.members
 
     def bring_together(self) -> None:
         """To the newest commit that a group has settled, where no manifest says which one stands."""
@@ -82,18 +53,10 @@ class RowGroups:
     def history(self, content: bytes | None) -> None:
         self.groups[0].history = content
 
-    def disks(self) -> list[DiskFigures]:
-        """What was read from disks and written to them so far."""
-        return [figures for group in self.groups for figures in disks_of(group)]
-
     def read(self, rows: Any, out: Any) -> None:
         raise UsageError("rows of several widths are not read or written at once; use the store of each: store.groups")
 
     write = read
-
-    def close(self) -> None:
-        for group in self.groups:
-            group.close()
 
 
 def groups_of(store: Any) -> tuple[Any, ...]:

@@ -19,12 +19,11 @@ import numpy as np
 
 from foresee.arrays import Int32, Int64
 from foresee.errors import StoreError
-from foresee.io.disk_stats import DiskFigures
 from foresee.io.files import Files
 from foresee.io.units import counted
-from foresee.store.commits import Part
-from foresee.store.contract import Rows, Store, TwoPhaseStore, disks_of, open_part, prepare_part, settle_part
+from foresee.store.contract import Rows, Store, TwoPhaseStore, scan
 from foresee.store.layout import Layout
+from foresee.store.parts import ManyParts
 from foresee.store.registry import DISK, StoreKind
 from foresee.store.row_groups import group_folders, groups_of, open_groups
 from foresee.store.server.shard import Shard, Share, disk_shard, read_shard
@@ -41,11 +40,8 @@ def shard_folder(folder: Path, shard: int) -> Path:
     return folder / f"shard-{shard}"
 
 
-class LocalShards:
+class LocalShards(ManyParts):
     """Row r is on shard r modulo the number of shards, as with servers."""
-
-    def __init__(self, shards: list[Shard]) -> None:
-        self._shards = shards
 
     @classmethod
     def open(cls, folder: Path, layout: Layout, *, for_reading: bool = False, kind: StoreKind = DISK) -> LocalShards:
@@ -72,15 +68,12 @@ class LocalShards:
 
     @property
     def layout(self) -> Layout:
-        return self._shards[0].layout
-
-    @property
-    def committed_step(self) -> int:
-        return self._shards[0].committed_step
+        layout: Layout = self.members[0].layout
+        return layout
 
     def read(self, rows: Int64, out: Rows) -> None:
-        parts = split(rows, len(self._shards))
-        for number, shard in enumerate(self._shards):
+        parts = split(rows, len(self.members))
+        for number, shard in enumerate(self.members):
             positions = parts.of(number)
             part = Rows.empty(len(positions), self.layout)
             shard.read(rows[positions], part)
@@ -90,42 +83,14 @@ class LocalShards:
     """Hands them to shards, which hand them to stores that care."""
 
     def write(self, rows: Int64, source: Rows, *, next_use: Int32 | None = None) -> None:
-        parts = split(rows, len(self._shards))
-        for number, shard in enumerate(self._shards):
+        parts = split(rows, len(self.members))
+        for number, shard in enumerate(self.members):
             at = parts.of(number)
-            part = Rows(source.values[at], source.state[at], source.versions[at])
-            shard.write(rows[at], part, None if next_use is None else next_use[at])
-
-    def disks(self) -> list[DiskFigures]:
-        return [figures for shard in self._shards for figures in disks_of(shard)]
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        return tuple(shard.parts[0] for shard in self._shards)
-
-    def commit(self, step: int) -> None:
-        self.prepare(step)
-        self.settle(step)
-
-    def prepare(self, step: int) -> None:
-        for shard in self._shards:
-            prepare_part(shard, step)
-
-    def settle(self, step: int) -> None:
-        for shard in self._shards:
-            settle_part(shard, step)
-
-    def open_at(self, step: int) -> None:
-        for shard in self._shards:
-            open_part(shard, step)
+            shard.write(rows[at], source.part(at), None if next_use is None else next_use[at])
 
     def written(self, begin: int, end: int) -> Int64:
         """The rows from `begin` to `end` that somebody has written, ascending; for shards opened for reading."""
-        return np.sort(np.concatenate([shard.written(begin, end) for shard in self._shards]))
-
-    def close(self) -> None:
-        for shard in self._shards:
-            shard.close()
+        return np.sort(np.concatenate([shard.written(begin, end) for shard in self.members]))
 
 
 def open_store(folder: Path, layout: Layout, kind: StoreKind = DISK, *, for_reading: bool = False) -> Any:
@@ -145,7 +110,6 @@ def open_store(folder: Path, layout: Layout, kind: StoreKind = DISK, *, for_read
     return open_groups(layout, folder, open_group)
 
 
-ROWS_AT_ONCE = 1 << 15
 COMPLETE_FILE = "complete"
 
 
@@ -233,13 +197,11 @@ def _copy(
 
 
 def _copy_rows(source: Store, target: Store) -> None:
-    for begin in range(0, source.layout.num_rows, ROWS_AT_ONCE):
-        rows = np.arange(begin, min(begin + ROWS_AT_ONCE, source.layout.num_rows), dtype=np.int64)
-        values = Rows.empty(len(rows), source.layout)
-        source.read(rows, values)
+    # Not `written_only`: shards that are open for writing find written rows by reading all of them, once more.
+    for ids, rows in scan(source):
         # Versions count from one: a row of version 0 was never written and follows from the seed.
-        at = np.flatnonzero(values.versions > 0)
-        target.write(rows[at], Rows(values.values[at], values.state[at], values.versions[at]))
+        written = rows.versions > 0
+        target.write(ids[written], rows.part(written))
 
 
 def _fresh(tables: Path) -> Path:

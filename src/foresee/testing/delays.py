@@ -25,7 +25,7 @@ from foresee.engine.exchange.mesh import Finish, Lane
 from foresee.errors import ConsistencyError
 from foresee.plan.record import UNKNOWN_VERSION, Record
 from foresee.store.contract import Rows, Store
-from foresee.store.layout import Layout
+from foresee.store.parts import StoreWrapper
 
 TIMEOUT_SECONDS = 30.0
 
@@ -78,7 +78,7 @@ def schedule(records: Sequence[Record], choose: Choice) -> Schedule:
     return turns
 
 
-class ScheduledStore:
+class ScheduledStore(StoreWrapper):
     """A store whose calls wait for their turn. Calls beyond the schedule (a flush at the end) pass at once.
 
     A read that gives another version than its record predicts is counted, and ends the schedule: a pipeline that checks
@@ -93,7 +93,7 @@ class ScheduledStore:
         """How many turns were taken; all of them when a run has ended well."""
         self.num_stale = 0
         """Rows read in another version than predicted."""
-        self._store = store
+        super().__init__(store)
         self._predicted = {record.step: record.fetch.version for record in records}
         self._timeout_seconds = timeout_seconds
         self._changed = Condition()
@@ -101,30 +101,19 @@ class ScheduledStore:
         self._calls = dict.fromkeys(KINDS, 0)
         self._over = False
 
-    @property
-    def layout(self) -> Layout:
-        return self._store.layout
-
-    @property
-    def committed_step(self) -> int:
-        return self._store.committed_step
-
     def read(self, rows: Int64, out: Rows) -> None:
         with self._turn("read") as turn:
-            self._store.read(rows, out)
+            self.inner.read(rows, out)
             if turn is not None:
                 self._compare(turn, out)
 
     def write(self, rows: Int64, source: Rows) -> None:
         with self._turn("write"):
-            self._store.write(rows, source)
-
-    def commit(self, step: int) -> None:
-        self._store.commit(step)
+            self.inner.write(rows, source)
 
     def close(self) -> None:
         self._end()
-        self._store.close()
+        self.inner.close()
 
     def _compare(self, turn: Turn, out: Rows) -> None:
         predicted = self._predicted[turn.step]
@@ -213,40 +202,33 @@ class SharedStore:
         return SharedStoreOfWorker(self, rank)
 
 
-class SharedStoreOfWorker:
+class SharedStoreOfWorker(StoreWrapper):
     """One worker's face of a `SharedStore`: reads wait until every worker's write-backs are applied."""
 
     requests_cost = False
 
     def __init__(self, shared: SharedStore, rank: int) -> None:
+        super().__init__(shared.store)
         self._shared = shared
         self._rank = rank
 
-    @property
-    def layout(self) -> Layout:
-        return self._shared.store.layout
-
-    @property
-    def committed_step(self) -> int:
-        return self._shared.store.committed_step
-
     def read(self, rows: Int64, out: Rows) -> None:
         with self._shared.changed:
-            self._shared.store.read(rows, out)
+            self.inner.read(rows, out)
 
     def write(self, rows: Int64, source: Rows) -> None:
         with self._shared.changed:
-            self._shared.store.write(rows, source)
+            self.inner.write(rows, source)
 
     def read_guarded(self, rows: Int64, versions: Int32, not_before: int, out: Rows) -> None:
         with self._shared.changed:
             if not self._shared.changed.wait_for(lambda: min(self._shared.applied) >= not_before, TIMEOUT_SECONDS):
                 raise ConsistencyError(f"the write-backs of step {not_before} are not applied: {self._shared.applied}")
-            self._shared.store.read(rows, out)
+            self.inner.read(rows, out)
 
     def write_step(self, step: int, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
         with self._shared.changed:
-            self._shared.store.write(rows, source)
+            self.inner.write(rows, source)
             self._shared.applied[self._rank] = max(step, self._shared.applied[self._rank])
             self._shared.changed.notify_all()
 

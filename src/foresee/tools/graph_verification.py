@@ -21,7 +21,7 @@ from torch import Tensor
 from foresee.engine.header import make_header
 from foresee.engine.planned_step import Pooling
 from foresee.engine.run import Run
-from foresee.engine.tables import ROWS_AT_ONCE, Tables
+from foresee.engine.tables import Tables
 from foresee.graph import build
 from foresee.graph.config import GraphConfig
 from foresee.graph.task import forward, objective_of
@@ -32,7 +32,7 @@ from foresee.run.dense_state import DenseHalf
 from foresee.run.group import Alone
 from foresee.run.loop import train_steps
 from foresee.run.torch_settings import NOT_DETERMINISTIC, torch_settings
-from foresee.store.contract import Rows, Store
+from foresee.store.contract import Store, scan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +131,6 @@ def _differences(
 
 def _rows(left: Store, right: Store) -> Iterator[tuple[str, Any, Any]]:
     """Values, states and versions of both stores, some rows at a time."""
-    for begin in range(0, left.layout.num_rows, ROWS_AT_ONCE):
-        ids = np.arange(begin, min(begin + ROWS_AT_ONCE, left.layout.num_rows))
-        found = Rows.empty(len(ids), left.layout), Rows.empty(len(ids), right.layout)
-        left.read(ids, found[0])
-        right.read(ids, found[1])
+    for (ids, mine), (_, theirs) in zip(scan(left), scan(right), strict=True):
         for name in ("values", "state", "versions"):
-            yield f"the {name} of rows {begin:,} on", getattr(found[0], name), getattr(found[1], name)
+            yield f"the {name} of rows {ids[0]:,} on", getattr(mine, name), getattr(theirs, name)

@@ -203,8 +203,8 @@ def test_a_page_that_a_read_only_disk_refuses_is_a_sentence(tmp_path: Path, monk
     def refused(*arguments: Any, **options: Any) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    for name in ("write_text", "unlink"):
-        monkeypatch.setattr(Path, name, refused)
+    monkeypatch.setattr(os, "replace", refused)
+    monkeypatch.setattr(Path, "unlink", refused)
     with pytest.raises(InputError, match=r"report.html: the page cannot be written \(Read-only file system\)"):
         write_page(tmp_path / "report.html", "A page", [])
 

@@ -19,9 +19,8 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 from safetensors.torch import save as save_tensors
@@ -39,7 +38,7 @@ from foresee.run.config import RunConfig
 from foresee.run.dense_state import open_best
 from foresee.run.folder import RunFolder, open_run
 from foresee.run.tasks import tasks_of
-from foresee.store.contract import Rows, Store, written_rows
+from foresee.store.contract import Store, scan, written_rows
 from foresee.store.halves import SAFETENSORS_DTYPES
 from foresee.store.layout import Table, layout_to_dict
 from foresee.store.registry import store_kind
@@ -58,14 +57,6 @@ ROOM_BYTES = 1 << 20
 
 Progress = Callable[[int, int], None]
 """Called as progress(rows written, rows in all)."""
-
-
-class TrainedStore(Store, Protocol):
-    """A store that knows which rows were ever written."""
-
-    def written(self, begin: int, end: int) -> Int64:
-        """Those of a range, ascending."""
-        ...
 
 
 def export(run: Path, out: Path, progress: Progress | None = None, *, best: bool = False) -> dict[str, Any]:
@@ -158,7 +149,7 @@ class TablePiece:
     """The rows of one table that its file holds."""
 
     table: Table
-    store: TrainedStore
+    store: Store
     """Of the rows of its width."""
     offset: int
     """Id of the table's first row in that store."""
@@ -185,7 +176,7 @@ def table_pieces(tables: Store) -> list[TablePiece]:
     """What to write of each table: all rows, or, where that takes less than half of the bytes, those ever written."""
     pieces = []
     for table in tables.layout.tables:
-        store = cast("TrainedStore", group_of_table(tables, table.name))
+        store = group_of_table(tables, table.name)
         offset, layout = store.layout.offset_of(table.name), store.layout
         num_written = sum(len(rows) for rows in _written(store, offset, table.num_rows))
         piece = TablePiece(
@@ -197,17 +188,12 @@ def table_pieces(tables: Store) -> list[TablePiece]:
     return pieces
 
 
-def _written(store: TrainedStore, offset: int, num_rows: int) -> Iterator[Int64]:
+def _written(store: Store, offset: int, num_rows: int) -> Iterator[Int64]:
     """The rows of a table that somebody has written, in pieces; ranges without any are passed over."""
     for begin in range(offset, offset + num_rows, ROWS_AT_ONCE):
         rows = written_rows(store, begin, min(begin + ROWS_AT_ONCE, offset + num_rows))
         if len(rows):
             yield rows
-
-
-def _every(offset: int, num_rows: int) -> Iterator[Int64]:
-    for begin in range(offset, offset + num_rows, ROWS_AT_ONCE):
-        yield np.arange(begin, min(begin + ROWS_AT_ONCE, offset + num_rows))
 
 
 def _size(path: Path) -> int:
@@ -241,19 +227,17 @@ def write_table(path: Path, piece: TablePiece) -> Iterator[int]:
 
     Yields how many rows were written since it last did.
     """
-    store = piece.store
+    store, begin, num_rows = piece.store, piece.offset, piece.table.num_rows
     with open(path, "wb") as file:
         header = _header(piece)
         file.write(struct.pack("<Q", len(header)) + header)
         if not piece.whole:
-            for rows in _written(store, piece.offset, piece.table.num_rows):
-                file.write((rows - piece.offset).astype("<i8", copy=False).data.cast("B"))
-        for rows in (_every if piece.whole else partial(_written, store))(piece.offset, piece.table.num_rows):
-            found = Rows.empty(len(rows), store.layout)
-            store.read(rows, found)
-            values = found.values.view(np.uint8)[:, : piece.value_bytes]  # without what fills up a row of odd width
+            for written in _written(store, begin, num_rows):
+                file.write((written - begin).astype("<i8", copy=False).data.cast("B"))
+        for ids, rows in scan(store, begin, begin + num_rows, written_only=not piece.whole, block=ROWS_AT_ONCE):
+            values = rows.values.view(np.uint8)[:, : piece.value_bytes]  # without what fills up a row of odd width
             file.write(np.ascontiguousarray(values).data.cast("B"))
-            yield len(rows)
+            yield len(ids)
 
 
 def _header(piece: TablePiece) -> bytes:

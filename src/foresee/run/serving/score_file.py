@@ -12,7 +12,6 @@ import csv
 import io
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,6 +23,7 @@ from foresee.data.formats.delimited import Layout, delimited_chunks
 from foresee.data.formats.parquet import is_parquet, open_parquet
 from foresee.data.source import BadLine, check_files, check_names
 from foresee.errors import DataError
+from foresee.io.folders import replace_text
 from foresee.io.urls import Place, shown
 from foresee.run.evaluation import EVALUATION_BATCH_SIZE
 from foresee.run.serving.exported import Exported
@@ -58,16 +58,10 @@ def write_scores(scores: Iterable[Float32], columns: list[str], out: Path | None
     if out is None:
         sys.stdout.writelines(_lines(scores, columns))
         return
-    draft = out.with_name(f".{out.name}.partial")
     try:
-        with open(draft, "w", encoding="utf-8") as file:
-            file.writelines(_lines(scores, columns))
-        draft.replace(out)
+        replace_text(out, _lines(scores, columns))
     except OSError as error:
         raise DataError(f"{out} cannot be written ({error.strerror}); give --out another path") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 def _lines(scores: Iterable[Float32], columns: list[str]) -> Iterator[str]:

@@ -16,14 +16,14 @@ from typing import Any
 
 from foresee.arrays import Int32, Int64
 from foresee.errors import ConfigError, StoreError
-from foresee.io.disk_stats import DiskFigures
 from foresee.io.storage import Storage
 from foresee.io.uploads import Uploads
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Load, Part, Promote
-from foresee.store.contract import Rows, open_part, prepare_part, settle_part
+from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
 from foresee.store.disk.backup import LOADING_FILE, FolderCopies, empty_folder, snapshot
 from foresee.store.layout import Layout
+from foresee.store.parts import PartWrapper
 from foresee.store.registry import StoreKind
 
 _logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def copied(kind: StoreKind, folder: Path, storage: Storage) -> StoreKind:
     return replace(kind, open=open_one, open_server=open_one)
 
 
-class CopiedStore:
+class CopiedStore(PartWrapper):
     """One table folder, and the copies of its commits."""
 
     takes_next_use = True
@@ -65,11 +65,11 @@ class CopiedStore:
             (folder / LOADING_FILE).unlink()
         self._uploads = Uploads(storage.url)
         copying = storage.patient(storage.patience_seconds, lambda: self._uploads.closed)
-        self._store = self._open()
+        super().__init__(self._open())
         try:
             self._copies = FolderCopies(copying, folder)
         except BaseException:
-            self._store.close()
+            self.inner.close()
             raise
         self._opened = self._loading = False
         self._uploads.submit("clean", "the rest of an interrupted copy", self._copies.clean)
@@ -80,16 +80,8 @@ class CopiedStore:
         return store
 
     @property
-    def layout(self) -> Layout:
-        return self._layout
-
-    @property
-    def committed_step(self) -> int:
-        return self._store.committed_step
-
-    @property
     def parts(self) -> tuple[Part]:
-        part = self._store.parts[0]
+        part = self.inner.parts[0]
         steps = self._copies.steps
         # Copies of what a run has given up are none; they go with the next one.
         return (replace(part, stored=frozenset(it for it in steps if not self._opened or it <= part.committed)),)
@@ -99,24 +91,12 @@ class CopiedStore:
         """What is not copied yet, as a sentence; None: nothing."""
         return self._uploads.behind()
 
-    def read(self, rows: Int64, out: Rows) -> None:
-        self._store.read(rows, out)
-
     def write(self, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
-        self._store.write(rows, source, next_use)
+        self.inner.write(rows, source, next_use)
 
     def commit(self, step: int) -> None:
-        self._store.commit(step)
+        self.inner.commit(step)
         self._copy()
-
-    def prepare(self, step: int) -> None:
-        prepare_part(self, step)
-
-    def settle(self, step: int) -> None:
-        settle_part(self, step)
-
-    def open_at(self, step: int) -> None:
-        open_part(self, step)
 
     def carry_out(self, instruction: Instruction) -> None:
         """As a disk store does; `Load` is for the copies."""
@@ -125,14 +105,14 @@ class CopiedStore:
             return
         if isinstance(instruction, GoBack):
             self._copies.distrust_folder()
-        self._store.carry_out(instruction)
+        self.inner.carry_out(instruction)
         self._opened = self._opened or isinstance(instruction, ForgetWrites)
         if isinstance(instruction, Promote | Discard | GoBack | ForgetWrites):
             self._copy()
 
     def _copy(self) -> None:
         """The last commit, unless the storage has it."""
-        manifest = self._store.manifest
+        manifest = self.inner.manifest
         if not manifest.committed_step or manifest.prepared is not None or manifest.folding:
             return
         taken = snapshot(self._folder, manifest)
@@ -140,7 +120,7 @@ class CopiedStore:
             return
 
         def still_here() -> bool:
-            now = self._store.manifest
+            now = self.inner.manifest
             return taken.step in (now.committed_step, now.previous_step) and not self._loading
 
         what = f"the commit of step {taken.step} of {self._folder}"
@@ -153,12 +133,12 @@ class CopiedStore:
         _logger.info("loads the commit of step %d from %s", step, self._copies.storage.url)
         self._loading, self._opened = True, False
         self._uploads.wait()  # what is on its way is of no use any more, and finds that out
-        self._store.close()
+        self.inner.close()
         try:
             self._copies.load(step, self._layout)
             self._opened = True
         finally:
-            self._store, self._loading = self._reopened(), False
+            self.inner, self._loading = self._reopened(), False
 
     def _reopened(self) -> DiskStore:
         """Whatever a broken load has left goes: the storage still has everything."""
@@ -171,26 +151,24 @@ class CopiedStore:
         """Brings the last commit into `rows.npy`; with the next one, all of that is copied again."""
         if not self._uploads.wait(0.0):
             raise StoreError(f"{self._folder} cannot be folded now: {self.behind}; wait for it")
-        self._store.fold()
-
-    def disks(self) -> list[DiskFigures]:
-        return self._store.disks()
+        self.inner.fold()
 
     @property
     def way(self) -> Any:
-        return self._store.way
+        return self.inner.way
 
     @property
     def history(self) -> bytes | None:
-        return self._store.history
+        kept: bytes | None = self.inner.history
+        return kept
 
     @history.setter
     def history(self, content: bytes) -> None:
-        self._store.history = content
+        self.inner.history = content
 
     def close(self) -> None:
         self._uploads.close()
-        self._store.close()
+        self.inner.close()
 
 
 def behind_of(parts: Sequence[Part]) -> list[int]:

@@ -102,9 +102,12 @@ def snapshot(folder: Path, manifest: Manifest) -> Snapshot:
     base = [piece for number, name in enumerate(_FILES) if number for piece in _data_of(folder / name, number)]
     pieces = np.concatenate([chunks, np.array(base, np.int64).reshape(-1, 7)])
     return Snapshot(
-        step=manifest.committed_step, before=manifest.previous_step, manifest=to_json(alone).decode(), pieces=pieces,
+        step=manifest.committed_step,
+        before=manifest.previous_step,
+        manifest=to_json(alone).decode(),
+        pieces=pieces,
         base=base_mark(folder),
-    )  # fmt: skip
+    )
 
 
 def base_mark(folder: Path) -> tuple[int, ...]:

@@ -48,8 +48,15 @@ WRITTEN_FILE = "written.npy"
 VALUE_FIELDS = {"float32": ("value", "<f4"), "float16": ("value", "<f2"), "bfloat16": ("value_bfloat16", "<u2")}
 BLOCK_BYTES = 4096
 UNREADABLE_HEADER = (
-    ValueError, TypeError, SyntaxError, EOFError, MemoryError, RecursionError, tokenize.TokenError, DeprecationWarning,
-)  # fmt: skip
+    ValueError,
+    TypeError,
+    SyntaxError,
+    EOFError,
+    MemoryError,
+    RecursionError,
+    tokenize.TokenError,
+    DeprecationWarning,
+)
 """What numpy raises on bytes that are no header of an array; it reads them as a literal and never runs them."""
 _INITIALISE_BYTES = 1 << 23
 NO_ROWS: Int64 = read_only(np.empty(0, np.int64))

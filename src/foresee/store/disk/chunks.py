@@ -174,9 +174,14 @@ def _header_crc(ints: Int32, num_rows: int, versions_at: int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _encode(
-    slots: Int64, recent_rows: Int64, recent_words: Float32, sequence: int, chunk_rows: int, header_bytes: int,
+    slots: Int64,
+    recent_rows: Int64,
+    recent_words: Float32,
+    sequence: int,
+    chunk_rows: int,
+    header_bytes: int,
     out: Int64,
-) -> None:  # fmt: skip
+) -> None:
     ints, words, row_words = out.view(np.int32), out.view(np.float32), recent_words.shape[1]
     versions_at = 2 * (_FIELDS + chunk_rows)
     for k in range(header_bytes // 8):
@@ -196,9 +201,15 @@ def _encode(
 
 @numba.njit(nogil=True, cache=True)
 def _encode_all(
-    order: Int64, recent_rows: Int64, recent_words: Float32, sequence: int, chunk_rows: int, header_bytes: int,
-    chunk_bytes: int, out: Int64,
-) -> None:  # fmt: skip
+    order: Int64,
+    recent_rows: Int64,
+    recent_words: Float32,
+    sequence: int,
+    chunk_rows: int,
+    header_bytes: int,
+    chunk_bytes: int,
+    out: Int64,
+) -> None:
     """One chunk after the other."""
     for k in range(-(-len(order) // chunk_rows)):
         slots = order[k * chunk_rows : (k + 1) * chunk_rows]

@@ -6,17 +6,23 @@ rows of a table that would not fit. `open_table` gives one table as a read-only 
 and version, as of the last commit; it is refused while rows are in the log. Values of two bytes are given as float32,
 in memory of their own. Rows that were never written read as zeros there: only a store knows their initial values
 (`DiskStore.initialise_all` writes them).
+
+Closing a folder may fold its log, which writes each row once more, in blocks of 4096 bytes: that may take longer than
+the run that wrote the rows, so a person is told. The log is as durable as `rows.npy`; only numpy cannot read it.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import sys
+import time
 import zlib
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +40,7 @@ from foresee.store.disk.base import (
 from foresee.store.disk.checksums import CHECKSUMS_FILE
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, read_manifest, to_json
 from foresee.store.layout import Layout
+from foresee.store.row_groups import groups_of
 
 LOCK_FILE = "lock"
 _LEFTOVER_BYTES_MAX = 1 << 16
@@ -157,3 +164,58 @@ def _as_float32(rows: NDArray[Any], layout: Layout) -> NDArray[Any]:
     out["value"] = layout.unpack(words[:, : layout.value_words])
     out["state"], out["version"] = rows["state"], rows["version"]
     return out
+
+
+FoldAtEnd = Literal["auto", "always", "never"]
+"""Whether closing a folder brings its last commit into `rows.npy`; auto: if the log has at most FOLD_BYTES_MAX."""
+FOLD_BYTES_MAX = 1 << 28
+PATIENCE_SECONDS, LINE_SECONDS = 1.0, 10.0
+"""A fold that takes longer is announced, and its progress is printed so often."""
+
+
+@runtime_checkable
+class FoldsAtEnd(Protocol):
+    """A store that may fold its log when it is closed."""
+
+    fold_at_end: FoldAtEnd
+    fold_progress: Callable[[int, int], None] | None
+
+    @property
+    def kept_log_bytes(self) -> int:
+        """Return the size of the log if `close` leaves it because it is large, else 0."""
+        ...
+
+
+class FoldLines:
+    """Prints the progress of a fold that takes longer than a moment; called with rows done and rows in all."""
+
+    def __init__(
+        self, folder: Path, say: Callable[[str], None] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._say, self._clock = folder, say or tell, clock
+        self._due: float | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._clock()
+        self._due = now + PATIENCE_SECONDS if self._due is None else self._due
+        if now >= self._due:
+            self._due = now + LINE_SECONDS
+            self._say(
+                f"{done:,} of {total:,} rows of the log are in {self._folder}/rows.npy, which numpy reads; "
+                'Tables.on_disk(fold="never") leaves this to foresee fold'
+            )
+
+
+def kept_log_words(store: Any, folder: Path) -> str | None:
+    """Say what stays in the log when a store is closed, because the log is large; None if nothing does."""
+    num_bytes = sum(group.kept_log_bytes for group in groups_of(store) if isinstance(group, FoldsAtEnd))
+    if not num_bytes:
+        return None
+    return (
+        f"{num_bytes / 1e9:,.1f} GB of rows stay in the log of {folder}, where training, evaluation and export read "
+        f"them; to write them to rows.npy, for numpy: foresee fold {folder}"
+    )
+
+
+def tell(text: str) -> None:
+    print(f"foresee: {text}", file=sys.stderr, flush=True)

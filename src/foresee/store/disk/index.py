@@ -28,10 +28,21 @@ _PLACE = np.int64(0xFFFFFFFF)
 
 @numba.njit(nogil=True, cache=True)
 def _assign(
-    rows: Int64, values: Float32, state: Float32, versions: Int32, next_use: Int32, floors: Int32, begin: int,
-    index: Int64, recent_rows: Int64, recent_words: Float32, recent_next: Int32, count: int, live: Int32,
+    rows: Int64,
+    values: Float32,
+    state: Float32,
+    versions: Int32,
+    next_use: Int32,
+    floors: Int32,
+    begin: int,
+    index: Int64,
+    recent_rows: Int64,
+    recent_words: Float32,
+    recent_next: Int32,
+    count: int,
+    live: Int32,
     chunk_rows: int,
-) -> tuple[int, int, int]:  # fmt: skip
+) -> tuple[int, int, int]:
     """Rows begin.. of a request into `Recent` until it is full; the next one, the rows there, the highest version.
 
     Rows of a lower version than the stored one are left out; `floors` has that of rows the index does not know, or is
@@ -70,9 +81,19 @@ def _assign(
 
 @numba.njit(nogil=True, cache=True)
 def _look_up(
-    rows: Int64, index: Int64, written: Bits, recent_words: Float32, values: Float32, state: Float32, versions: Int32,
-    logged: Int64, positions: Int64, log_versions: Int32, in_base: Int64, initial: Int64,
-) -> tuple[int, int, int]:  # fmt: skip
+    rows: Int64,
+    index: Int64,
+    written: Bits,
+    recent_words: Float32,
+    values: Float32,
+    state: Float32,
+    versions: Int32,
+    logged: Int64,
+    positions: Int64,
+    log_versions: Int32,
+    in_base: Int64,
+    initial: Int64,
+) -> tuple[int, int, int]:
     words, capacity, width, state_width = (
         recent_words.view(np.int32),
         len(recent_words),
@@ -176,9 +197,21 @@ class RowIndex:
     def assign(self, rows: Int64, source: Rows, next_use: Int32, floors: Int32, begin: int) -> tuple[int, int]:
         """Takes rows from `begin` on; the first that has no room any more, and the highest version of those taken."""
         end, self.count, version_max = _assign(
-            rows, source.values, source.state, source.versions, next_use, floors, begin, self._index, self._rows,
-            self._words, self._next_use, self.count, self.live, self._chunk_rows,
-        )  # fmt: skip
+            rows,
+            source.values,
+            source.state,
+            source.versions,
+            next_use,
+            floors,
+            begin,
+            self._index,
+            self._rows,
+            self._words,
+            self._next_use,
+            self.count,
+            self.live,
+            self._chunk_rows,
+        )
         return end, version_max
 
     def look_up(self, rows: Int64, written: Bits, out: Rows) -> Found:
@@ -186,14 +219,27 @@ class RowIndex:
         logged, in_base, initial = (np.empty(len(rows), np.int64) for _ in range(3))
         positions, versions = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
         ends = _look_up(
-            rows, self._index, written, self._words, out.values, out.state, out.versions, logged, positions, versions,
-            in_base, initial,
-        )  # fmt: skip
+            rows,
+            self._index,
+            written,
+            self._words,
+            out.values,
+            out.state,
+            out.versions,
+            logged,
+            positions,
+            versions,
+            in_base,
+            initial,
+        )
         num_logged, num_in_base, num_initial = ends
         return Found(
-            logged[:num_logged], positions[:num_logged], versions[:num_logged], in_base[:num_in_base],
+            logged[:num_logged],
+            positions[:num_logged],
+            versions[:num_logged],
+            in_base[:num_in_base],
             initial[:num_initial],
-        )  # fmt: skip
+        )
 
     def unknown(self, rows: Int64) -> NDArray[np.bool_]:
         """Which rows the base has, if anybody."""

@@ -9,7 +9,6 @@ all rows of the last commit, and rows of the log hide those of the base.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -20,7 +19,6 @@ import numpy as np
 from foresee.arrays import Int64
 from foresee.errors import StoreError
 from foresee.io import failpoints
-from foresee.io.direct import Transfers
 from foresee.io.failpoints import failpoint
 from foresee.io.files import Files
 from foresee.store.commits import Part
@@ -51,12 +49,8 @@ _FOLD_THREADS = 4
 class CommitJournal:
     """Made with a folder that is open."""
 
-    def __init__(
-        self, folder: Path, manifest: Manifest, base: Base, log: RowLog, files: Files, reader: threading.Lock,
-        reads: Transfers,
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, manifest: Manifest, base: Base, log: RowLog, files: Files) -> None:
         self._folder, self._base, self._log, self._files = folder, base, log, files
-        self._reader, self._reads = reader, reads
         self.progress: Progress | None = None
         """Told how far a fold is."""
         self.manifest = manifest
@@ -131,11 +125,16 @@ class CommitJournal:
             bits = self._base.bits_crc(remove=unwritten_before(self._folder, manifest.undo, manifest.layout))
         self._publish(
             replace(
-                manifest, committed_step=manifest.previous_step, version_max=manifest.previous_version_max,
-                chunks=manifest.previous_chunks, previous_step=None, previous_chunks=None,
-                going_back=manifest.undo is not None, written_crc32=bits,
+                manifest,
+                committed_step=manifest.previous_step,
+                version_max=manifest.previous_version_max,
+                chunks=manifest.previous_chunks,
+                previous_step=None,
+                previous_chunks=None,
+                going_back=manifest.undo is not None,
+                written_crc32=bits,
             )
-        )  # fmt: skip
+        )
         failpoint(failpoints.GOING_BACK)
         if self.manifest.going_back:
             self._finish_going_back()
@@ -191,8 +190,8 @@ class CommitJournal:
             out.values.fill(0.0)
             out.state.fill(0.0)
             out.versions.fill(NOT_WRITTEN)
-            self._log.file.read(places[logged], logged, rows, out, self._reads)
-            self._base.read(np.flatnonzero((places < 0) & written), rows, out, self._reads)
+            self._log.file.read(places[logged], logged, rows, out, self._log.reads)
+            self._base.read(np.flatnonzero((places < 0) & written), rows, out, self._log.reads)
 
         return changed, read
 
@@ -213,11 +212,16 @@ class CommitJournal:
         self._base.sync()
         self._publish(
             replace(
-                manifest, chunks=None, previous_chunks=None, folding=False, half_folded=False,
-                base_version_max=manifest.version_max, written_crc32=self._base.bits_crc(),
+                manifest,
+                chunks=None,
+                previous_chunks=None,
+                folding=False,
+                half_folded=False,
+                base_version_max=manifest.version_max,
+                written_crc32=self._base.bits_crc(),
             )
-        )  # fmt: skip
-        with self._reader:
+        )
+        with self._log.reader:
             if manifest.prepared is None:
                 self._log.clear()
             else:  # taken over from an older format; its chunks stay
@@ -226,7 +230,7 @@ class CommitJournal:
 
     def _fold_piece(self, rows: Int64, parallel: ParallelCopy) -> None:
         found = Rows.empty(len(rows), self.manifest.layout)
-        with self._reader:  # the log refuses older records, which would get a right checksum in the base
+        with self._log.reader:  # the log refuses older records, which would get a right checksum in the base
             self._log.read(rows, self._base.written, found)
         words = words_of(found)
 
@@ -248,14 +252,20 @@ class CommitJournal:
         manifest = self.manifest
         again = step == manifest.committed_step
         return replace(
-            manifest, committed_step=step, version_max=version_max, chunks=chunks, prepared=None, undo=None,
-            previous_step=None if again else manifest.committed_step, previous_version_max=manifest.version_max,
+            manifest,
+            committed_step=step,
+            version_max=version_max,
+            chunks=chunks,
+            prepared=None,
+            undo=None,
+            previous_step=None if again else manifest.committed_step,
+            previous_version_max=manifest.version_max,
             previous_chunks=None if again else manifest.chunks,
-        )  # fmt: skip
+        )
 
     def _finish_going_back(self) -> None:
         assert self.manifest.undo is not None, "the way back is known"
-        with self._reader:
+        with self._log.reader:
             gone = unwritten_before(self._folder, self.manifest.undo, self.manifest.layout)
             self._base.check_bits(self.manifest.written_crc32, remove=gone)
             apply_undo(self._folder, self.manifest.undo, self._base, self.manifest.layout)
@@ -286,7 +296,7 @@ class CommitJournal:
         return self._log.seal()
 
     def _show(self, chunks: Chunks | None) -> None:
-        with self._reader:
+        with self._log.reader:
             self._log.show(chunks)
 
     def _publish(self, manifest: Manifest) -> None:

@@ -67,10 +67,19 @@ class RowLog:
     """Rows that are not in the base yet."""
 
     def __init__(
-        self, folder: Path, layout: Layout, chunk_bytes: int, files: Files, reads: Transfers, reader: threading.Lock, *,
-        writable: bool = True, file: ChunkFile | None = None,
-    ) -> None:  # fmt: skip
-        self._folder, self._layout, self._files, self._reader, self._reads = folder, layout, files, reader, reads
+        self,
+        folder: Path,
+        layout: Layout,
+        chunk_bytes: int,
+        files: Files,
+        reads: Transfers,
+        reader: threading.Lock,
+        *,
+        writable: bool = True,
+        file: ChunkFile | None = None,
+    ) -> None:
+        self._folder, self._layout, self._files = folder, layout, files
+        self.reader, self.reads = reader, reads
         shape = Shape.of(layout, chunk_bytes)
         recent_rows = recent_rows_of(layout) if writable else 1
         self.index = RowIndex(layout.num_rows, shape.row_words, recent_rows, shape.chunk_rows)
@@ -96,7 +105,7 @@ class RowLog:
         with self._lock:
             found = self.index.look_up(rows, written, out)
         if len(found.logged):
-            self.file.read(found.positions, found.logged, rows, out, self._reads)
+            self.file.read(found.positions, found.logged, rows, out, self.reads)
             # An older record of the same row has a right checksum, too.
             older = out.versions[found.logged] != found.versions
             if older.any():
@@ -111,7 +120,7 @@ class RowLog:
         """Takes disk space for so many rows more; OSError if there is none, and nothing has changed."""
         if not self.missing_bytes(num_rows):
             return
-        with self._reader:  # a read that is under way may still look into a chunk whose rows were written anew since
+        with self.reader:  # a read that is under way may still look into a chunk whose rows were written anew since
             self._reclaim()
         missing = self._chunks_for(num_rows) - len(self._free)
         if missing > 0:
@@ -175,8 +184,8 @@ class RowLog:
         with suppress(OSError):  # a full disk: then not now
             self.reserve(len(rows))
             moved = Rows.empty(len(rows), self._layout)
-            with self._reader:
-                self.file.read(positions, np.arange(len(rows)), rows, moved, self._reads)
+            with self.reader:
+                self.file.read(positions, np.arange(len(rows)), rows, moved, self.reads)
             self.write(rows, moved, None, np.zeros(len(rows), np.int32))
 
     def seal(self) -> Chunks | None:

@@ -13,7 +13,6 @@ import os
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from foresee.io.direct import BUFFER_BYTES, Transfers, probe
 from foresee.io.files import Files
 from foresee.io.machine import available_bytes
 from foresee.store.commits import ForgetWrites, GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Rows, check_request, open_part
+from foresee.store.contract import Rows, check_request
 from foresee.store.disk.base import NO_ROWS, ROWS_FILE, Base
 from foresee.store.disk.chunks import LOG_FILE, chunk_bytes_for, live_rows
 from foresee.store.disk.folder import LOCK_FILE, in_use
@@ -32,13 +31,15 @@ from foresee.store.disk.manifest import Chunks, Manifest, Undo, check_same_layou
 from foresee.store.disk.undo import HEADER_WORDS, NOT_WRITTEN, UNDO_FILE, read_undo, record_bytes
 from foresee.store.kernels import BASE, INITIAL, Bits, fill_initial_rows, initial_of
 from foresee.store.layout import Layout
+from foresee.store.parts import OnePart, ReadOnly
 
 
-class DiskReader:
+class DiskReader(ReadOnly, OnePart):
     """The rows of a folder as of one commit. Made with `open`."""
 
     def __init__(self, folder: Path, manifest: Manifest, lock: int | None) -> None:
         self._folder, self._manifest, self._lock = folder, manifest, lock
+        self.refusal = f"the tables in {folder} were opened for reading; open them with DiskStore to write"
         layout = manifest.layout
         self._initial = initial_of(layout)
         self._closed = False
@@ -130,14 +131,10 @@ class DiskReader:
             ),
         )
 
-    def open_at(self, step: int) -> None:
-        """Reads another of the commits that are kept; the folder stays as it is."""
-        open_part(self, step)
-
     def carry_out(self, instruction: Instruction) -> None:
-        """What a part is told to do, as far as it concerns what is read."""
+        """Choose the commit that is read, as `open_at` decides; the folder stays as it is."""
         if isinstance(instruction, Seal):
-            self._refuse()
+            self.refuse()
         if isinstance(instruction, ForgetWrites) and self._step != self._manifest.committed_step:
             self._show(self._manifest.committed_step)  # another was read until now
         if isinstance(instruction, Promote | GoBack):
@@ -197,18 +194,6 @@ class DiskReader:
             rows = np.setdiff1d(rows, self._undo_ids[versions == NOT_WRITTEN], assume_unique=True)
         return rows
 
-    def write(self, rows: Int64, source: Rows) -> None:
-        self._refuse()
-
-    def commit(self, step: int) -> None:
-        self._refuse()
-
-    def prepare(self, step: int) -> None:
-        self._refuse()
-
-    def settle(self, step: int) -> None:
-        self._refuse()
-
     def close(self) -> None:
         if self._closed:
             return
@@ -251,9 +236,6 @@ class DiskReader:
             shape = (undo.num_records, record_bytes(self.layout) // 4)
             records = np.memmap(self._folder / UNDO_FILE, np.float32, "r", 0, shape)
             self._undo_ids, self._undo_words = np.concatenate(ids), np.asarray(records)[:, HEADER_WORDS:]
-
-    def _refuse(self) -> NoReturn:
-        raise UsageError(f"the tables in {self._folder} were opened for reading; open them with DiskStore to write")
 
 
 def _between(rows: Int64, begin: int, end: int) -> Int64:

@@ -30,16 +30,16 @@ from foresee.io.disk_stats import DiskCounts, DiskFigures
 from foresee.io.files import Files
 from foresee.io.machine import available_bytes
 from foresee.store.commits import Discard, ForgetWrites, GoBack, Instruction, Part, Promote, Seal
-from foresee.store.contract import Rows, check_request, open_part, prepare_part, settle_part
+from foresee.store.contract import Rows, check_request
 from foresee.store.disk.base import ROWS_FILE, Base, add_checksums
 from foresee.store.disk.chunks import chunk_bytes_for
-from foresee.store.disk.folder import create_folder, lock_folder
-from foresee.store.disk.folding import FOLD_BYTES_MAX, FoldAtEnd
+from foresee.store.disk.folder import FOLD_BYTES_MAX, FoldAtEnd, create_folder, lock_folder
 from foresee.store.disk.journal import CommitJournal, Progress
 from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import MANIFEST_FILE, Manifest, check_same_layout, read_manifest
 from foresee.store.kernels import fill_initial_rows, initial_of
 from foresee.store.layout import Layout
+from foresee.store.parts import OnePart
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ NO_FLOORS = np.zeros(0, np.int32)
 NOTHING_COMMITTED = "start anew: nothing was committed yet"
 
 
-class DiskStore:
+class DiskStore(OnePart):
     """Rows in a folder. Made with `create`, `open` or `open_or_create`."""
 
     takes_next_use = True
@@ -77,7 +77,7 @@ class DiskStore:
             chunk_bytes = manifest.chunk_bytes or chunk_bytes_for(layout)
             self._log = RowLog(folder, layout, chunk_bytes, files, self._reads, self._reader)
             undo.callback(self._log.close)
-            self._journal = CommitJournal(folder, manifest, self._base, self._log, files, self._reader, self._reads)
+            self._journal = CommitJournal(folder, manifest, self._base, self._log, files)
             with self._full_disk_as_sentence("the rows of an interrupted commit"):
                 self._journal.recover()
             self._undecided = self._journal.part.prepared is not None
@@ -139,10 +139,6 @@ class DiskStore:
     def manifest(self) -> Manifest:
         """What the folder's `layout.json` says."""
         return self._journal.manifest
-
-    @property
-    def committed_step(self) -> int:
-        return self._journal.manifest.committed_step
 
     @property
     def parts(self) -> tuple[Part]:
@@ -225,6 +221,7 @@ class DiskStore:
         return floors
 
     def commit(self, step: int) -> None:
+        """Seal and publish in one phase: a store that commits alone needs no decision."""
         self._check_usable()
         if step < self.committed_step:
             raise UsageError(f"{self._folder}: step {step} cannot be committed: step {self.committed_step} already is")
@@ -235,18 +232,6 @@ class DiskStore:
             self._make_room()
             with self._unusable_on_failure(f"the commit of step {step}"):
                 self._journal.seal_decided(step, self._version_max)
-
-    def prepare(self, step: int) -> None:
-        """Makes what was written so far durable as the state after `step` steps, without giving up the last commit."""
-        prepare_part(self, step)
-
-    def settle(self, step: int) -> None:
-        """The prepared step is the last commit."""
-        settle_part(self, step)
-
-    def open_at(self, step: int) -> None:
-        """Goes to one of the commits that are kept, and gives up everything after it."""
-        open_part(self, step)
 
     def carry_out(self, instruction: Instruction) -> None:
         """What a part is told to do; if it fails, the folder has to be opened again."""

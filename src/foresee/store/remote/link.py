@@ -257,9 +257,12 @@ class Link:
                 self._busy.add(exchange)
                 return exchange
         opening = Opening(
-            kind=kind, incarnation=self._incarnation, run=self._run, worker=self._worker,
+            kind=kind,
+            incarnation=self._incarnation,
+            run=self._run,
+            worker=self._worker,
             width=dict(self.endpoint.about).get(protocol.WIDTH),
-        )  # fmt: skip
+        )
         exchange = open_exchange(self.endpoint, opening, self._layout, deadline=deadline, watchdog=self._watchdog)
         with self._lock:
             self._busy.add(exchange)

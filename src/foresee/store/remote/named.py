@@ -15,7 +15,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from foresee.arrays import Int64
-from foresee.errors import ConfigError, StoreError, UsageError
+from foresee.errors import ConfigError, StoreError
+from foresee.store.parts import ReadOnly, StoreWrapper
 from foresee.store.remote.opening import await_servers, held_step, open_run
 from foresee.store.remote.store import RemoteStore, remote_tables
 from foresee.store.rpc.endpoint import Endpoint
@@ -47,9 +48,7 @@ def open_trainer(text: str, layout: Layout, manifests: Collection[int] = ()) -> 
     Whoever trained them before is given up, and so is what was written since that commit.
     """
     endpoints, name = _endpoints(text), uuid.uuid4().hex
-    open_run(
-        endpoints, layout, run=name, num_workers=1, manifests=manifests, started=time.time_ns() // 1_000_000
-    )  # fmt: skip
+    open_run(endpoints, layout, run=name, num_workers=1, manifests=manifests, started=time.time_ns() // 1_000_000)
     return remote_tables(addresses_of(text), layout, worker=0, num_workers=1, run=name, opened=True)
 
 
@@ -64,26 +63,21 @@ def _endpoints(text: str) -> list[Endpoint]:
     return endpoints
 
 
-class CommittedRows:
+class CommittedRows(ReadOnly, StoreWrapper):
     """The rows of servers as of their last commit, for reading; a row that is newer is refused."""
 
+    refusal = "these rows are opened for reading; open the tables of the run to write or commit them"
+
     def __init__(self, text: str, layout: Layout) -> None:
-        self._store = RemoteStore(addresses_of(text), layout, width=layout.width)
-
-    @property
-    def layout(self) -> Layout:
-        return self._store.layout
-
-    @property
-    def committed_step(self) -> int:
-        return self._store.committed_step
+        super().__init__(RemoteStore(addresses_of(text), layout, width=layout.width))
 
     @property
     def parts(self) -> Sequence[Part]:
-        return self._store.parts
+        parts: Sequence[Part] = self.inner.parts
+        return parts
 
     def open_at(self, step: int) -> None:
-        """Only to where the servers are: going elsewhere is for the run."""
+        """Open only the commit that the servers are at: only the run may move them."""
         if step != self.committed_step:
             raise StoreError(
                 f"the servers are at the commit of step {self.committed_step}, the run has kept step {step}: a commit "
@@ -91,7 +85,7 @@ class CommittedRows:
             )
 
     def read(self, rows: Int64, out: Rows) -> None:
-        self._store.read(rows, out)
+        self.inner.read(rows, out)
         newer = out.versions > self.committed_step
         if newer.any():
             raise StoreError(
@@ -99,15 +93,6 @@ class CommittedRows:
                 f"{self.committed_step}: the run trains at this moment, or was interrupted; wait for its next commit, "
                 "or go on with --resume"
             )
-
-    def write(self, rows: Int64, source: Rows) -> None:
-        raise UsageError("these rows are opened for reading; open the tables of the run to write them")
-
-    def commit(self, step: int) -> None:
-        raise UsageError("these rows are opened for reading; open the tables of the run to commit them")
-
-    def close(self) -> None:
-        self._store.close()
 
 
 @contextmanager

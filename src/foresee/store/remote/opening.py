@@ -87,9 +87,16 @@ def _absence(endpoint: Endpoint, deadline: float) -> str | None:
 
 
 def open_run(
-    endpoints: Sequence[Endpoint], layout: Layout, *, run: str, num_workers: int, manifests: Collection[int],
-    started: int = 0, fresh: bool = False, deadline_seconds: float = 60.0,
-) -> int:  # fmt: skip
+    endpoints: Sequence[Endpoint],
+    layout: Layout,
+    *,
+    run: str,
+    num_workers: int,
+    manifests: Collection[int],
+    started: int = 0,
+    fresh: bool = False,
+    deadline_seconds: float = 60.0,
+) -> int:
     """Opens all servers at the newest commit whose dense half is there and that all of them have.
 
     manifests: the steps whose dense half is there; with a 0 among them the run may begin again where that is no use.

@@ -81,20 +81,29 @@ class RemoteStore:
         self.run = run or (uuid.uuid4().hex if worker is not None else None)
         if worker is not None:
             join = {
-                "run": self.run, "worker": worker, "num_workers": num_workers, "first_step": first_step,
+                "run": self.run,
+                "worker": worker,
+                "num_workers": num_workers,
+                "first_step": first_step,
                 "opened": opened,
-            }  # fmt: skip
+            }
             for endpoint in endpoints:
                 ask_once(endpoint, protocol.JOIN, join, deadline)
         self._watchdog = Watchdog()
         described.sort(key=lambda pair: int(pair[1]["shard"]))
         self._links = [
             Link(
-                endpoint, layout=self._layout, description=description, run=self.run, worker=worker,
-                deadline_seconds=deadline_seconds, reads_in_flight=reads_in_flight, watchdog=self._watchdog,
+                endpoint,
+                layout=self._layout,
+                description=description,
+                run=self.run,
+                worker=worker,
+                deadline_seconds=deadline_seconds,
+                reads_in_flight=reads_in_flight,
+                watchdog=self._watchdog,
             )
             for endpoint, description in described
-        ]  # fmt: skip
+        ]
         self._disks: list[DiskFigures] = []
         self._disks_at = 0.0
         self._asked: Future[None] | None = None
@@ -331,9 +340,8 @@ def _own_batches(
     """Batches that share the caller's memory, which stays as it is until the servers have answered."""
     for begin in range(0, max(1, len(rows)), chunk):
         end = begin + chunk
-        part = Rows(source.values[begin:end], source.state[begin:end], source.versions[begin:end])
         uses = None if next_use is None else next_use[begin:end]
-        yield protocol.write_batch(schema, rows[begin:end], part, uses), end >= len(rows)
+        yield protocol.write_batch(schema, rows[begin:end], source.part(slice(begin, end)), uses), end >= len(rows)
 
 
 def _gathered_batches(
@@ -342,6 +350,5 @@ def _gathered_batches(
     """Batches of one server's rows."""
     for begin in range(0, max(1, len(positions)), chunk):
         at = positions[begin : begin + chunk]
-        part = Rows(source.values[at], source.state[at], source.versions[at])
         uses = None if next_use is None else next_use[at]
-        yield protocol.write_batch(schema, rows[at], part, uses), begin + chunk >= len(positions)
+        yield protocol.write_batch(schema, rows[at], source.part(at), uses), begin + chunk >= len(positions)

@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from foresee.errors import ConfigError, StoreError
+from foresee.io.folders import replace_text
 from foresee.store.rpc.limits import Limits
 from foresee.store.rpc.security import Security
 from foresee.store.server.service import EmbeddingServer
@@ -80,10 +81,8 @@ def end_process(code: int) -> None:
 
 def _announce(server: EmbeddingServer, shards: Sequence[Shard], port_file: Path | None) -> None:
     if port_file is not None:
-        draft = port_file.with_name(port_file.name + ".draft")
         try:
-            draft.write_text(f"{server.port}\n")
-            os.replace(draft, port_file)
+            replace_text(port_file, f"{server.port}\n")
         except OSError as error:
             raise ConfigError(f"the port file {port_file} cannot be written ({error.strerror}); check it") from error
     share, num_rows = shards[0].share, sum(shard.num_rows for shard in shards)

@@ -90,9 +90,13 @@ class RowService:
         """What this server is, as the decisions of commits see it."""
         applied = self.applied
         return replace(
-            self.shard.parts[0], incarnation=self.incarnation, run=applied.run, epoch=applied.epoch,
-            opened_at=applied.opened_at, started=applied.started,
-        )  # fmt: skip
+            self.shard.parts[0],
+            incarnation=self.incarnation,
+            run=applied.run,
+            epoch=applied.epoch,
+            opened_at=applied.opened_at,
+            started=applied.started,
+        )
 
     def obey(self, message: Message, *, num_workers: int = 1) -> Part:
         """Carries out what is decided about a message; what it refuses is a StoreError. Returns what came of it."""

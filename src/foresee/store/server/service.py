@@ -110,10 +110,14 @@ class EmbeddingServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         """JSON in, JSON out; an error of ours is an answer, too."""
         actions: dict[str, Callable[[_Served, dict[str, Any]], dict[str, Any]]] = {
-            protocol.DESCRIBE: self._describe, protocol.JOIN: self._join,
-            protocol.COMMIT: self._commit, protocol.STATUS: self._status,
-            protocol.OPEN_AT: self._open_at, protocol.PREPARE: self._prepare, protocol.SETTLE: self._settle,
-        }  # fmt: skip
+            protocol.DESCRIBE: self._describe,
+            protocol.JOIN: self._join,
+            protocol.COMMIT: self._commit,
+            protocol.STATUS: self._status,
+            protocol.OPEN_AT: self._open_at,
+            protocol.PREPARE: self._prepare,
+            protocol.SETTLE: self._settle,
+        }
         with self._limiter.call(context.peer(), action.body.size):
             try:
                 if action.type not in actions:

@@ -9,7 +9,6 @@ initial value is made here from the global id. With one shard the store inside i
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,13 @@ import numpy as np
 from foresee.arrays import Float32, Int32, Int64
 from foresee.errors import ConfigError, StoreError
 from foresee.io import bounded_json
-from foresee.io.disk_stats import DiskFigures
 from foresee.io.files import Files
-from foresee.store.commits import Instruction, Part
-from foresee.store.contract import PartStore, Rows, disks_of, takes_next_use, write_with_hint, written_rows
+from foresee.store.contract import PartStore, Rows, takes_next_use, write_with_hint, written_rows
 from foresee.store.disk import DiskStore
 from foresee.store.disk.backup import empty_folder
 from foresee.store.kernels import Initial, fill_initial_row, initial_of
 from foresee.store.layout import Layout, Table, layout_from_dict, layout_to_dict
+from foresee.store.parts import PartWrapper
 from foresee.store.registry import DISK, MEMORY, StoreKind
 from foresee.store.row_groups import group_folder, group_folders
 from foresee.store.sharding import num_local_rows
@@ -52,11 +50,12 @@ class Share:
             )
 
 
-class Shard:
+class Shard(PartWrapper):
     """The contract of a store for the rows of one share; other rows are refused."""
 
     def __init__(self, store: PartStore, layout: Layout, share: Share) -> None:
-        self._store, self._layout, self.share = store, layout, share
+        super().__init__(store)
+        self._layout, self.share = layout, share
         self._initial = initial_of(layout)
 
     @property
@@ -65,64 +64,37 @@ class Shard:
         return self._layout
 
     @property
-    def store(self) -> PartStore:
-        """What is inside."""
-        return self._store
-
-    @property
     def num_rows(self) -> int:
         return num_local_rows(self._layout, self.share.shard, self.share.num_shards)
 
-    @property
-    def committed_step(self) -> int:
-        return self._store.committed_step
-
     def read(self, rows: Int64, out: Rows) -> None:
         if self.share.num_shards == 1:
-            self._store.read(rows, out)
+            self.inner.read(rows, out)
             return
-        self._store.read(self._local(rows), out)
+        self.inner.read(self._local(rows), out)
         _settle_versions(self._initial, rows, out.values, out.versions)
 
     @property
     def takes_next_use(self) -> bool:
-        return takes_next_use(self._store)
+        return takes_next_use(self.inner)
 
     def write(self, rows: Int64, source: Rows, next_use: Int32 | None = None) -> None:
         if self.share.num_shards == 1:
-            write_with_hint(self._store, rows, source, next_use)
+            write_with_hint(self.inner, rows, source, next_use)
             return
         # A negative version is lower than every stored one; inside, -1 would look like an unwritten row's.
         keep = source.versions >= 0
         if not keep.all():
-            rows, source = rows[keep], Rows(source.values[keep], source.state[keep], source.versions[keep])
+            rows, source = rows[keep], source.part(keep)
             next_use = None if next_use is None else next_use[keep]
         inside = replace(source, versions=source.versions + np.int32(1))
-        write_with_hint(self._store, self._local(rows), inside, next_use)
-
-    def commit(self, step: int) -> None:
-        self._store.commit(step)
-
-    @property
-    def parts(self) -> Sequence[Part]:
-        """The commits that this shard can be opened at."""
-        return self._store.parts
-
-    def carry_out(self, instruction: Instruction) -> None:
-        self._store.carry_out(instruction)
-
-    def disks(self) -> list[DiskFigures]:
-        """What was read from its disk and written to it; nothing of a shard in memory."""
-        return disks_of(self._store)
+        write_with_hint(self.inner, self._local(rows), inside, next_use)
 
     def written(self, begin: int, end: int) -> Int64:
         """The global ids of this shard's rows in a range that somebody has written, ascending."""
         shard, num_shards = self.share.shard, self.share.num_shards
         first, last = ((bound - shard + num_shards - 1) // num_shards for bound in (begin, end))
-        return written_rows(self._store, first, last) * num_shards + shard
-
-    def close(self) -> None:
-        self._store.close()
+        return written_rows(self.inner, first, last) * num_shards + shard
 
     def _local(self, rows: Int64) -> Int64:
         """Ids inside; a row of another shard is refused before anything is touched."""

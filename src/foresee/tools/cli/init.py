@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 from foresee.errors import ConfigError
+from foresee.io.folders import replace_text
 from foresee.io.urls import Place, shown
 from foresee.tools.cli.options import Log, bar, invocation
 from foresee.tools.cli.terminal import show, terminal
@@ -193,10 +194,7 @@ def _path(path: Place, folder: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    temporary = file.with_name(f".{file.name}.partial")
     try:
-        temporary.write_text(text, "utf-8")
-        os.replace(temporary, file)
+        replace_text(file, text)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise ConfigError(f"{file}: cannot be written ({error.strerror}); give another --out FILE") from None

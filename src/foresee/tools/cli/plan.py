@@ -7,8 +7,6 @@ look at them.
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +17,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from foresee.errors import PlanError
+from foresee.io.folders import write_whole
 from foresee.io.optional import drawable
 from foresee.io.urls import Place, brought, place, sent, shown
 from foresee.run.config_file import load_run
@@ -284,16 +283,5 @@ def _draw(path: Path, log: str, stream: BatchStream, header: Header, console: Co
         title = f"Fetches over cache size: {log}"
         styles = {name: Style(policy.colour, policy.is_bound) for name, policy in ((it, find(it)) for it in fetched)}
         text = as_page(title, note, capacities, fetched, styles=styles, capacity_rows=own, num_steps=num_steps)
-    _write(path, text)
+    write_whole(path, text, "the curve")
     console.print(f"drew {path}", highlight=False, soft_wrap=True)
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        temporary.write_text(text, "utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):  # a disk that cannot be written refuses this, too
-            temporary.unlink()
-        raise PlanError(f"{path}: the curve cannot be written ({error.strerror}); give another path") from None

@@ -5,15 +5,14 @@ In: options as a person types them. Out: values, or a sentence that names the op
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from foresee.errors import ConfigError, InputError
+from foresee.errors import ConfigError
+from foresee.io.folders import write_whole
 
 if TYPE_CHECKING:
     from foresee.engine.tables import HasTables
@@ -110,11 +109,4 @@ def network_words(*, compute_ms: float, link_mbit: float, latency_us: float, ser
 
 def write_text(path: Path, text: str) -> None:
     """The whole file or nothing."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        temporary.write_text(text, "utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):  # a disk that cannot be written refuses this, too
-            temporary.unlink()
-        raise InputError(f"{path}: the figures cannot be written ({error.strerror}); give another path") from None
+    write_whole(path, text, "the figures")

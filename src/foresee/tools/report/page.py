@@ -8,14 +8,12 @@ Never: a request to anywhere; the page forbids itself to load anything.
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foresee.errors import InputError
+from foresee.io.folders import write_whole
 from foresee.io.optional import OptionalModule
 
 if TYPE_CHECKING:
@@ -106,14 +104,7 @@ class Section:
 
 def write_page(path: Path, title: str, sections: Sequence[Section], introduction: str = "") -> None:
     """Writes the whole page or nothing."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        temporary.write_text(page(title, sections, introduction), "utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):  # a disk that cannot be written refuses this, too
-            temporary.unlink()
-        raise InputError(f"{path}: the page cannot be written ({error.strerror}); give another path") from None
+    write_whole(path, page(title, sections, introduction), "the page")
 
 
 def page(title: str, sections: Sequence[Section], introduction: str = "") -> str:
