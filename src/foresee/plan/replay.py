@@ -2,7 +2,7 @@
 
 `Replay` keeps which row is in which slot of every worker and which rows are on their way to a later step. `resumed`,
 which enters a plan in the middle, and the explanation of a plan use it. The checker (`check`) has its own replay, so
-that a mistake here cannot hide a mistake of a planner. Memory: one number for each slot, and the transfers of two steps.
+that a mistake here cannot hide a mistake of a planner. Memory: one number for each slot, and transfers of two steps.
 """
 
 from __future__ import annotations

@@ -231,9 +231,10 @@ def _plan_content(made: Plan) -> dict[str, object]:
 
 
 def _write_page(path: Path, title: str, runs: dict[str, Run], made: Plan | None = None) -> None:
-    from foresee.tools.report.cluster import page  # plotly takes half a second to import; most commands do without
+    from foresee.tools.report.cluster import sections_of  # plotly takes half a second to import
+    from foresee.tools.report.page import write_page
 
-    path.write_text(page(title, runs, made), encoding="utf-8")
+    write_page(path, title, sections_of(runs, made))
     _show(f"page written to {path}")
 
 

@@ -18,13 +18,13 @@ from foresee.tools.explain.figures import (
     Lay,
     Leaving,
     Left,
-    MeasuredStep,
     Move,
     RowLife,
     Stay,
     StepAccount,
     WorkerAccount,
 )
+from foresee.tools.explain.measured import MeasuredStep
 
 SHOWN_MAX = 8
 IRREGULAR = {"copy": "copies"}
