@@ -14,12 +14,13 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from foresee.data.stream import LogStream
+from foresee.io.machine import MemoryNeed
 from foresee.plan import find, window_bytes
 from foresee.plan.count import rows_moved
 from foresee.plan.policy import Policy
 from foresee.plan.record import Counters, Header
 from foresee.plan.registry import DEFAULT
-from foresee.run.memory import Memory, in_words, memory_needed, slots_of, window_in_words, window_is_cut, window_steps
+from foresee.run.memory import in_words, memory_needed, slots_of, window_in_words, window_is_cut, window_steps
 from foresee.store.layout import Layout
 from foresee.tools import forecast
 from foresee.tools.cli.options import bar
@@ -44,7 +45,7 @@ class Comparison:
     window_is_cut: bool
     """By its bound on bytes."""
     window_words: str
-    memory: Memory
+    memory: MemoryNeed
 
     @classmethod
     def of(
