@@ -151,13 +151,13 @@ def verify(
 
     [bold]Exit codes[/]: 0 no byte differs, 1 some do, 2 something in your input is wrong.
     """
-    from foresee.tools.graph_verification import verify as run_verification
+    from foresee.tools.verify import verify_graph as run_verification
 
     with tempfile.TemporaryDirectory(prefix="foresee-verify-") as folder:
         found = run_verification(_config(run_file, overrides), Path(folder) / "tables", num_steps=steps)
     moved = f"{found.counters.num_fetched:,} rows were read and {found.counters.num_evicted:,} written back"
     show(terminal(), found.in_words(), moved)
-    raise typer.Exit(int(found.num_differing > 0))
+    raise typer.Exit(int(not found.equal))
 
 
 def evaluate(
