@@ -121,9 +121,12 @@ class SyntheticStream:
     def batches(self, first_step: int = 0) -> Iterator[Batch]:
         nothing, labels = np.empty((self.batch_size, 0), np.float32), np.zeros(self.batch_size, np.float32)
         drawn = synthetic_rows(
-            batch_size=self.batch_size, num_batches=self.num_steps - first_step, seed=self.seed,
-            table_sizes=self.table_sizes, first_batch=first_step,
-        )  # fmt: skip
+            batch_size=self.batch_size,
+            num_batches=self.num_steps - first_step,
+            seed=self.seed,
+            table_sizes=self.table_sizes,
+            first_batch=first_step,
+        )
         for step, rows in enumerate(drawn, start=first_step):
             yield Batch(step, nothing, labels, rows.reshape(-1), None, len(self.table_sizes))
 
@@ -206,9 +209,12 @@ def plan_sample(
         measuring.add(record)
     volumes = measuring.volumes()
     return Planned(
-        sample=sample, header=header, layout=layout, volumes=volumes.until_step(max(1, volumes.num_steps - 1)),
+        sample=sample,
+        header=header,
+        layout=layout,
+        volumes=volumes.until_step(max(1, volumes.num_steps - 1)),
         planner_seconds=timed.seconds / len(sample.steps),
-    )  # fmt: skip
+    )
 
 
 def simulate(planned: Planned, cluster: ClusterSpec) -> Simulated:
@@ -263,9 +269,7 @@ class _Timed:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def records(
-        self, policy: Policy, header: Header, sample: Sample, advance: Callable[[], None]
-    ) -> Iterator[Record]:  # fmt: skip
+    def records(self, policy: Policy, header: Header, sample: Sample, advance: Callable[[], None]) -> Iterator[Record]:
         self._compile(policy, header, sample)
         planner = planner_for(policy, header, sample)
         for accesses in sample.steps:

@@ -82,9 +82,15 @@ def _progress(text: str, num_jobs: int) -> Iterator[Callable[[float, int], None]
 
 
 def _load(
-    file: Path, format: str | None, gpus: int | None, round_seconds: float, restart_seconds: float,
-    server_gpus: int | None, penalty: float, jobs_max: int | None = None,
-) -> tuple[JobFile, Cluster]:  # fmt: skip
+    file: Path,
+    format: str | None,
+    gpus: int | None,
+    round_seconds: float,
+    restart_seconds: float,
+    server_gpus: int | None,
+    penalty: float,
+    jobs_max: int | None = None,
+) -> tuple[JobFile, Cluster]:
     read = read_jobs(file, format)
     for note in read.notes:
         _show(Text(note, "yellow"))

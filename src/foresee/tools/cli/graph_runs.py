@@ -302,10 +302,10 @@ def demo(
     Makes a synthetic graph (kept for the next time), writes a run file for you to look at and change, and trains it
     twice. About two minutes on two cores.
     """
-    from foresee.tools.cli.graph_demo import demo as run_demo
+    from foresee.tools.cli.demo import graph_demo
 
     folder.mkdir(parents=True, exist_ok=True)
-    outcomes = run_demo(folder, terminal(), num_nodes=num_nodes, num_edges=num_edges, epochs=epochs)
+    outcomes = graph_demo(folder, terminal(), num_nodes=num_nodes, num_edges=num_edges, epochs=epochs)
     raise typer.Exit(max(it.exit_code for it in outcomes))
 
 

@@ -49,9 +49,15 @@ class Comparison:
 
     @classmethod
     def of(
-        cls, stream: LogStream, header: Header, layout: Layout, *, num_steps: int | None, shuffle_samples: int,
+        cls,
+        stream: LogStream,
+        header: Header,
+        layout: Layout,
+        *,
+        num_steps: int | None,
+        shuffle_samples: int,
         console: Console,
-    ) -> Comparison:  # fmt: skip
+    ) -> Comparison:
         """Plans the first steps once for each policy."""
         compared = forecast.first_steps(stream, num_steps).num_steps
         counters, num_bytes = {}, {}

@@ -202,9 +202,11 @@ def store_settings(config: RunConfig, log: ClickLog) -> StoreSettings | None:
     if config.tables.store != DISK.name:
         return None
     return StoreSettings(
-        layout=table_layout(config, log), num_shards=max(1, config.num_servers),
-        commit_every_steps=config.train.commit_every_steps, evaluate_every_steps=config.train.evaluate_every_steps,
-    )  # fmt: skip
+        layout=table_layout(config, log),
+        num_shards=max(1, config.num_servers),
+        commit_every_steps=config.train.commit_every_steps,
+        evaluate_every_steps=config.train.evaluate_every_steps,
+    )
 
 
 def place_now(config: RunConfig, row: int) -> str | None:

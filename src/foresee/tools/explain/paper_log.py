@@ -92,9 +92,14 @@ class PaperLog:
         self._settings, self._delay, self._name = settings, fetch_ahead_steps + 1, name
         self._file = PaperFile(self._layout)
         self._log = RowLog(
-            Path("paper"), self._layout, self._file.shape.chunk_bytes, _NoFiles(), Transfers(Way("mapped"), 0),
-            threading.Lock(), file=self._file,
-        )  # fmt: skip
+            Path("paper"),
+            self._layout,
+            self._file.shape.chunk_bytes,
+            _NoFiles(),
+            Transfers(Way("mapped"), 0),
+            threading.Lock(),
+            file=self._file,
+        )
         self._steps: deque[PlannedStep] = deque()
         self._versions = 0
         self._commits: list[Chunks | None] = []
