@@ -49,7 +49,7 @@ from foresee.run.dense_state import DenseHalf
 from foresee.run.group import Alone
 from foresee.run.loop import train_steps
 from foresee.run.torch_settings import torch_settings
-from foresee.tools.graph_verification import verify
+from foresee.tools.verify import verify_graph
 
 DATA = Path(os.environ.get("FORESEE_GRAPH_DATA", Path(__file__).parents[2] / "shared" / "data" / "graph"))
 ORDERS: dict[str, dict[str, Any]] = {
@@ -237,7 +237,7 @@ def talk_bytes(graph: Path, folder: Path) -> dict[str, int]:
             "train": {"epochs": 1, "batch_size": 250, "num_threads": 1, "optimizer": {"lr": RATES[encoder]}},
         }  # fmt: skip
         config = make(GraphConfig, content, where="this benchmark")
-        verdict = verify(config, folder / encoder, num_steps=200)
+        verdict = verify_graph(config, folder / encoder, num_steps=200)
         if not verdict.counters.num_evicted:
             sys.exit(f"{encoder}: no row left the cache, so this compares nothing; make the cache smaller")
         differing[encoder] = verdict.num_differing

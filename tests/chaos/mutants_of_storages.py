@@ -184,7 +184,7 @@ _encode_all = chunks._encode_all
 def _read_any_version(self: RowLog, rows: Any, written: Any, out: Rows) -> Any:
     found = self.index.look_up(rows, written, out)
     if len(found.logged):
-        self.file.read(found.positions, found.logged, rows, out, self._reads)
+        self.file.read(found.positions, found.logged, rows, out, self.reads)
     return found.in_base, found.initial
 
 

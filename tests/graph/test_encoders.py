@@ -20,7 +20,7 @@ from foresee.graph.options import GraphOptions
 from foresee.graph.sampling import ALL, Sampler
 from foresee.graph.synthetic import Synthetic, synthetic_graph
 from foresee.graph.trained import open_trained
-from foresee.tools.graph_verification import verify
+from foresee.tools.verify import verify_graph
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_links_with_an_encoder_out_of_core_are_memory_to_the_byte(
     )  # fmt: skip
     if neighbours == "graph" and unit == "partitions":
         config = config.model_copy(update={"cache": config.cache.model_copy(update={"rows": 200})})
-    verdict = verify(config, tmp_path / "tables", num_steps=12)
+    verdict = verify_graph(config, tmp_path / "tables", num_steps=12)
     assert verdict.num_differing == 0, verdict.in_words()
 
 
@@ -134,7 +134,7 @@ def test_nodes_out_of_core_are_memory_to_the_byte(
     model = {**SAGE, "task": "nodes", "inputs": inputs, "neighbours": "buffer" if order else "graph"}
     cache = {} if order else {"rows": 180}
     config = config_of(graph, tmp_path, model=model, order=order, cache=cache, train={"batch_size": 16})
-    verdict = verify(config, tmp_path / "tables", num_steps=12)
+    verdict = verify_graph(config, tmp_path / "tables", num_steps=12)
     assert verdict.num_differing == 0, verdict.in_words()
     assert (verdict.counters.num_evicted == 0) == (inputs == "features")
 

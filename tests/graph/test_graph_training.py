@@ -27,7 +27,7 @@ from foresee.graph.config import GraphConfig
 from foresee.graph.evaluation import StoredVectors, evaluate_links
 from foresee.run.config_file import dump_run, load
 from foresee.run.folder import RunFolder
-from foresee.tools.graph_verification import verify
+from foresee.tools.verify import verify_graph
 
 STORES = ("memory", "disk", "grpc://127.0.0.1:1,grpc://127.0.0.1:2")
 """Servers: `verify` starts as many of its own."""
@@ -52,7 +52,7 @@ def test_out_of_core_is_memory_to_the_byte(
     config = config_of(
         graph, tmp_path, tables={"store": store}, cache={"unit": unit}, order={"name": order, "buffer": buffer}
     )
-    verdict = verify(config, tmp_path / "tables", num_steps=30)
+    verdict = verify_graph(config, tmp_path / "tables", num_steps=30)
     assert verdict.num_differing == 0, verdict.in_words()
     assert verdict.num_bytes > 100 * (2 * 8 + 1) * 4
     assert verdict.counters.num_fetched > 100, "the buffer was larger than the table"
@@ -64,7 +64,7 @@ def test_values_of_two_bytes_are_the_same_from_disk_and_memory(graph: Path, tmp_
         graph, tmp_path, tables={"dtype": "bfloat16", "optimizer": {"name": "sgd", "lr": 0.1}}, cache={"unit": unit},
         order={"name": "ring", "buffer": 4},
     )  # fmt: skip
-    verdict = verify(config, tmp_path / "verified", num_steps=30)
+    verdict = verify_graph(config, tmp_path / "verified", num_steps=30)
     assert verdict.num_differing == 0, verdict.in_words()
     with build.node_tables(config, build.open_graph(config)) as tables:
         assert tables.layout.row_bytes == 2 * 8 + 4
@@ -84,7 +84,7 @@ def test_random_order_in_a_small_cache_is_memory_to_the_byte(
         negatives={"num_chunks": 2, "num_nodes": 8, "degree_share": 0.5, "filtered": True, "source": "pool"},
         train={"batch_size": 16},
     )  # fmt: skip
-    verdict = verify(config, tmp_path / "tables", num_steps=20)
+    verdict = verify_graph(config, tmp_path / "tables", num_steps=20)
     assert verdict.num_differing == 0, verdict.in_words()
     assert verdict.counters.num_evicted > 0
 
@@ -100,9 +100,9 @@ def test_a_difference_would_be_seen(graph: Path, tmp_path: Path, monkeypatch: py
         return model
 
     monkeypatch.setattr(build, "build_model", other_weights)
-    verdict = verify(config, tmp_path / "tables", num_steps=3)
+    verdict = verify_graph(config, tmp_path / "tables", num_steps=3)
     assert verdict.num_differing > 100
-    assert "bytes differ, the first in weight decoder.relations.table" in verdict.in_words()
+    assert "bytes differ, the first in values of row 0" in verdict.in_words()
     assert verdict.is_deterministic
     assert "not deterministic" not in verdict.in_words()
 
@@ -264,7 +264,7 @@ def test_batches_in_flight_are_those_of_memory_to_the_byte(
         graph, tmp_path, tables={"store": store}, cache={"unit": unit}, order=order,
         train={"batch_size": 8, "staleness_bound": 4},
     )  # fmt: skip
-    verdict = verify(config, tmp_path / "tables", num_steps=40)
+    verdict = verify_graph(config, tmp_path / "tables", num_steps=40)
     assert verdict.num_differing == 0, verdict.in_words()
 
 

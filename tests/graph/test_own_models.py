@@ -14,7 +14,7 @@ from graph_runs import config_of, content_of, small_graph, train
 from foresee.errors import ConfigError
 from foresee.graph.config import GraphConfig
 from foresee.run.config_file import load
-from foresee.tools.graph_verification import verify
+from foresee.tools.verify import verify_graph
 
 NUM_RUNS = 10
 DIM = 50
@@ -90,12 +90,12 @@ def own(graph: Path, beside: Path, name: str, **train: Any) -> GraphConfig:
 def test_a_decoder_that_indexes_its_weights_is_verified(num_threads: int, graph: Path, beside: Path) -> None:
     config = own(graph, beside, "Indexing", num_threads=num_threads)
     for number in range(NUM_RUNS):
-        verdict = verify(config, beside / f"tables-{number}", num_steps=4)
+        verdict = verify_graph(config, beside / f"tables-{number}", num_steps=4)
         assert verdict.num_differing == 0, verdict.in_words()
 
 
 def test_a_decoder_that_differs_by_itself_is_told_from_a_wrong_plan(graph: Path, beside: Path) -> None:
-    verdict = verify(own(graph, beside, "Counting"), beside / "tables", num_steps=2)
+    verdict = verify_graph(own(graph, beside, "Counting"), beside / "tables", num_steps=2)
     assert not verdict.is_deterministic
     assert "two in-memory runs of this model differ: the model's own arithmetic is not" in verdict.in_words()
 

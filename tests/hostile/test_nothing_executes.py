@@ -33,7 +33,6 @@ WAITS_WITH_A_REASON = {
     "plan/in_flight.py": "as many batches as are in flight",
     "run/tasks.py": "the result of a sum, no wait",
     "testing/engine_suite.py": "a process that was killed",
-    "tools/explain/replay.py": "transfers of two steps, as the plan has them",
     "launch/fork_server.py": "a process whose input was closed, or that was killed",
     "engine/kernels/check.py": "the work of one kernel, which computes and never waits",
     "engine/run.py": "the start of the pipeline, which opens nothing that waits without a deadline",

@@ -188,5 +188,5 @@ def test_memory_for_staging_is_predicted() -> None:
     header = header_of(stream, "lookahead", 100)
     batch, layout = next(stream.batches()), layout_of(2000)
     whole = len(np.unique(batch.rows // 100)) * 100
-    staging = memory_needed(layout, header, batch, 0).staging
+    staging = memory_needed(layout, header, batch, 0)["staging"]
     assert whole * layout.row_bytes < staging <= 8 * whole * layout.row_bytes

@@ -16,11 +16,12 @@ from foresee.engine.kernels import ONE_THREAD
 from foresee.engine.optimizers import SGD
 from foresee.engine.run import Run
 from foresee.errors import ConfigError
+from foresee.io.machine import MemoryNeed
 from foresee.run import memory
 from foresee.run.build import make_run, open_tables, plan_header, row_optimizer, table_layout, train_stream
 from foresee.run.folder import RunFolder, plan_origin
 from foresee.run.memory import (
-    Memory,
+    AT_START,
     check_memory,
     in_words,
     launched_memory,
@@ -136,11 +137,13 @@ def test_what_is_announced_from_the_start_is_allocated_to_5_percent(
     finally:
         tracemalloc.stop()
     allocated = sum(found.size for found in arrays.statistics("filename"))
-    assert abs(announced.at_start / allocated - 1) <= 0.05
+    assert abs(announced.of(*AT_START) / allocated - 1) <= 0.05
     two = launched_memory(
         layout, replace(header, num_workers=2), stream.batch(0), SHUFFLE_SAMPLES, num_servers=1, kind=kind
     )  # fmt: skip
-    assert two.at_start == announced.at_start + announced.slots + two.programs, "a cache for each worker"
+    assert two.of(*AT_START) == announced.of(*AT_START) + announced["slots"] + two["programs"], (
+        "a cache for each worker"
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +159,7 @@ def test_next_uses_are_looked_for_where_the_store_makes_something_of_them(
     header, batch = plan_header(config, log, stream), stream.batch(0)
     assert header.options.uses_ahead_steps == steps
     needed = memory_needed(table_layout(config, log), header, batch, SHUFFLE_SAMPLES)
-    assert (needed.next_uses > 0) == bool(steps)
+    assert (needed["next_uses"] > 0) == bool(steps)
     assert ("next_uses" in in_words(needed)) == bool(steps)
     words = uses_in_words(header, batch)
     assert ("temporary files of up to" in words) == bool(steps)
@@ -188,12 +191,12 @@ def test_the_window_is_what_the_planner_looks_at(log: ClickLog, tmp_path: Path) 
     short = memory_needed(layout, header, batch, SHUFFLE_SAMPLES)
     longer = plan_header(small_run(log, tmp_path, cache={"rows": 20_000, "window_steps": 100}), log, stream)
     long = memory_needed(layout, longer, batch, SHUFFLE_SAMPLES)
-    assert long.window > 2 * short.window
-    assert (long.slots, long.log) == (short.slots, short.log)
+    assert long["window"] > 2 * short["window"]
+    assert (long["slots"], long["log"]) == (short["slots"], short["log"])
 
 
 def test_in_words() -> None:
-    text = in_words(Memory(slots=1_000_000, staging=2_000_000, window=3_000_000, log=4_000_000))
+    text = in_words(MemoryNeed(slots=1_000_000, staging=2_000_000, window=3_000_000, log=4_000_000))
     assert text == (
         "memory needed, at most: 10.0 MB (slots 1.0 MB, staging 2.0 MB, window 3.0 MB, log 4.0 MB) "
         "beside model and torch; 1.0 MB of it from the start"
@@ -214,8 +217,8 @@ def test_what_the_machine_lacks_is_refused_before_anything_is_made(
 def test_the_sentence_names_what_to_lower(purpose: str) -> None:
     sizes = {"slots": 1, "staging": 1, "window": 1, "log": 1, "rows": 1, "index": 1, "programs": 1, purpose: 10**9}
     with pytest.raises(ConfigError, match=f"most of it for {purpose} .*; lower {memory.LOWER[purpose][:8]}"):
-        check_memory(Memory(**sizes), available=10**8)
-    check_memory(Memory(**sizes), available=2 * 10**9)
+        check_memory(MemoryNeed(**sizes), available=10**8)
+    check_memory(MemoryNeed(**sizes), available=2 * 10**9)
 
 
 def test_a_launched_run_counts_all_its_processes(log: ClickLog, tmp_path: Path) -> None:
@@ -224,11 +227,11 @@ def test_a_launched_run_counts_all_its_processes(log: ClickLog, tmp_path: Path) 
     header, batch, layout = plan_header(config, log, stream), stream.batch(0), table_layout(config, log)
     one = memory_needed(layout, header, batch, SHUFFLE_SAMPLES, kind=MEMORY)
     all_of_them = launched_memory(layout, header, batch, SHUFFLE_SAMPLES, num_servers=2, kind=MEMORY)
-    assert all_of_them.programs == 4 * memory.PROGRAM_BYTES
-    assert all_of_them.rows == one.rows >= layout.num_rows * layout.row_bytes
+    assert all_of_them["programs"] == 4 * memory.PROGRAM_BYTES
+    assert all_of_them["rows"] == one["rows"] >= layout.num_rows * layout.row_bytes
     assert all_of_them.total > one.total
     on_disk = launched_memory(layout, header, batch, SHUFFLE_SAMPLES, num_servers=2, kind=DISK)
-    assert on_disk.rows == 0
-    assert on_disk.index >= 8 * layout.num_rows, "where each row is"
+    assert on_disk["rows"] == 0
+    assert on_disk["index"] >= 8 * layout.num_rows, "where each row is"
     planner = planner_memory(layout, header, batch, SHUFFLE_SAMPLES)
-    assert (planner.slots, planner.window) == (0, one.window)
+    assert (planner["slots"], planner["window"]) == (0, one["window"])

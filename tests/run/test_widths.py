@@ -202,7 +202,7 @@ def test_memory_counts_every_row_at_its_own_width(log: ClickLog, tmp_path: Path)
     layout, header = table_layout(config, log), plan_header(config, log, stream)
     memory = memory_needed(layout, header, stream.batch(0), 1000)
     rows = sum(g.capacity_rows * (4 * (w + 1 + 1 + 1) + 12) for g, w in zip(header.groups, (64, 8, 2), strict=True))
-    assert memory.slots == rows
+    assert memory["slots"] == rows
     assert sum(group.capacity_rows for group in header.groups) == header.capacity_rows == 150
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from foresee.errors import ConfigError
-from foresee.io.machine import available_bytes, used_bytes
+from foresee.io.machine import MemoryNeed, available_bytes, used_bytes
 from foresee.store.layout import Layout, Table
 from foresee.store.server import Limits, Share, memory_shard
-from foresee.store.server.status import Footprint, check_footprint, footprint, in_words
+from foresee.store.server.status import check_footprint, footprint, in_words
 
 
 @pytest.fixture
@@ -52,15 +52,15 @@ def test_a_server_adds_up_and_refuses() -> None:
     layout = Layout(tables=(Table("t", 1000),), width=15, state_width=0, optimizer="x")
     shard = memory_shard(layout, Share())
     needed = footprint(shard, limits=Limits(bytes_in_flight_max=1 << 20), in_memory=True)
-    assert needed.rows == 1000 * 64 + 125
-    on_disk = footprint(shard, limits=Limits(), in_memory=False).rows
+    assert needed["rows"] == 1000 * 64 + 125
+    on_disk = footprint(shard, limits=Limits(), in_memory=False)["rows"]
     assert on_disk == 1000 * 8 + 1000 * (64 + 12) + 2 * 64_000, "where each row is, rows written a moment ago, buffers"
-    assert needed.process >= used_bytes() // 2
+    assert needed["process"] >= used_bytes() // 2
     assert in_words(needed).startswith("memory needed, at most: ")
     check_footprint(needed, available=needed.total)
-    small = Footprint(process=10**9, rows=1, requests=10**8, arriving=10**8, connections=1)
+    small = MemoryNeed(process=10**9, rows=1, requests=10**8, arriving=10**8, connections=1)
     check_footprint(small, available=3 * 10**8)
     with pytest.raises(ConfigError, match=r"and 100\.0 MB are available; lower --bytes-in-flight-max"):
         check_footprint(small, available=10**8)
     with pytest.raises(ConfigError, match="keep the rows on disk"):
-        check_footprint(Footprint(process=1, rows=10**9, requests=1, arriving=1, connections=1), available=10**8)
+        check_footprint(MemoryNeed(process=1, rows=10**9, requests=1, arriving=1, connections=1), available=10**8)

@@ -22,11 +22,11 @@ from foresee.run.config import RunConfig
 from foresee.run.config_file import make_run
 from foresee.store.contract import Rows
 from foresee.store.disk import DiskStore
-from foresee.tools.explain import RowLife, RowNames, RunPlan, explain_row, explain_step, step_text
+from foresee.tools.explain import RowLife, RowNames, RunPlan, explain_row, explain_step
 from foresee.tools.explain.explain import explain_rows, place_now
-from foresee.tools.explain.replay import Played
-from foresee.tools.explain.row_text import AWAY, KEPT, USED, headline, paragraphs, strip
-from foresee.tools.explain.step_account import measured_step
+from foresee.tools.explain.figures import PlannedStep
+from foresee.tools.explain.measured import measured_step
+from foresee.tools.explain.sentences import AWAY, KEPT, USED, row_headline, row_paragraphs, step_paragraphs, strip
 
 RUNS = {
     "lookahead": {"rows": 130},
@@ -92,7 +92,7 @@ def test_it_is_said_whether_the_store_was_told_of_the_next_use(
     returning = [stay.left for life in lives for stay in life.stays if stay.left and stay.left.next_use is not None]
     assert len(returning) > 5
     assert {left.stated_use == left.next_use for left in returning} == {told}
-    text = "\n".join(sentence for life in lives for sentences in paragraphs(life) for sentence in sentences)
+    text = "\n".join(sentence for life in lives for sentences in row_paragraphs(life) for sentence in sentences)
     assert ("which the store was told" in text) == told
 
 
@@ -185,7 +185,7 @@ def test_lru_keeps_rows_that_are_used_later(log_folder: Path) -> None:
     """The comparison can tell planners apart: asked the same question, LRU fails it."""
     config = config_of(log_folder, "lru")
     plan = RunPlan.of(config)
-    played: list[Played] = list(plan.steps(None))
+    played: list[PlannedStep] = list(plan.steps(None))
     uses = [set(np.concatenate(list(step.used)).tolist()) for step in played]
 
     def next_use(row: int, after: int) -> int:
@@ -210,7 +210,7 @@ def test_a_kept_plan_tells_the_same(log_folder: Path, tmp_path: Path) -> None:
         again, from_file = explain_row(RunPlan.of(config), name), explain_row(RunPlan.of(kept), name)
         known = [replace(stay, version=UNKNOWN_VERSION) for stay in again.stays]
         assert [replace(stay, version=UNKNOWN_VERSION) for stay in from_file.stays] == known
-        assert headline(again) == headline(from_file)
+        assert row_headline(again) == row_headline(from_file)
 
 
 def test_the_strip(log_folder: Path) -> None:
@@ -238,21 +238,21 @@ def test_the_strip(log_folder: Path) -> None:
 )
 def test_every_planner_has_its_reasons(log_folder: Path, run: str, reasons: tuple[str, ...]) -> None:
     lives = lives_of(config_of(log_folder, run), range(189))
-    text = "\n".join(sentence for life in lives for sentences in paragraphs(life) for sentence in sentences)
+    text = "\n".join(sentence for life in lives for sentences in row_paragraphs(life) for sentence in sentences)
     for reason in reasons:
         assert reason in text
 
 
 def test_a_row_that_nobody_uses(log_folder: Path) -> None:
     unused = replace(explain_row(RunPlan.of(config_of(log_folder, "lookahead")), "item:84"), stays=[])
-    assert headline(unused)[1] == "no sample of steps 0 to 21 uses it: it is never fetched and never written"
-    assert (paragraphs(unused), unused.hit_rate, set(strip(unused, 50))) == ([], 0.0, {AWAY})
+    assert row_headline(unused)[1] == "no sample of steps 0 to 21 uses it: it is never fetched and never written"
+    assert (row_paragraphs(unused), unused.hit_rate, set(strip(unused, 50))) == ([], 0.0, {AWAY})
 
 
 def test_many_stays_are_shortened(log_folder: Path) -> None:
     life = explain_row(RunPlan.of(config_of(log_folder, "none")), "weekday:1")
     assert len(life.stays) > 10
-    groups = paragraphs(life)
+    groups = row_paragraphs(life)
     assert len(groups) == 7
     assert f"… {len(life.stays) - 6} stays more in between" in groups[3][0]
 
@@ -373,7 +373,7 @@ def test_a_recorded_step_in_words(log_folder: Path) -> None:
         found = measured_step(spans(fetched=fetched, waited=waited), step=7, worker=0)
         assert found is not None
         account.measured = [found]
-        text = " ".join(step_text.paragraphs(account, plan.names)[0])
+        text = " ".join(step_paragraphs(account, plan.names)[0])
         assert "in the recorded run it took" in text
         assert sentence in text
 
@@ -413,7 +413,7 @@ def test_rows_lie_where_the_store_lays_them(
                 assert (stay.lay.place == "log") == (place >= 0)
                 assert place < 0 or stay.lay.chunk == place // store._log.file.shape.chunk_rows
                 assert stay.lay.num_together <= stay.lay.num_in_log <= stay.lay.num_rows
-    told = " ".join(sentence for group in paragraphs(life) for sentence in group)
+    told = " ".join(sentence for group in row_paragraphs(life) for sentence in group)
     assert "log" in kinds
     assert ("it was in memory then, among the rows written last" in told) == ("memory" in kinds) == (workers == 1)
     assert "of the log and came with" in told

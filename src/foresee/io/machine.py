@@ -25,6 +25,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from foresee.io.units import in_megabytes
+
 PROC = Path("/proc")
 
 _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
@@ -201,3 +203,29 @@ def remove_abandoned_folders() -> None:
             with open(path, "rb") as owner:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path.parent, ignore_errors=True)
+
+
+class MemoryNeed(dict[str, int]):
+    """Bytes by purpose, in the order in which they are shown."""
+
+    @property
+    def total(self) -> int:
+        """Return the bytes of all purposes."""
+        return sum(self.values())
+
+    def of(self, *purposes: str) -> int:
+        """Return the bytes of some purposes; what is not there needs none."""
+        return sum(self.get(purpose, 0) for purpose in purposes)
+
+    def lacks(self, available: int | None) -> bool:
+        """Return whether it is more than what is available; None: that is not known."""
+        return available is not None and self.total > available
+
+    def largest(self) -> str:
+        """Return the purpose that needs most; the first of equals."""
+        return max(self, key=self.__getitem__)
+
+    def summary(self, always: tuple[str, ...] = ()) -> str:
+        """Return the total and the purposes in one line; those of 0 bytes only if they are in `always`."""
+        parts = ", ".join(f"{name} {in_megabytes(size)}" for name, size in self.items() if size or name in always)
+        return f"memory needed, at most: {in_megabytes(self.total)} ({parts})"

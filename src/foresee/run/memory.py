@@ -8,8 +8,6 @@ the batch is typical: lookups and distinct rows of later batches are taken to be
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-
 import numpy as np
 
 from foresee.data.batch import Batch
@@ -18,7 +16,7 @@ from foresee.engine import next_uses as uses_ahead
 from foresee.engine.cache import COMMIT_BYTES, COMMIT_SLOTS
 from foresee.engine.pipeline import WRITES_IN_FLIGHT
 from foresee.errors import ConfigError
-from foresee.io.machine import available_bytes
+from foresee.io.machine import MemoryNeed, available_bytes
 from foresee.io.units import in_megabytes
 from foresee.plan import window_bytes
 from foresee.plan.record import Header
@@ -36,43 +34,12 @@ COMMIT_SLOT_BYTES = 16
 """Of a slot that a commit looks through: whether its row is newer here, and its number, as int64 and as int32."""
 PLANNER_SLOT_BYTES = 24
 """What the planner keeps for each slot: row, last use, place in a list, place among the free."""
+SHARED_SLOT_BYTES = 4
+"""What the planner of several workers keeps for each slot beside that: when the row was last shared."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes by purpose."""
-
-    slots: int
-    """The cache."""
-    staging: int
-    """Rows on their way between store and cache."""
-    window: int
-    """Batches that the planner has looked at and the loop has not finished, and what it knows of their rows."""
-    log: int
-    """Decoded samples that batches are cut from."""
-    commit: int = 0
-    """Rows that a commit has copied out of the cache and not written yet."""
-    rows: int = 0
-    """All rows of the tables, where they are kept in memory."""
-    index: int = 0
-    """What a store of rows on disk keeps in memory: where each row is, and rows written a moment ago."""
-    buffers: int = 0
-    """What such a store takes beside it while rows are read and written."""
-    programs: int = 0
-    """Of a launched run: its processes, before they do anything."""
-    next_uses: int = 0
-    """For looking for next uses beyond the window."""
-
-    @property
-    def at_start(self) -> int:
-        """What is allocated before the first step, and stays."""
-        return self.slots + self.rows + self.index + self.programs
-
-    @property
-    def total(self) -> int:
-        return sum(getattr(self, field.name) for field in fields(self))
-
-
+AT_START = ("slots", "rows", "index", "programs")
+"""What is allocated before the first step, and stays."""
 LOWER = {
     "slots": "cache.rows or cache.share",
     "staging": "train.batch_size",
@@ -86,20 +53,28 @@ LOWER = {
     "next_uses": "cache.uses_ahead_steps",
 }
 """For each purpose, what a person lowers to need less."""
-OPTIONAL = ("commit", "rows", "index", "buffers", "programs", "next_uses")
-"""Purposes that most runs do not have; they are shown where they are."""
+ALWAYS_SHOWN = ("slots", "staging", "window", "log")
+"""Purposes that every run has; the others are shown where they are."""
 PROGRAM_BYTES = 256 << 20
 """Of one process with torch, beyond what all of them share."""
 
 
 def memory_needed(
     layout: Layout, header: Header, batch: Batch, shuffle_samples: int, *, kind: StoreKind | None = None
-) -> Memory:
-    """What a run of this plan takes, beside the model and torch."""
+) -> MemoryNeed:
+    """Return what a run of this plan takes, beside the model and torch.
+
+    slots: the cache. staging: rows on their way between store and cache. window: batches that the planner has looked
+    at and the loop has not finished, and what it knows of their rows. log: decoded samples that batches are cut from.
+    commit: rows that a commit has copied out of the cache and not written yet. rows: all rows of the tables, where they
+    are kept in memory. index: where each row is on disk, and rows written a moment ago. buffers: what such a store
+    takes beside it while rows are read and written. next_uses: for looking for next uses beyond the window. A launched
+    run also has programs: its processes, before they do anything.
+    """
     distinct = len(np.unique(batch.rows))
     in_flight = _steps_in_flight(header)
     caches = slots_of(layout, header)
-    return Memory(
+    return MemoryNeed(
         slots=sum(slots * (group.row_bytes + SLOT_TABLE_BYTES) for group, slots in caches),
         staging=_staged_bytes(layout, header, batch),
         window=_window(header, batch, distinct, in_flight),
@@ -160,51 +135,48 @@ def _staged_rows(header: Header, batch: Batch, distinct: int) -> int:
     return max(staged_rows_max(header), whole) + (WRITES_IN_FLIGHT + 2) * whole
 
 
-def planner_memory(layout: Layout, header: Header, batch: Batch, shuffle_samples: int) -> Memory:
+def planner_memory(layout: Layout, header: Header, batch: Batch, shuffle_samples: int) -> MemoryNeed:
     """What a planner takes that does nothing else; it has no cache, and rows never reach it."""
-    return replace(memory_needed(layout, header, batch, shuffle_samples), slots=0, staging=0, commit=0)
+    whole = memory_needed(layout, header, batch, shuffle_samples)
+    return MemoryNeed({**whole, "slots": 0, "staging": 0, "commit": 0})
 
 
 def launched_memory(
     layout: Layout, header: Header, batch: Batch, shuffle_samples: int, *, num_servers: int, kind: StoreKind
-) -> Memory:
+) -> MemoryNeed:
     """What all processes of a launched run take on one machine: workers, the planner, and servers without requests."""
     one = memory_needed(layout, header, batch, shuffle_samples, kind=kind)
     num_workers = header.num_workers
-    return Memory(
-        slots=num_workers * one.slots,
-        staging=one.staging,  # each worker fetches its share of a batch's rows
-        window=one.window,
-        log=(num_workers + 1) * one.log,
-        commit=num_workers * one.commit,
-        rows=one.rows,
-        index=one.index,
-        buffers=one.buffers,
+    return MemoryNeed(
+        slots=num_workers * one["slots"],
+        staging=one["staging"],  # each worker fetches its share of a batch's rows
+        window=one["window"],
+        log=(num_workers + 1) * one["log"],
+        commit=num_workers * one["commit"],
+        rows=one["rows"],
+        index=one["index"],
+        buffers=one["buffers"],
         programs=(num_workers + num_servers + 1) * PROGRAM_BYTES,
-        next_uses=one.next_uses,
+        next_uses=one["next_uses"],
     )
 
 
-def check_memory(memory: Memory, available: int | None = None) -> None:
-    """Refuses what the machine, its control group or the process's own limit lacks."""
+def check_memory(memory: MemoryNeed, available: int | None = None) -> None:
+    """Raise a ConfigError if the machine, its control group or the process's own limit lacks the memory."""
     available = available_bytes() if available is None else available
-    if available is None or memory.total <= available:
+    if available is None or not memory.lacks(available):
         return
-    largest = max((field.name for field in fields(memory)), key=lambda name: int(getattr(memory, name)))
+    largest = memory.largest()
     raise ConfigError(
         f"this run needs up to {megabytes(memory.total)} of memory, most of it for {largest} "
-        f"({megabytes(getattr(memory, largest))}), and {megabytes(available)} are available; lower {LOWER[largest]}"
+        f"({megabytes(memory[largest])}), and {megabytes(available)} are available; lower {LOWER[largest]}"
     )
 
 
-def in_words(memory: Memory) -> str:
-    """One line for a person."""
-    needed = [field.name for field in fields(memory) if field.name not in OPTIONAL or getattr(memory, field.name)]
-    parts = ", ".join(f"{name} {megabytes(getattr(memory, name))}" for name in needed)
-    return (
-        f"memory needed, at most: {megabytes(memory.total)} ({parts}) beside model and torch; "
-        f"{megabytes(memory.at_start)} of it from the start"
-    )
+def in_words(memory: MemoryNeed) -> str:
+    """Return one line for a person."""
+    from_start = megabytes(memory.of(*AT_START))
+    return f"{memory.summary(ALWAYS_SHOWN)} beside model and torch; {from_start} of it from the start"
 
 
 megabytes = in_megabytes
@@ -270,4 +242,9 @@ def _window(header: Header, batch: Batch, distinct: int, in_flight: int) -> int:
     of_batches = num_batches * (batch.num_samples * sample_bytes(planned) + of_lookup * len(batch.rows))
     rows_known = min(header.num_rows, header.capacity_rows + num_steps * distinct)
     of_rows = num_steps * NEXT_USE_BYTES * distinct + rows_known * ROW_TABLE_BYTES
-    return of_batches + of_rows + header.capacity_rows * PLANNER_SLOT_BYTES
+    return of_batches + of_rows + header.capacity_rows * planner_slot_bytes(header.num_workers)
+
+
+def planner_slot_bytes(num_workers: int) -> int:
+    """Return what a planner keeps for each slot of a cache."""
+    return PLANNER_SLOT_BYTES + (SHARED_SLOT_BYTES if num_workers > 1 else 0)

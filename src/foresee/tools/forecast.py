@@ -96,9 +96,12 @@ def bytes_moved(record: Record, header: Header, layout: Layout) -> int:
 
 
 def proved(
-    stream: BatchStream, header: Header, records: Iterable[Record], promised: Counters | None,
+    stream: BatchStream,
+    header: Header,
+    records: Iterable[Record],
+    promised: Counters | None,
     advance: Advance | None = None,
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """Plays a plan through against the batches it is for; what is wrong with it is in the verdict."""
     if (header.num_rows, header.stream_digest) != (stream.num_rows, stream.digest):
         raise PlanError(
@@ -334,20 +337,30 @@ def expect(config: GraphConfig, num_steps: int | None = None) -> Expected:
             counters = None
         units.append(
             Unit(
-                name=name, chosen=header.options.partition_rows == size, counters=counters,
+                name=name,
+                chosen=header.options.partition_rows == size,
+                counters=counters,
                 table_share=counters.num_fetched / header.num_rows if counters else 0.0,
                 bytes_read=counters.num_fetched * row_bytes if counters else 0,
                 bytes_written=counters.num_evicted * row_bytes if counters else 0,
             )
-        )  # fmt: skip
+        )
     missed = MissedUpdates(header.options.staleness)
     for batch in islice(stream.batches(), num_steps if header.options.staleness else 0):
         missed.add(accesses_of(batch))
     traversal = stream.traversal(0)
     return Expected(
-        order=chosen.words or f"order {chosen.order.name}: {chosen.order.meaning}", num_steps=num_steps,
-        steps_of_epoch=stream.steps_of_epoch(0), num_states=len(traversal.states),
-        partition_reads=traversal.reads(), capacity_rows=header.capacity_rows, num_rows=header.num_rows,
-        units=tuple(units), why=unit, stale_reads=missed.stale_reads, missing_updates=missed.missing_updates,
-        missing_updates_max=missed.missing_updates_max, num_reads=missed.num_reads,
-    )  # fmt: skip
+        order=chosen.words or f"order {chosen.order.name}: {chosen.order.meaning}",
+        num_steps=num_steps,
+        steps_of_epoch=stream.steps_of_epoch(0),
+        num_states=len(traversal.states),
+        partition_reads=traversal.reads(),
+        capacity_rows=header.capacity_rows,
+        num_rows=header.num_rows,
+        units=tuple(units),
+        why=unit,
+        stale_reads=missed.stale_reads,
+        missing_updates=missed.missing_updates,
+        missing_updates_max=missed.missing_updates_max,
+        num_reads=missed.num_reads,
+    )

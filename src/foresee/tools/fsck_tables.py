@@ -113,10 +113,14 @@ def openable_steps(manifest: Manifest) -> list[int]:
 def _check_commits(folder: Path, manifest: Manifest, report: FsckReport, prefix: str) -> None:
     prepared, layout = manifest.prepared, manifest.layout
     commits = [
-        (f"commit of step {manifest.committed_step}", manifest.chunks, manifest.journal,
-         "it is in the log, and foresee fold brings it into the arrays"),
+        (
+            f"commit of step {manifest.committed_step}",
+            manifest.chunks,
+            manifest.journal,
+            "it is in the log, and foresee fold brings it into the arrays",
+        ),
         (f"commit of step {manifest.previous_step}", manifest.previous_chunks, None, ""),
-    ]  # fmt: skip
+    ]
     if prepared is not None:
         decided = "its run decides whether it stands when it is resumed"
         commits.append((f"prepared commit of step {prepared.step}", prepared.chunks, prepared.journal, decided))

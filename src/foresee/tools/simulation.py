@@ -29,7 +29,7 @@ from foresee.plan.count import CRITICAL, RECEIVED, Measuring, Volumes
 from foresee.plan.policy import Policy
 from foresee.plan.record import Evict, Fetch, Header, Record
 from foresee.plan.upcoming import ROW_TABLE_BYTES, WINDOW_BYTES, WINDOW_STEPS, bytes_in_window
-from foresee.run.memory import SLOT_TABLE_BYTES
+from foresee.run.memory import SLOT_TABLE_BYTES, planner_slot_bytes
 from foresee.store.contract import Rows
 from foresee.store.layout import Layout, Table
 from foresee.store.memory import MemoryStore
@@ -121,9 +121,12 @@ class SyntheticStream:
     def batches(self, first_step: int = 0) -> Iterator[Batch]:
         nothing, labels = np.empty((self.batch_size, 0), np.float32), np.zeros(self.batch_size, np.float32)
         drawn = synthetic_rows(
-            batch_size=self.batch_size, num_batches=self.num_steps - first_step, seed=self.seed,
-            table_sizes=self.table_sizes, first_batch=first_step,
-        )  # fmt: skip
+            batch_size=self.batch_size,
+            num_batches=self.num_steps - first_step,
+            seed=self.seed,
+            table_sizes=self.table_sizes,
+            first_batch=first_step,
+        )
         for step, rows in enumerate(drawn, start=first_step):
             yield Batch(step, nothing, labels, rows.reshape(-1), None, len(self.table_sizes))
 
@@ -132,8 +135,6 @@ WIRE_BYTES = 12
 """What goes with a row between a trainer and a server: its id and its version."""
 IN_FLIGHT_STEPS = 2 * FETCH_AHEAD_STEPS + 4 + WRITES_IN_FLIGHT + 2
 """Steps whose rows or records a trainer holds beside its cache, at most."""
-PLANNER_SLOT_BYTES = 28
-"""What the planner of many trainers keeps for a slot: row, last use and sharing, place in a list and among the free."""
 PLANNER_LOOKUP_BYTES = 16
 """What it keeps for a lookup of its window: row, position, next use."""
 
@@ -208,9 +209,12 @@ def plan_sample(
         measuring.add(record)
     volumes = measuring.volumes()
     return Planned(
-        sample=sample, header=header, layout=layout, volumes=volumes.until_step(max(1, volumes.num_steps - 1)),
+        sample=sample,
+        header=header,
+        layout=layout,
+        volumes=volumes.until_step(max(1, volumes.num_steps - 1)),
         planner_seconds=timed.seconds / len(sample.steps),
-    )  # fmt: skip
+    )
 
 
 def simulate(planned: Planned, cluster: ClusterSpec) -> Simulated:
@@ -255,7 +259,7 @@ def planner_bytes(header: Header, sample: Sample) -> float:
     lookups = len(sample.steps[0].rows)
     window = min(WINDOW_STEPS, WINDOW_BYTES // max(1, bytes_in_window(lookups, round(sample.num_unique))) + 1)
     known = min(header.num_rows, header.num_workers * header.capacity_rows + window * sample.num_unique)
-    slots = header.num_workers * header.capacity_rows * PLANNER_SLOT_BYTES
+    slots = header.num_workers * header.capacity_rows * planner_slot_bytes(header.num_workers)
     return slots + window * lookups * PLANNER_LOOKUP_BYTES + known * ROW_TABLE_BYTES
 
 
@@ -265,9 +269,7 @@ class _Timed:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def records(
-        self, policy: Policy, header: Header, sample: Sample, advance: Callable[[], None]
-    ) -> Iterator[Record]:  # fmt: skip
+    def records(self, policy: Policy, header: Header, sample: Sample, advance: Callable[[], None]) -> Iterator[Record]:
         self._compile(policy, header, sample)
         planner = planner_for(policy, header, sample)
         for accesses in sample.steps:

@@ -1,18 +1,21 @@
 """Does a run with its plan, cache and store end with the bytes of a run without any of them? Trains both and compares.
 
-In: a configuration and a number of steps. Out: a `Verification`: how many bytes of touched rows (values, state,
-versions) and dense weights were compared, and how many differ. One side has no cache and its rows in memory; the other
-is as the configuration says, in a temporary folder. Never reads or writes the run's own folder, so it works on a run in
-any state: not begun, under way, interrupted, finished. If bytes differ, the side in memory is trained again: a model
-whose own arithmetic differs from run to run says nothing about the plan.
+In: the configuration of a run over a log (`verify`) or over a graph (`verify_graph`), and a number of steps. Out: a
+`Verification`: how many bytes of touched rows (values, state, versions) and dense weights were compared, and how many
+differ. One side has no cache and its rows in memory; the other is as the configuration says, in a temporary folder.
+Never reads or writes the run's own folder, so it works on a run in any state: not begun, under way, interrupted,
+finished. If bytes differ, the side in memory is trained again: a model whose own arithmetic differs from run to run
+says nothing about the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +25,16 @@ from torch import Tensor
 from foresee.arrays import Int64
 from foresee.data.click_log import ClickLog
 from foresee.engine.header import groups_for, make_header, row_groups
-from foresee.engine.planned_step import Advance
+from foresee.engine.planned_step import Advance, Pooling
 from foresee.engine.run import Run
 from foresee.engine.tables import Tables
 from foresee.errors import PlanError
+from foresee.graph import build as graph_build
+from foresee.graph.config import GraphConfig
+from foresee.graph.task import forward, objective_of
 from foresee.io.machine import scratch_folder
-from foresee.plan.record import Header, Record
+from foresee.io.units import counted
+from foresee.plan.record import Counters, Header, Record
 from foresee.plan.row_groups import numbering_of
 from foresee.run import build
 from foresee.run.callbacks import Callback, MoveRate, StepResult
@@ -36,7 +43,7 @@ from foresee.run.dense_state import DenseHalf
 from foresee.run.group import Alone
 from foresee.run.loop import Objective, clip_of, train_steps
 from foresee.run.tasks import tasks_of
-from foresee.run.torch_settings import torch_settings
+from foresee.run.torch_settings import NOT_DETERMINISTIC, torch_settings
 from foresee.store.contract import Rows, Store
 from foresee.store.registry import MEMORY
 from foresee.store.row_groups import groups_of
@@ -58,12 +65,21 @@ class Verification:
     """Bytes that differ. 0, or something is wrong with us."""
     first_difference: str | None
     """Where the first one is, in words."""
+    counters: Counters = field(default_factory=Counters)
+    """What the side with the plan moved."""
     is_deterministic: bool = True
     """False: the side in memory, trained again, gave other bytes too. Only tried if bytes differ."""
 
     @property
     def equal(self) -> bool:
         return self.num_differing == 0
+
+    def in_words(self) -> str:
+        """Return what was found, for a person."""
+        if self.equal:
+            return f"all {self.num_bytes:,} bytes are equal after {counted(self.num_steps, 'step')}"
+        found = f"{self.num_differing:,} of {self.num_bytes:,} bytes differ, the first in {self.first_difference}"
+        return found if self.is_deterministic else f"{found}\n{NOT_DETERMINISTIC}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +88,11 @@ class Trained:
 
     store: Store
     weights: Mapping[str, Tensor]
+    counters: Counters = field(default_factory=Counters)
+
+
+Side = Callable[[], AbstractContextManager[Trained]]
+"""Trains one side; its tables are open until the context ends."""
 
 
 def verify(config: RunConfig, *, num_steps: int, advance: Advance | None = None) -> Verification:
@@ -81,19 +102,67 @@ def verify(config: RunConfig, *, num_steps: int, advance: Advance | None = None)
     stream = first_steps(build.train_stream(config, log), num_steps)
     demand = demand_of(stream.batches())
     in_memory = config.model_copy(update={"tables": config.tables.model_copy(update={"store": MEMORY.name})})
-    with scratch_folder() as folder:
+
+    @contextmanager
+    def plain() -> Iterator[Trained]:
+        with build.open_tables(in_memory, log) as tables:
+            yield _train(config, log, _plain_run(config, log, stream, tables, demand.largest_batch), advance)
+
+    with scratch_folder() as folder, torch_settings(config.train.num_threads):
         as_it_is = _elsewhere(config, folder)
-        with torch_settings(config.train.num_threads), build.open_tables(in_memory, log) as plain:
-            without = _train(config, log, _plain_run(config, log, stream, plain, demand.largest_batch), advance)
-            with build.open_tables(as_it_is, log) as planned:
-                with_plan = _train(config, log, _planned_run(config, log, stream, planned), advance)
-                found = compare(without, with_plan, demand.rows, num_steps=stream.num_steps)
-            if found.equal:
-                return found
-            with build.open_tables(in_memory, log) as again:
-                repeated = _train(config, log, _plain_run(config, log, stream, again, demand.largest_batch), None)
-                same = compare(without, repeated, demand.rows, num_steps=stream.num_steps).equal
-            return replace(found, is_deterministic=same)
+
+        @contextmanager
+        def planned() -> Iterator[Trained]:
+            with build.open_tables(as_it_is, log) as tables:
+                yield _train(config, log, _planned_run(config, log, stream, tables), advance)
+
+        return _verified(plain, planned, demand.rows, stream.num_steps)
+
+
+def verify_graph(config: GraphConfig, folder: Path, *, num_steps: int | None = None) -> Verification:
+    """Train the first steps of a run over a graph twice and compare every row and weight.
+
+    The tables of the side with the plan are made in `folder`, which is empty.
+    """
+    graph = graph_build.open_graph(config)
+    chosen = graph_build.choose_order(config, graph)
+    whole = graph_build.train_stream(config, graph, chosen)
+    stream: Any = _GraphSteps(whole, min(num_steps or whole.num_steps, whole.num_steps))
+    header = replace(graph_build.plan_header(config, graph, whole, chosen), num_steps=stream.num_steps)
+    plain = make_header(stream, planner="none", cache_rows=stream.num_rows, read_only=header.options.read_only)
+    plain = replace(plain, options=replace(plain.options, staleness=header.options.staleness))
+    in_memory = config.model_copy(update={"tables": config.tables.model_copy(update={"store": MEMORY.name})})
+    with torch_settings(config.train.num_threads) as num_threads:
+
+        @contextmanager
+        def side(tables_as: GraphConfig, planned: Header) -> Iterator[Trained]:
+            with graph_build.new_tables(tables_as, graph, folder) as tables:
+                model = graph_build.build_model(config, graph)
+                half = DenseHalf.of(config, model, stream.num_steps)
+                run = Run(stream, tables, planned, Pooling.of([False]), num_threads=num_threads)
+                callbacks, objective = [MoveRate(half.schedule)], objective_of(config)
+                train_steps(run, half.optimizer, Alone(model, forward), callbacks, objective=objective)
+                yield Trained(tables.store, model.state_dict(), run.counters)
+
+        rows = np.arange(stream.num_rows)
+        return _verified(lambda: side(in_memory, plain), lambda: side(config, header), rows, stream.num_steps)
+
+
+class _GraphSteps(FirstSteps):
+    """The first steps of a graph's stream, named so in errors."""
+
+    source = "graph"
+
+
+def _verified(plain: Side, planned: Side, rows: Int64, num_steps: int) -> Verification:
+    with plain() as without:
+        with planned() as with_plan:
+            found = compare(without, with_plan, rows, num_steps=num_steps)
+        if found.equal:
+            return found
+        with plain() as repeated:
+            same = compare(without, repeated, rows, num_steps=num_steps).equal
+        return replace(found, is_deterministic=same)
 
 
 def _elsewhere(config: RunConfig, folder: Path) -> RunConfig:
@@ -129,6 +198,7 @@ def compare(left: Trained, right: Trained, rows: Int64, *, num_steps: int) -> Ve
         num_bytes=differences.num_bytes,
         num_differing=differences.num_differing,
         first_difference=differences.first,
+        counters=right.counters,
     )
 
 
@@ -188,9 +258,13 @@ def _planned_run(config: RunConfig, log: ClickLog, stream: FirstSteps, tables: T
 
 
 def _run(
-    config: RunConfig, log: ClickLog, stream: FirstSteps, tables: Tables, header: Header,
+    config: RunConfig,
+    log: ClickLog,
+    stream: FirstSteps,
+    tables: Tables,
+    header: Header,
     records: Iterable[Record] | None,
-) -> Run:  # fmt: skip
+) -> Run:
     device, num_threads = build.training_device(config), torch.get_num_threads()
     pooling = log.pooling
     return Run(stream, tables, header, pooling, records=records, device=device, num_threads=num_threads)
@@ -204,7 +278,7 @@ def _train(config: RunConfig, log: ClickLog, run: Run, advance: Advance | None) 
     callbacks: list[Callback] = [MoveRate(half.schedule), _Advancing(advance)]
     group, clip = Alone(model, precision=config.train.precision), clip_of(config.train.clip_norm, model)
     train_steps(run, half.optimizer, group, callbacks, objective=objective, clip=clip)
-    return Trained(run.tables.store, model.state_dict())
+    return Trained(run.tables.store, model.state_dict(), run.counters)
 
 
 class _Advancing:

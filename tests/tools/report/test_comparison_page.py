@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from browser import Browser, find_browser
-from foresee.tools.report.comparison import COLUMNS, as_csv, sections, write_comparison_page
+from foresee.tools.report.comparison import KEYS, sections, write_comparison_page
+from foresee.tools.report.frame import as_csv
 from foresee.tools.report.page import PageTable
 
 
@@ -38,9 +39,9 @@ RECORDS = [
 
 
 def test_the_csv_has_every_column_and_nothing_for_what_is_missing() -> None:
-    lines = list(csv.DictReader(io.StringIO(as_csv(RECORDS))))
+    lines = list(csv.DictReader(io.StringIO(as_csv(RECORDS, KEYS))))
     assert len(lines) == len(RECORDS)
-    assert tuple(lines[0]) == COLUMNS
+    assert tuple(lines[0]) == KEYS
     assert lines[0]["step_ms"] == "11.0"
     assert (lines[1]["step_ms"], lines[1]["why_missing"]) == ("", "needs <several> trainers")
     assert lines[3]["step_ms"] == "", "the bound has no step"

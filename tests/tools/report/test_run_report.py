@@ -17,7 +17,8 @@ from rich.console import Console
 from foresee.data import tiny
 from foresee.errors import InputError
 from foresee.tools.cli import report as report_command
-from foresee.tools.report.comparison import Record, as_csv, read_comparison
+from foresee.tools.report.comparison import KEYS, read_comparison
+from foresee.tools.report.frame import Record, as_csv
 from foresee.tools.report.page import PageTable, Section
 from foresee.tools.report.run_breakdown import IDEAL_PARTS, PARTS, breakdown, links_of, traffic_over_run, waiting_for
 from foresee.tools.report.run_figures import skew_of
@@ -306,7 +307,7 @@ def test_a_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:
          "critical_bytes_per_step": None, "stale_reads": None, "step_ms": None, "bottleneck": None,
          "why_missing": "too small, by far"},
     ]  # fmt: skip
-    (tmp_path / "a.csv").write_text(as_csv(records))
+    (tmp_path / "a.csv").write_text(as_csv(records, KEYS))
     assert read_comparison(tmp_path / "a.csv") == records
     report_command.report(str(tmp_path / "a.csv"))
     assert "lookahead" in (tmp_path / "a.html").read_text("utf-8")
@@ -317,8 +318,8 @@ def test_a_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         ("a,b\n1,2\n", "the columns are not those of a comparison"),
         ("", "the columns are not those of a comparison"),
-        (as_csv([]), "no policy was compared"),
-        (as_csv([{"policy": "lru", "trainers": "many"}]), "b.csv:2: trainers is 'many' and no number"),
+        (as_csv([], KEYS), "no policy was compared"),
+        (as_csv([{"policy": "lru", "trainers": "many"}], KEYS), "b.csv:2: trainers is 'many' and no number"),
     ],
 )
 def test_a_file_that_is_no_comparison_is_refused(tmp_path: Path, text: str, sentence: str) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from browser import Browser, find_browser
-from foresee.tools.report.simulation import PARTS, as_csv, sections, write_simulation_page
+from foresee.tools.report.frame import as_csv
+from foresee.tools.report.simulation import PARTS, sections, write_simulation_page
 
 NAMES = ("planner_cores", "trainer_gb", "server_gb", "planner_gb", "samples_per_second")
 RECORDS = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from foresee.run.build import build_model, open_log, plan_header, table_layout, train_stream
 from foresee.run.config import RunConfig
-from foresee.run.memory import Memory, memory_needed
+from foresee.run.memory import memory_needed
 from foresee.store.registry import store_kind
 
 PROGRAM_BYTES = 1 << 30
@@ -59,20 +59,16 @@ def sizes_of(config: RunConfig) -> Sizes:
     header, layout = plan_header(config, log, stream), table_layout(config, log)
     kind, wanted, servers = store_kind(config.tables.store), config.distributed.resources, max(1, config.num_servers)
     one = memory_needed(layout, header, stream.batch(0), config.train.shuffle_samples, kind=kind)
-    kept = _of(one, "rows", "index", "buffers") // servers
+    kept = one.of("rows", "index", "buffers") // servers
     weights = sum(it.nbytes for it in build_model(config, log).state_dict().values())
     best_rows = layout.num_rows * layout.row_bytes if config.train.best.metric is not None else 0
     return Sizes(
         server=_part(wanted.server, PROGRAM_BYTES + REQUESTS_BYTES + kept),
-        planner=_part(wanted.planner, PROGRAM_BYTES + _of(one, "window", "log", "next_uses")),
-        worker=_part(wanted.worker, PROGRAM_BYTES + _of(one, "slots", "staging", "log")),
+        planner=_part(wanted.planner, PROGRAM_BYTES + one.of("window", "log", "next_uses")),
+        worker=_part(wanted.worker, PROGRAM_BYTES + one.of("slots", "staging", "log")),
         shard_bytes=int(DISK_FACTOR * layout.num_rows * layout.row_bytes / servers) if kind.in_folder else 0,
         run_bytes=CHECKPOINTS * WEIGHTS_FACTOR * weights + best_rows + RECORDS_BYTES,
     )
-
-
-def _of(memory: Memory, *names: str) -> int:
-    return sum(int(getattr(memory, name)) for name in names)
 
 
 def _part(wanted: dict[str, float], memory_bytes: int) -> PartSize:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 
 from foresee.errors import ConfigError
 from foresee.io.disk_stats import DiskFigures
-from foresee.io.machine import available_bytes, used_bytes
+from foresee.io.machine import MemoryNeed, available_bytes, used_bytes
 from foresee.io.units import in_megabytes
 from foresee.store.contract import Rows
 from foresee.store.disk.log import log_memory_bytes
@@ -123,25 +123,6 @@ ALLOCATOR_SHARE = 1.75
 Arrow's buffer, and two allocators keep what was given back for the next one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
-    """Bytes by purpose."""
-
-    process: int
-    """The program itself, as it is now."""
-    rows: int
-    """Of a shard in memory, once every row was written; of one on disk, to know where each row is."""
-    requests: int
-    """Being served."""
-    arriving: int
-    """Received and not yet a request."""
-    connections: int
-
-    @property
-    def total(self) -> int:
-        return sum(getattr(self, field.name) for field in fields(self))
-
-
 def warm_up() -> None:
     """Loads what the first request would load: the compiled kernels, which are a good part of the program."""
     layout = Layout(tables=(Table("warm", 9),), width=2, state_width=1, optimizer="none")
@@ -154,15 +135,16 @@ def warm_up() -> None:
         shard.close()
 
 
-def footprint(*shards: Shard, limits: Limits, in_memory: bool) -> Footprint:
+def footprint(*shards: Shard, limits: Limits, in_memory: bool) -> MemoryNeed:
     """What a server of this shard, or of one for each width, takes at most, under these limits."""
     rules = connection_rules(limits, *(shard.layout for shard in shards))
     share = 1 + ALLOCATOR_SHARE
-    return Footprint(
-        process=used_bytes() + SERVING_BYTES,
+    return MemoryNeed(
+        process=used_bytes() + SERVING_BYTES,  # the program itself, as it is now
+        # Of a shard in memory, once every row was written; of one on disk, to know where each row is.
         rows=sum(_row_bytes(shard, in_memory=in_memory) for shard in shards),
         requests=int(share * limits.bytes_in_flight_max),
-        arriving=int(share * rules.unread_total_bytes_max),
+        arriving=int(share * rules.unread_total_bytes_max),  # received and not yet a request
         connections=rules.connections_max * CONNECTION_BYTES + rules.unauthenticated_max * UNAUTHENTICATED_BYTES,
     )
 
@@ -173,20 +155,20 @@ def _row_bytes(shard: Shard, *, in_memory: bool) -> int:
     return log_memory_bytes(replace(shard.layout, tables=(Table("shard", shard.num_rows),)))
 
 
-def in_words(needed: Footprint) -> str:
-    """One line for a person."""
-    parts = ", ".join(f"{field.name} {in_megabytes(getattr(needed, field.name))}" for field in fields(needed))
-    return f"memory needed, at most: {in_megabytes(needed.total)} ({parts})"
+def in_words(needed: MemoryNeed) -> str:
+    """Return one line for a person."""
+    return needed.summary(tuple(needed))
 
 
-def check_footprint(needed: Footprint, available: int | None = None) -> None:
-    """Refuses what the machine cannot give."""
+def check_footprint(needed: MemoryNeed, available: int | None = None) -> None:
+    """Raise a ConfigError if the machine cannot give the memory."""
     available = available_bytes() if available is None else available
-    if available is not None and needed.total - needed.process > available:
-        larger = needed.rows > needed.requests + needed.arriving
-        remedy = "keep the rows on disk (--folder), or use more servers" if larger else "lower --bytes-in-flight-max"
+    more, requests = needed.total - needed["process"], needed.of("requests", "arriving")
+    if available is not None and more > available:
+        remedy = "lower --bytes-in-flight-max"
+        if needed["rows"] > requests:
+            remedy = "keep the rows on disk (--folder), or use more servers"
         raise ConfigError(
-            f"this server needs up to {in_megabytes(needed.total - needed.process)} more memory "
-            f"({in_megabytes(needed.rows)} for rows, {in_megabytes(needed.requests + needed.arriving)} for requests), "
-            f"and {in_megabytes(available)} are available; {remedy}"
+            f"this server needs up to {in_megabytes(more)} more memory ({in_megabytes(needed['rows'])} for rows, "
+            f"{in_megabytes(requests)} for requests), and {in_megabytes(available)} are available; {remedy}"
         )

@@ -11,15 +11,14 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from foresee.io.units import counted
 from foresee.tools.cli import scenario
+from foresee.tools.report.frame import Column, Value
 
 if TYPE_CHECKING:
     from foresee.tools.bill import Line, NodeType
-    from foresee.tools.cli.simulate import Assumptions
-    from foresee.tools.simulation import ClusterSpec, Planned, Simulated
+    from foresee.tools.cli.simulate import Network
+    from foresee.tools.simulation import ClusterSpec, Planned, RowTimes, Simulated
 
 COUNTS = "1,2,4,8,16,32,64"
 GIGABIT = 1e9 / 8
@@ -58,7 +57,7 @@ def on_nodes(cluster: ClusterSpec, node: NodeType, num_nodes: int) -> ClusterSpe
     return replace(cluster, speeds=known)
 
 
-def in_words(assumed: Assumptions) -> str:
+def in_words(assumed: Network) -> str:
     """What holds for nodes of every type."""
     planned = f"planning on {counted(assumed.planners, 'core')}" if assumed.planners else "a plan that was made before"
     return (
@@ -77,9 +76,12 @@ def billed(planned: Planned, node: NodeType, cluster: ClusterSpec, num_samples: 
     on = on_nodes(cluster, node, num_nodes)
     found = simulate(planned, on)
     need = need_of(
-        node, trainer_bytes=found.trainer_bytes, planner_bytes=found.planner_bytes if cluster.num_planners else 0.0,
-        server_bytes=found.server_bytes, server_rows=planned.layout.num_rows / num_nodes,
-    )  # fmt: skip
+        node,
+        trainer_bytes=found.trainer_bytes,
+        planner_bytes=found.planner_bytes if cluster.num_planners else 0.0,
+        server_bytes=found.server_bytes,
+        server_rows=planned.layout.num_rows / num_nodes,
+    )
     speed = found.samples_per_second
     of_line = line(node, num_nodes, num_samples=num_samples, samples_per_second=speed, need=need)
     return Billed(line=of_line, found=found, compute_seconds=on.speeds.compute_seconds)
@@ -101,32 +103,48 @@ def notes(lines: Sequence[Line]) -> list[str]:
     return said
 
 
-def bill_fields(line: Line, note: str) -> dict[str, str | int | float]:
-    """In front of what `simulate` says of any cluster. What does not fit has no cost."""
-    fits = line.refusal is None
-    return {
-        "node": line.node.name,
-        "nodes": line.num_nodes,
-        "price": line.node.price,
-        "hours": line.hours if fits else "",
-        "cost": line.cost if fits else "",
-        "memory_gb": line.need.memory_bytes / 1e9,
-        "disk_gb": line.need.disk_bytes / 1e9,
-        "note": note,
-    }
+COLUMNS = (
+    Column("node", "node"),
+    Column("nodes", "nodes", ",d"),
+    Column("price", "price", "g"),
+    Column("samples_per_second", "samples/s", ",.0f"),
+    Column("bottleneck", "limited by"),
+    Column("memory_gb", "memory GB", ",.1f"),
+    Column("hours", "hours", ",.2f"),
+    Column("cost", "cost", ",.2f"),
+    Column("note", ""),
+)
 
 
-def as_bill(bills: Sequence[Billed], said: Sequence[str]) -> Table:
-    """One line for each number of nodes of each type."""
-    headings = ("node", "nodes", "price", "samples/s", "limited by", "memory GB", "hours", "cost", "")
-    table = Table(*headings)
-    for column in table.columns:
-        column.justify = "left" if column.header in ("node", "limited by", "") else "right"
-    for it, note in zip(bills, said, strict=True):
+def billed_records(
+    plans: Sequence[Planned], types: Sequence[NodeType], network: Network, times: RowTimes, num_samples: float
+) -> list[dict[str, Value]]:
+    """Return one record for each number of nodes of each type: what it costs, and what `simulate` says of it.
+
+    A line that does not fit has neither hours nor cost.
+    """
+    from foresee.tools.cli.simulate import record_of
+
+    one_core = replace(network, server_cores=1.0)
+    bills = [
+        billed(planned, node, one_core.cluster(planned.sample.num_workers, None, times), num_samples)
+        for node in types
+        for planned in plans
+    ]
+    records = []
+    for it, note in zip(bills, notes([it.line for it in bills]), strict=True):
         line, fits = it.line, it.line.refusal is None
-        table.add_row(
-            line.node.name, f"{line.num_nodes:,}", f"{line.node.price:g}", f"{it.found.samples_per_second:,.0f}",
-            it.found.prediction.bottleneck, f"{line.need.memory_bytes / 1e9:,.1f}",
-            f"{line.hours:,.2f}" if fits else "–", f"{line.cost:,.2f}" if fits else "–", note,
-        )  # fmt: skip
-    return table
+        records.append(
+            {
+                "node": line.node.name,
+                "nodes": line.num_nodes,
+                "price": line.node.price,
+                "hours": line.hours if fits else None,
+                "cost": line.cost if fits else None,
+                "memory_gb": line.need.memory_bytes / 1e9,
+                "disk_gb": line.need.disk_bytes / 1e9,
+                "note": note,
+                **record_of(it.found, it.compute_seconds),
+            }
+        )
+    return records

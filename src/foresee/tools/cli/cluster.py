@@ -82,9 +82,15 @@ def _progress(text: str, num_jobs: int) -> Iterator[Callable[[float, int], None]
 
 
 def _load(
-    file: Path, format: str | None, gpus: int | None, round_seconds: float, restart_seconds: float,
-    server_gpus: int | None, penalty: float, jobs_max: int | None = None,
-) -> tuple[JobFile, Cluster]:  # fmt: skip
+    file: Path,
+    format: str | None,
+    gpus: int | None,
+    round_seconds: float,
+    restart_seconds: float,
+    server_gpus: int | None,
+    penalty: float,
+    jobs_max: int | None = None,
+) -> tuple[JobFile, Cluster]:
     read = read_jobs(file, format)
     for note in read.notes:
         _show(Text(note, "yellow"))
@@ -231,9 +237,10 @@ def _plan_content(made: Plan) -> dict[str, object]:
 
 
 def _write_page(path: Path, title: str, runs: dict[str, Run], made: Plan | None = None) -> None:
-    from foresee.tools.report.cluster import page  # plotly takes half a second to import; most commands do without
+    from foresee.tools.report.cluster import sections_of  # plotly takes half a second to import
+    from foresee.tools.report.page import write_page
 
-    path.write_text(page(title, runs, made), encoding="utf-8")
+    write_page(path, title, sections_of(runs, made))
     _show(f"page written to {path}")
 
 

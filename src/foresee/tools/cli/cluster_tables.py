@@ -18,9 +18,17 @@ from foresee.cluster.questions import Answer, Point, Shift
 from foresee.io.units import counted
 
 METRIC_COLUMNS = (
-    "makespan", "gap", "mean JCT", "p99 JCT", "worst ρ", "unfair", "worst ρ (Themis)", "unfair (Themis)", "used",
+    "makespan",
+    "gap",
+    "mean JCT",
+    "p99 JCT",
+    "worst ρ",
+    "unfair",
+    "worst ρ (Themis)",
+    "unfair (Themis)",
+    "used",
     "starts",
-)  # fmt: skip
+)
 
 
 TIMES = ("starts", "80 % within", "ends", "80 % within")
@@ -74,9 +82,17 @@ def plan_table(plan: Plan, rows_max: int) -> Table:
 def _fate_cells(fate: Fate) -> list[str]:
     job = fate.job
     return [
-        job.id, job.user, str(job.gpus), in_words(job.left_seconds), in_words(job.arrival_seconds), *time_cells(fate),
-        in_words(fate.wait_seconds), str(fate.num_pieces), f"{fate.rho:.2f}", f"{fate.rho_themis:.2f}",
-    ]  # fmt: skip
+        job.id,
+        job.user,
+        str(job.gpus),
+        in_words(job.left_seconds),
+        in_words(job.arrival_seconds),
+        *time_cells(fate),
+        in_words(fate.wait_seconds),
+        str(fate.num_pieces),
+        f"{fate.rho:.2f}",
+        f"{fate.rho_themis:.2f}",
+    ]
 
 
 def time_cells(fate: Fate) -> list[str]:

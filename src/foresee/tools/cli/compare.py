@@ -8,32 +8,35 @@ the table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path, PurePath
+from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, RenderableType
-from rich.table import Table
 
 from foresee.errors import DataError
-from foresee.io.optional import drawable
 from foresee.io.urls import shown
 from foresee.tools.cli import scenario
-from foresee.tools.cli.options import Log, bar
+from foresee.tools.cli.options import Log, bar, grouped
+from foresee.tools.cli.scenario import Links, Output, RowForm
 from foresee.tools.cli.terminal import show, terminal
 
 if TYPE_CHECKING:
     from foresee.data.click_log import ClickLog
-    from foresee.tools.comparison import Question, Sample
+    from foresee.tools.comparison import Outcome, Question, Sample
+    from foresee.tools.report.frame import Record, Value
 
 STEPS = 30
 CURVE = "1x,1.5x,2.5x,4x"
 """Cache sizes for a page, where nobody names others."""
 
 
-def compare(
-    log: Log,
-    trainers: Annotated[str, typer.Option(metavar="N,N", help="Numbers of trainers to compare for.")] = "1,8",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What is compared."""
+
+    trainers: Annotated[str, typer.Option(metavar="N,N", help="Numbers of trainers to compare for.")] = "1,8"
     cache: Annotated[
         str | None,
         typer.Option(
@@ -41,31 +44,26 @@ def compare(
             help="Slots of each trainer: rows (50000), a share of the rows that the steps touch (0.1), or a multiple "
             f"of what two steps need (2x). Default 0.1; with --page {CURVE}.",
         ),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples a step of each trainer.")] = 256,
-    steps: Annotated[str, typer.Option(metavar="NUM|all", help="Compare on so many steps from the start.")] = str(
-        STEPS
-    ),
+    ] = None
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples a step of each trainer.")] = 256
+    steps: Annotated[str, typer.Option(metavar="NUM|all", help="Compare on so many steps from the start.")] = str(STEPS)
     policies: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Only these policies. Default: all there are.")
-    ] = None,
-    staleness: Annotated[
-        str, typer.Option(metavar="NUM,NUM", help="Updates that HET's replicas may be late by.")
-    ] = "10,100",
-    dim: Annotated[int, typer.Option(min=1, help="Columns of a row.")] = 64,
-    dtype: Annotated[str, typer.Option(help="Of the values: float32, bfloat16 or float16.")] = "float32",
-    optimizer: Annotated[str, typer.Option(help="Of the rows: its state travels with them.")] = "rowwise_adagrad",
-    compute_ms: Annotated[float, typer.Option(help="Forward and backward of one trainer, its rows at hand.")] = 10.0,
-    link_mbit: Annotated[float, typer.Option(help="Of every trainer and server, each way.")] = 1000.0,
-    latency_us: Annotated[float, typer.Option(min=0, help="One way between two machines.")] = 100.0,
-    servers: Annotated[
-        int | None, typer.Option(min=1, help="That hold the rows. Default: as many as trainers.")
-    ] = None,
+    ] = None
+    staleness: Annotated[str, typer.Option(metavar="NUM,NUM", help="Updates that HET's replicas may be late by.")] = (
+        "10,100"
+    )
+
+
+@grouped
+def compare(
+    log: Log,
+    compared: Compared,
+    rows: RowForm,
+    links: Links,
     seed: Annotated[int, typer.Option(min=0, help="Of the order of samples, as in a run.")] = 0,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures as CSV.")] = None,
-    page: Annotated[
-        Path | None, typer.Option(metavar="FILE", callback=drawable, help="Also draw them: one HTML file.")
-    ] = None,
+    *,
+    output: Output,
 ) -> None:
     """Every policy on your log, side by side, without training.
 
@@ -83,32 +81,33 @@ def compare(
     from foresee.tools.cli.plan_comparison import meanings_of
     from foresee.tools.comparison import Question, policies_named
 
-    console, opened, num_steps = terminal(), ClickLog.open(log), scenario.number_of_steps(steps)
-    network = {"compute_ms": compute_ms, "link_mbit": link_mbit, "latency_us": latency_us}
+    console, opened, num_steps = terminal(), ClickLog.open(log), scenario.number_of_steps(compared.steps)
+    staleness = scenario.numbers(compared.staleness, "--staleness", least=0)
     question = Question(
-        candidates=policies_named(scenario.words(policies or ""), scenario.numbers(staleness, "--staleness", least=0)),
-        caches=scenario.cache_sizes(cache or (CURVE if page is not None else "0.1")),
-        layout=scenario.row_layout(opened, dim, optimizer, dtype),
-        speeds=scenario.network_speeds(**network, servers=servers),
+        candidates=policies_named(scenario.words(compared.policies or ""), staleness),
+        caches=scenario.cache_sizes(compared.cache or (CURVE if output.page is not None else "0.1")),
+        layout=rows.layout(opened),
+        speeds=links.speeds(),
     )
-    workers = scenario.numbers(trainers, "--trainers")
+    workers = scenario.numbers(compared.trainers, "--trainers")
+    batch_size = compared.batch_size
     samples = [_sample(opened, count, batch_size, num_steps, seed, console) for count in workers]
-    records = _records(samples, question, batch_size, console)
-    setting = scenario.network_words(**network, servers=servers)
+    records, setting = _records(samples, question, batch_size, console), links.in_words()
+    about = introduction(shown(log), samples, batch_size)
     meanings = meanings_of(candidate.policy for candidate in question.candidates)
-    show(console, *as_text(shown(log), samples, records, batch_size, setting, meanings))
-    if csv is not None:
-        from foresee.tools.report.comparison import as_csv
+    show(console, about, *_tables(samples, records), meanings, EXPLANATION, setting)
+    if output.csv is not None:
+        from foresee.tools.report.comparison import KEYS
+        from foresee.tools.report.frame import as_csv
 
-        scenario.write_text(csv, as_csv(records))
-        show(console, f"wrote {csv}")
-    if page is not None:
+        scenario.write_text(output.csv, as_csv(records, KEYS))
+        show(console, f"wrote {output.csv}")
+    if output.page is not None:
         from foresee.tools.report.comparison import write_comparison_page
 
-        about = introduction(shown(log), samples, batch_size)
         title = f"Policies on {PurePath(shown(log)).name}"
-        write_comparison_page(page, title, records, introduction=about, setting=setting)
-        show(console, f"drew {page}")
+        write_comparison_page(output.page, title, records, introduction=about, setting=setting)
+        show(console, f"drew {output.page}")
 
 
 def _sample(
@@ -136,11 +135,6 @@ def _records(samples: list[Sample], question: Question, batch_size: int, console
         return [record_of(outcome, batch_size) for outcome in compared(samples, question, advance)]
 
 
-if TYPE_CHECKING:
-    from foresee.tools.comparison import Outcome, Sample
-
-Record = dict[str, str | int | float | None]
-HEAD = ("policy", "hit rate", "rows", "critical", "MB", "critical MB", "stale", "step ms", "limited by")
 EXPLANATION = (
     "hit rate: rows found in the trainer's own cache; rows and MB: over a wire in a step, all trainers together; "
     "critical: cannot travel while an earlier step computes; stale: reads that miss an update; a bound is on rows "
@@ -148,10 +142,10 @@ EXPLANATION = (
 )
 
 
-def record_of(outcome: Outcome, batch_size: int) -> Record:
+def record_of(outcome: Outcome, batch_size: int) -> dict[str, Value]:
     """One flat record; None where there is no figure."""
     figures = outcome.figures
-    setting: Record = {
+    setting: dict[str, Value] = {
         "policy": outcome.candidate.name,
         "trainers": outcome.num_workers,
         "cache": str(outcome.cache),
@@ -188,20 +182,19 @@ def introduction(log: str, samples: Sequence[Sample], batch_size: int) -> str:
     )
 
 
-def as_text(
-    log: str, samples: Sequence[Sample], records: Sequence[Record], batch_size: int, setting: str, meanings: str
-) -> list[RenderableType]:
-    """What a person reads."""
-    parts: list[RenderableType] = [introduction(log, samples, batch_size)]
+def _tables(samples: Sequence[Sample], records: Sequence[Record]) -> list[RenderableType]:
+    parts: list[RenderableType] = []
     by_workers = {sample.num_workers: sample for sample in samples}
     for trainers, cache in dict.fromkeys((record["trainers"], record["cache"]) for record in records):
         some = [record for record in records if (record["trainers"], record["cache"]) == (trainers, cache)]
         parts += _one_table(by_workers[int(str(trainers))], some)
-    return [*parts, meanings, EXPLANATION, setting]
+    return parts
 
 
 def _one_table(sample: Sample, records: Sequence[Record]) -> list[RenderableType]:
     from foresee.plan.registry import DEFAULT
+    from foresee.tools.report.comparison import COLUMNS
+    from foresee.tools.report.frame import Frame
 
     cache_rows = int(str(records[0]["cache_rows"]))
     raised = cache_rows == sample.two_steps_rows
@@ -209,32 +202,15 @@ def _one_table(sample: Sample, records: Sequence[Record]) -> list[RenderableType
         f"{_trainers(sample.num_workers)}, cache of {cache_rows:,} of {sample.num_touched:,} touched rows each"
         f"{' (what two steps need)' if raised else ''}, {sample.num_unique:,.0f} distinct rows a step"
     )
-    table = Table(*HEAD)
-    for column in table.columns[1:-1]:
-        column.justify = "right"
     reasons = list(dict.fromkeys(str(record["why_missing"]) for record in records if record["why_missing"]))
+    noted = []
     for record in records:
-        note = record["why_missing"]
-        cells = [f"– [{reasons.index(str(note)) + 1}]"] if note else _cells(record)
-        table.add_row(str(record["policy"]), *cells, style="bold" if record["policy"] == DEFAULT.name else None)
+        if record["why_missing"]:
+            mark = f"– [{reasons.index(str(record['why_missing'])) + 1}]"
+            record = {**record, COLUMNS[1].key: mark, **dict.fromkeys([column.key for column in COLUMNS[2:]], "")}
+        noted.append(record)
+    table = Frame(COLUMNS, noted).table(lambda record: "bold" if record["policy"] == DEFAULT.name else None)
     return ["", title, table, *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))]
-
-
-def _cells(record: Record) -> list[str]:
-    def shown(name: str, form: str, scale: float = 1.0) -> str:
-        value = record[name]
-        return "–" if value is None else format(float(value) * scale, form)
-
-    return [
-        shown("hit_rate", ".1%"),
-        shown("rows_per_step", ",.0f"),
-        shown("critical_rows_per_step", ",.0f"),
-        shown("bytes_per_step", ",.2f", 1e-6),
-        shown("critical_bytes_per_step", ",.2f", 1e-6),
-        shown("stale_reads", ".0%"),
-        shown("step_ms", ",.1f"),
-        str(record["bottleneck"] or "–"),
-    ]
 
 
 def _trainers(count: int) -> str:

@@ -12,8 +12,9 @@ from foresee.tools.cli.options import RunFile, Set
 
 app = typer.Typer(
     help="Write what Slurm or Kubernetes needs to run a run file on many machines: a script, or manifests.",
-    no_args_is_help=True, rich_markup_mode="rich",
-)  # fmt: skip
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
 
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where it goes; left out: printed.")]
 Nodes = Annotated[int, typer.Option("--nodes", min=1, help="Machines that share the parts of the run.")]
@@ -111,9 +112,14 @@ def jobset(
     from foresee.launch.deploy.sizes import sizes_of
 
     config, target = _target(
-        run_file, overrides or [], name, image=image, data_claim=data_claim, log_folder=log_folder,
+        run_file,
+        overrides or [],
+        name,
+        image=image,
+        data_claim=data_claim,
+        log_folder=log_folder,
         env_secret=env_secret,
-    )  # fmt: skip
+    )
     _check_store(config)
     _write(_yaml(kubernetes.jobset(config, sizes_of(config), target)), out)
 
@@ -142,16 +148,27 @@ def kuberay(
     from foresee.launch.deploy.sizes import sizes_of
 
     config, target = _target(
-        run_file, overrides or [], name, image=image, data_claim=data_claim, log_folder=log_folder,
+        run_file,
+        overrides or [],
+        name,
+        image=image,
+        data_claim=data_claim,
+        log_folder=log_folder,
         env_secret=env_secret,
-    )  # fmt: skip
+    )
     _write(_yaml(kubernetes.kuberay(config, sizes_of(config), target, nodes=nodes)), out)
 
 
 def _target(
-    run_file: Path, overrides: list[str], name: str | None, *, image: str, data_claim: str | None,
-    log_folder: str | None, env_secret: str | None,
-) -> tuple[Any, Any]:  # fmt: skip
+    run_file: Path,
+    overrides: list[str],
+    name: str | None,
+    *,
+    image: str,
+    data_claim: str | None,
+    log_folder: str | None,
+    env_secret: str | None,
+) -> tuple[Any, Any]:
     from foresee.errors import ConfigError
     from foresee.launch.deploy.kubernetes import DATA, NAME, Target
     from foresee.run.build import open_log, table_layout
@@ -167,10 +184,16 @@ def _target(
     _check_volume(config, data_claim, log_folder)
     layout = layout_text(table_layout(config, open_log(config)))
     return config, Target(
-        name=name, image=image, run_file=run_file.read_text("utf-8"), layout=layout, overrides=tuple(overrides),
-        log=str(config.log) if log_folder is None else f"{DATA}/{log_folder}", storage=config.storage,
-        data_claim=data_claim, env_secret=env_secret,
-    )  # fmt: skip
+        name=name,
+        image=image,
+        run_file=run_file.read_text("utf-8"),
+        layout=layout,
+        overrides=tuple(overrides),
+        log=str(config.log) if log_folder is None else f"{DATA}/{log_folder}",
+        storage=config.storage,
+        data_claim=data_claim,
+        env_secret=env_secret,
+    )
 
 
 def _check_volume(config: Any, data_claim: str | None, log_folder: str | None) -> None:

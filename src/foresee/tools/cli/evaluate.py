@@ -61,9 +61,16 @@ def evaluate(
     with trained(config, log, best=best) as tables:
         model, step = trained_model(config, log, tables, best=best), tables.store.committed_step
         figures = evaluate_model(
-            model, tables.store, log, split=split, samples_max=samples, ranking=ranking, device=training_device(config),
-            tasks=(tasks := tasks_of(config.tasks, log)), given=given_metrics(config.train.metrics, tasks),
-        )  # fmt: skip
+            model,
+            tables.store,
+            log,
+            split=split,
+            samples_max=samples,
+            ranking=ranking,
+            device=training_device(config),
+            tasks=(tasks := tasks_of(config.tasks, log)),
+            given=given_metrics(config.train.metrics, tasks),
+        )
     if as_json:
         print(json.dumps({"run": shown(run), "step": step, "split": split, **figures.as_dict()}))
         return

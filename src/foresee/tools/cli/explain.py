@@ -18,7 +18,7 @@ from foresee.tools.cli.options import Set, bar
 from foresee.tools.cli.terminal import show, terminal
 
 if TYPE_CHECKING:
-    from foresee.tools.explain.step_account import MeasuredStep
+    from foresee.tools.explain.measured import MeasuredStep
 
 STRIP_WIDTH_MAX = 96
 
@@ -68,7 +68,7 @@ def _config_of(run: Path, overrides: Sequence[str]) -> RunConfig:
 def _explain_row(run: Path, config: RunConfig, name: str, console: Console, *, as_json: bool) -> None:
     from foresee.tools.explain import RunPlan, explain_row
     from foresee.tools.explain.explain import place_now
-    from foresee.tools.explain.row_text import AWAY, KEPT, USED, headline, paragraphs, strip
+    from foresee.tools.explain.sentences import AWAY, KEPT, USED, row_headline, row_paragraphs, strip
 
     plan = RunPlan.of(config)
     with bar(console, "planning", plan.header.num_steps) as advance:
@@ -77,17 +77,17 @@ def _explain_row(run: Path, config: RunConfig, name: str, console: Console, *, a
         figures = {"uses": life.uses, "num_fetched": life.num_fetched, "hit_rate": life.hit_rate}
         print(json_format.dumps({**asdict(life), **figures}))
         return
-    lines = headline(life)
+    lines = row_headline(life)
     if life.stays:
         width = min(STRIP_WIDTH_MAX, console.width - 2)
         lines += ["", strip(life, width), f"{USED} used   {KEPT} kept in a cache   {AWAY} away"]
     place = place_now(config, life.row) if run.is_dir() else None
-    _print(console, lines, [*paragraphs(life), *([[place]] if place is not None else [])])
+    _print(console, lines, [*row_paragraphs(life), *([[place]] if place is not None else [])])
 
 
 def _explain_step(run: Path, config: RunConfig, step: int, console: Console, *, as_json: bool) -> None:
     from foresee.tools.explain import RunPlan, explain_step
-    from foresee.tools.explain.step_text import headline, paragraphs
+    from foresee.tools.explain.sentences import step_headline, step_paragraphs
 
     plan = RunPlan.of(config)
     with bar(console, "planning", plan.header.num_steps) as advance:
@@ -97,12 +97,12 @@ def _explain_step(run: Path, config: RunConfig, step: int, console: Console, *, 
     if as_json:
         print(json_format.dumps(asdict(account)))
     else:
-        _print(console, headline(account), paragraphs(account, plan.names))
+        _print(console, step_headline(account), step_paragraphs(account, plan.names))
 
 
 def _recorded(run: Path, step: int) -> list[MeasuredStep]:
     """What the run recorded of this step: all of it, or nothing, as it records only some steps."""
-    from foresee.tools.explain.step_account import measured_step
+    from foresee.tools.explain.measured import measured_step
     from foresee.tools.report.run_records import read_run
 
     found = [measured_step(worker.spans, step=step, worker=worker.worker) for worker in read_run(run).workers]

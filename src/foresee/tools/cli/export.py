@@ -46,9 +46,11 @@ def export(
     ):
         task = progress.add_task("rows", total=None)
         description = export_run(
-            brought_run(place(run)), folder,
-            lambda done, total: progress.update(task, completed=done, total=total), best=best,
-        )  # fmt: skip
+            brought_run(place(run)),
+            folder,
+            lambda done, total: progress.update(task, completed=done, total=total),
+            best=best,
+        )
     tables = description["tables"]
     num_rows, num_written, num_bytes = (
         sum(table[key] for table in tables) for key in ("num_rows", "num_written", "num_bytes")

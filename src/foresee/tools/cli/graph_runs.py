@@ -151,13 +151,13 @@ def verify(
 
     [bold]Exit codes[/]: 0 no byte differs, 1 some do, 2 something in your input is wrong.
     """
-    from foresee.tools.graph_verification import verify as run_verification
+    from foresee.tools.verify import verify_graph as run_verification
 
     with tempfile.TemporaryDirectory(prefix="foresee-verify-") as folder:
         found = run_verification(_config(run_file, overrides), Path(folder) / "tables", num_steps=steps)
     moved = f"{found.counters.num_fetched:,} rows were read and {found.counters.num_evicted:,} written back"
     show(terminal(), found.in_words(), moved)
-    raise typer.Exit(int(found.num_differing > 0))
+    raise typer.Exit(int(not found.equal))
 
 
 def evaluate(
@@ -302,10 +302,10 @@ def demo(
     Makes a synthetic graph (kept for the next time), writes a run file for you to look at and change, and trains it
     twice. About two minutes on two cores.
     """
-    from foresee.tools.cli.graph_demo import demo as run_demo
+    from foresee.tools.cli.demo import graph_demo
 
     folder.mkdir(parents=True, exist_ok=True)
-    outcomes = run_demo(folder, terminal(), num_nodes=num_nodes, num_edges=num_edges, epochs=epochs)
+    outcomes = graph_demo(folder, terminal(), num_nodes=num_nodes, num_edges=num_edges, epochs=epochs)
     raise typer.Exit(max(it.exit_code for it in outcomes))
 
 

@@ -125,9 +125,10 @@ def sizes_for(log: ClickLog, console: Console) -> Sizes:
         # Two batches, so that the next one is fetched while one is trained; a tenth of all rows where that is more.
         cache_rows=min(log.num_rows, max(2 * largest, -(-log.num_rows // 10))),
         dim=8 if log.num_rows < SMALL_ROWS else 16,
-        widths="{bottom: [512, 256], top: [512, 256]}" if num_samples >= LARGE_SAMPLES else
-        "{bottom: [64], top: [128, 64]}",
-    )  # fmt: skip
+        widths="{bottom: [512, 256], top: [512, 256]}"
+        if num_samples >= LARGE_SAMPLES
+        else "{bottom: [64], top: [128, 64]}",
+    )
 
 
 def _largest_batch(log: ClickLog, batch_size: int, console: Console) -> int:

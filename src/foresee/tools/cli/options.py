@@ -4,7 +4,8 @@ A bar for commands that work through a known number of steps; nothing where nobo
 
 How this command was started, so that commands printed for a person can be pasted as they are.
 
-Options of a command out of the fields of a dataclass: those that are annotated with a text, which is the help.
+Options of a command out of the fields of a dataclass: those that are annotated with a text, which is the help
+(`options_of`), or all, annotated as Typer does it (`grouped`).
 
 In: a dataclass. Out: for each such field an annotation as Typer reads it, a default, and how what was typed becomes the
 field's value. A tuple of names is typed with commas between; a tuple of paths is an option that may be given several
@@ -19,8 +20,8 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields
-from inspect import Parameter, Signature
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -146,3 +147,29 @@ def with_parameters(run: Callable[..., None], parameters: list[tuple[str, Any, A
         [Parameter(name, Parameter.KEYWORD_ONLY, default=it, annotation=hint) for name, hint, it in ordered]
     )
     return run
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Let parameters that are dataclasses stand for their fields: one option for each, in this order.
+
+    The fields of such a dataclass are annotated as Typer's parameters are.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
+
+    def run(**given: Any) -> None:
+        for name, kind in groups.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        command(**given)
+
+    parameters: list[tuple[str, Any, Any]] = []
+    for name, parameter in signature(command).parameters.items():
+        if name not in groups:
+            parameters.append((name, hints[name], parameter.default))
+            continue
+        of_fields = get_type_hints(groups[name], include_extras=True)
+        for field in fields(groups[name]):
+            default = REQUIRED if field.default is MISSING else field.default
+            parameters.append((field.name, of_fields[field.name], default))
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    return with_parameters(run, parameters)

@@ -14,15 +14,17 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from foresee.data.stream import LogStream
+from foresee.io.machine import MemoryNeed
 from foresee.plan import find, window_bytes
 from foresee.plan.count import rows_moved
 from foresee.plan.policy import Policy
 from foresee.plan.record import Counters, Header
 from foresee.plan.registry import DEFAULT
-from foresee.run.memory import Memory, in_words, memory_needed, slots_of, window_in_words, window_is_cut, window_steps
+from foresee.run.memory import in_words, memory_needed, slots_of, window_in_words, window_is_cut, window_steps
 from foresee.store.layout import Layout
 from foresee.tools import forecast
 from foresee.tools.cli.options import bar
+from foresee.tools.report.frame import Column, Frame, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +45,19 @@ class Comparison:
     window_is_cut: bool
     """By its bound on bytes."""
     window_words: str
-    memory: Memory
+    memory: MemoryNeed
 
     @classmethod
     def of(
-        cls, stream: LogStream, header: Header, layout: Layout, *, num_steps: int | None, shuffle_samples: int,
+        cls,
+        stream: LogStream,
+        header: Header,
+        layout: Layout,
+        *,
+        num_steps: int | None,
+        shuffle_samples: int,
         console: Console,
-    ) -> Comparison:  # fmt: skip
+    ) -> Comparison:
         """Plans the first steps once for each policy."""
         compared = forecast.first_steps(stream, num_steps).num_steps
         counters, num_bytes = {}, {}
@@ -86,6 +94,19 @@ class Comparison:
             "bytes_per_step": self.num_bytes[name] / num_steps,
             "cache_bytes": counters.peak_slots * slot_bytes // self.header.capacity_rows,
         }
+
+
+COLUMNS = (
+    Column("policy", "policy"),
+    Column("hit_rate", "hit rate", ".2%"),
+    Column("fetched_per_step", "fetched a step", ",.1f"),
+    Column("written_back_per_step", "written back", ",.1f"),
+    Column("from_peers_per_step", "from peers", ",.1f"),
+    Column("critical_per_step", "critical", ",.1f"),
+    Column("bytes_per_step", "MB a step", ",.3f", 1e-6),
+    Column("cache_bytes", "cache", ",.1f", 1e-6, " MB"),
+)
+AMONG_WORKERS = ("from_peers_per_step", "critical_per_step")
 
 
 def as_json(comparison: Comparison) -> str:
@@ -140,25 +161,11 @@ def meanings_of(policies: Iterable[Policy]) -> str:
 
 
 def _table(comparison: Comparison) -> Table:
-    many = comparison.header.num_workers > 1
-    among_workers = ("from peers", "critical") if many else ()
-    table = Table(
-        "policy", "hit rate", "fetched a step", "written back", *among_workers, "MB a step", "cache",
-        caption=meanings_of(map(find, comparison.counters)),
-    )  # fmt: skip
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name in comparison.counters:
-        own, figures = name == comparison.header.planner, comparison.figures(name)
-        keys = ("from_peers_per_step", "critical_per_step") if many else ()
-        table.add_row(
-            f"{name} (this run)" if own else name,
-            f"{figures['hit_rate']:.2%}",
-            f"{figures['fetched_per_step']:,.1f}",
-            f"{figures['written_back_per_step']:,.1f}",
-            *(f"{figures[key]:,.1f}" for key in keys),
-            f"{figures['bytes_per_step'] / 1e6:,.3f}",
-            f"{figures['cache_bytes'] / 1e6:,.1f} MB",
-            style="bold" if own else None,
-        )
+    names = {name: f"{name} (this run)" for name in comparison.counters if name == comparison.header.planner}
+    records: list[dict[str, Value]] = [
+        {"policy": names.get(name, name), **comparison.figures(name)} for name in comparison.counters
+    ]
+    columns = COLUMNS if comparison.header.num_workers > 1 else [it for it in COLUMNS if it.key not in AMONG_WORKERS]
+    table = Frame(columns, records).table(lambda record: "bold" if record["policy"] in names.values() else None)
+    table.caption = meanings_of(map(find, comparison.counters))
     return table

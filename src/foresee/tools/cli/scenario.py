@@ -6,13 +6,15 @@ In: options as a person types them. Out: values, or a sentence that names the op
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foresee.errors import ConfigError
 from foresee.io.folders import write_whole
+from foresee.io.optional import drawable
 
 if TYPE_CHECKING:
     from foresee.engine.tables import HasTables
@@ -61,14 +63,32 @@ def cache_sizes(text: str) -> list[CacheSize]:
     return sorted(sizes, key=lambda cache: (cache.is_raised, cache.in_two_steps, cache.size))
 
 
-def row_layout(log: HasTables, dim: int, optimizer: str, dtype: str) -> Layout:
-    """How a row looks: its width, what its values are, and the state of its optimiser."""
-    from foresee.engine.optimizers import OPTIMIZERS
-    from foresee.engine.tables import layout_for
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowForm:
+    """How a row looks: its width, what its values are, and the state of its optimizer."""
 
-    if optimizer not in OPTIMIZERS:
-        raise ConfigError(f"--optimizer: there is no {optimizer!r}; choose one of {', '.join(OPTIMIZERS)}")
-    return layout_for(log, dim, OPTIMIZERS[optimizer](lr=0.01), 0, 0.01, dtype)
+    dim: Annotated[int, typer.Option(min=1, help="Columns of a row.")] = 64
+    dtype: Annotated[str, typer.Option(help="Of the values: float32, bfloat16 or float16.")] = "float32"
+    optimizer: Annotated[str, typer.Option(help="Of the rows: its state travels with them.")] = "rowwise_adagrad"
+
+    def layout(self, log: HasTables) -> Layout:
+        """Return the layout of the rows of a log's tables."""
+        from foresee.engine.optimizers import OPTIMIZERS
+        from foresee.engine.tables import layout_for
+
+        if self.optimizer not in OPTIMIZERS:
+            raise ConfigError(f"--optimizer: there is no {self.optimizer!r}; choose one of {', '.join(OPTIMIZERS)}")
+        return layout_for(log, self.dim, OPTIMIZERS[self.optimizer](lr=0.01), 0, 0.01, self.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Where the figures go besides the terminal."""
+
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures as CSV.")] = None
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", callback=drawable, help="Also draw them: one HTML file.")
+    ] = None
 
 
 def positive(value: float, option: str) -> float:
@@ -77,34 +97,38 @@ def positive(value: float, option: str) -> float:
     return value
 
 
-def network_speeds(
-    *, compute_ms: float, link_mbit: float, latency_us: float, servers: int | None
-) -> Callable[[int], Speeds]:
-    """A cluster of so many trainers that only its links and its arithmetic hold back."""
-    from foresee.tools.cost import Speeds
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """A cluster that only its links and its arithmetic hold back."""
 
-    compute_seconds = positive(compute_ms, "--compute-ms") * MILLISECOND
-    bytes_per_second = positive(link_mbit, "--link-mbit") * MEGABIT
+    compute_ms: Annotated[float, typer.Option(help="Forward and backward of one trainer, its rows at hand.")] = 10.0
+    link_mbit: Annotated[float, typer.Option(help="Of every trainer and server, each way.")] = 1000.0
+    latency_us: Annotated[float, typer.Option(min=0, help="One way between two machines.")] = 100.0
+    servers: Annotated[int | None, typer.Option(min=1, help="That hold the rows. Default: as many as trainers.")] = None
 
-    def speeds(num_trainers: int) -> Speeds:
-        return Speeds(
+    def speeds(self) -> Callable[[int], Speeds]:
+        """Return the speeds for a number of trainers."""
+        from foresee.tools.cost import Speeds
+
+        compute_seconds = positive(self.compute_ms, "--compute-ms") * MILLISECOND
+        bytes_per_second = positive(self.link_mbit, "--link-mbit") * MEGABIT
+        return lambda num_trainers: Speeds(
             compute_seconds=compute_seconds,
             trainer_bytes_per_second=bytes_per_second,
             server_bytes_per_second=bytes_per_second,
-            latency_seconds=latency_us * MICROSECOND,
-            num_servers=servers or num_trainers,
+            latency_seconds=self.latency_us * MICROSECOND,
+            num_servers=self.servers or num_trainers,
         )
 
-    return speeds
-
-
-def network_words(*, compute_ms: float, link_mbit: float, latency_us: float, servers: int | None) -> str:
-    """The assumptions of a prediction."""
-    many = "as many servers as trainers" if servers is None else f"{servers} servers" if servers > 1 else "1 server"
-    return (
-        f"Predicted for {compute_ms:g} ms of compute a step, links of {link_mbit:g} Mbit/s each way and "
-        f"{latency_us:g} µs, {many}; nothing else is slow."
-    )
+    def in_words(self) -> str:
+        """Return the assumptions of a prediction."""
+        many = "as many servers as trainers"
+        if self.servers is not None:
+            many = f"{self.servers} servers" if self.servers > 1 else "1 server"
+        return (
+            f"Predicted for {self.compute_ms:g} ms of compute a step, links of {self.link_mbit:g} Mbit/s each way and "
+            f"{self.latency_us:g} µs, {many}; nothing else is slow."
+        )
 
 
 def write_text(path: Path, text: str) -> None:

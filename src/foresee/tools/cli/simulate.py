@@ -9,27 +9,28 @@ terminal. Every time of a step is called predicted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.console import Console
 
 from foresee.errors import ConfigError, DataError
-from foresee.io.optional import drawable
 from foresee.io.units import counted
 from foresee.tools.cli import bill, scenario
-from foresee.tools.cli.options import bar
+from foresee.tools.cli.options import bar, grouped
+from foresee.tools.cli.scenario import Output, RowForm
 from foresee.tools.cli.terminal import show, terminal
+from foresee.tools.report.frame import Column, Frame, Value, as_csv
 
 if TYPE_CHECKING:
     from foresee.data.batch import BatchStream
     from foresee.data.click_log import ClickLog
     from foresee.store.layout import Layout
     from foresee.tools.comparison import CacheSize
-    from foresee.tools.simulation import ClusterSpec, Planned, RowTimes
+    from foresee.tools.report.frame import Record
+    from foresee.tools.simulation import ClusterSpec, Planned, RowTimes, Simulated
 
 STEPS = 12
 TRAINERS = "2,4,8,16,32,64"
@@ -42,27 +43,54 @@ EXPLANATION = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assumptions:
-    """The cluster as a person says it."""
+class Planning:
+    """What is planned, for how many trainers."""
 
-    servers: int | None
-    compute_ms: float
-    after_rows: float
-    link_gbit: float
-    server_link_gbit: float
-    latency_us: float
-    message_us: float
-    wire_row_us: float
-    server_cores: float
-    dense_mb: float
-    dense_hidden: float
-    planners: int
+    synthetic: Annotated[
+        float | None, typer.Option(metavar="ROWS", help="A synthetic log with about so many rows, such as 2e10.")
+    ] = None
+    trainers: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Numbers of trainers. Default: 2,4,8,16,32,64; of nodes, 1 too.")
+    ] = None
+    servers: Annotated[int | None, typer.Option(min=1, help="Default: one for four trainers, at least one.")] = None
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples a step of each trainer.")] = 512
+    cache: Annotated[
+        str, typer.Option(metavar="SIZE", help="Slots of each trainer: 50000 rows, or 2x what two steps need.")
+    ] = "1x"
+    steps: Annotated[int, typer.Option(min=4, metavar="NUM", help="Plan so many steps from the start.")] = STEPS
+    policy: Annotated[str, typer.Option(help="lookahead, owner, none, or another of `foresee compare`.")] = "lookahead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """The speeds of the cluster."""
+
+    compute_ms: Annotated[float, typer.Option(help="Forward and backward of one trainer, its rows at hand.")] = 8.0
+    after_rows: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of that after the gradients of rows, which travel meanwhile.")
+    ] = 0.1
+    link_gbit: Annotated[float, typer.Option(help="Of every trainer, each way.")] = 25.0
+    server_link_gbit: Annotated[float | None, typer.Option(help="Of every server. Default: as a trainer's.")] = None
+    latency_us: Annotated[float, typer.Option(min=0, help="One way between two machines.")] = 20.0
+    message_us: Annotated[float, typer.Option(min=0, help="Sending a message to one more trainer.")] = 5.0
+    wire_row_us: Annotated[float, typer.Option(min=0, help="Packing a row for the wire, on one core.")] = 0.2
+    server_cores: Annotated[float, typer.Option(help="Of every server.")] = 16.0
+    dense_mb: Annotated[float, typer.Option(min=0, help="Dense gradients, summed over trainers in every step.")] = 2.0
+    dense_hidden: Annotated[float, typer.Option(min=0, max=1, help="Share of that behind backward.")] = 0.5
+    planners: Annotated[
+        int, typer.Option(min=0, help="Cores that planning is spread over; 0: the plan was made before.")
+    ] = 1
+
+    @property
+    def server_gbit(self) -> float:
+        return self.link_gbit if self.server_link_gbit is None else self.server_link_gbit
 
     def check(self) -> None:
         for option in ("compute_ms", "link_gbit", "server_link_gbit", "server_cores"):
-            scenario.positive(getattr(self, option), f"--{option.replace('_', '-')}")
+            if (value := getattr(self, option)) is not None:
+                scenario.positive(value, f"--{option.replace('_', '-')}")
 
-    def cluster(self, num_trainers: int, times: RowTimes) -> ClusterSpec:
+    def cluster(self, num_trainers: int, servers: int | None, times: RowTimes) -> ClusterSpec:
         """For so many trainers; rows cost what they cost a core of this machine."""
         from foresee.tools.cost import Speeds
         from foresee.tools.simulation import ClusterSpec
@@ -72,9 +100,9 @@ class Assumptions:
             compute_seconds=self.compute_ms * scenario.MILLISECOND,
             compute_after_rows_share=self.after_rows,
             trainer_bytes_per_second=self.link_gbit * GIGABIT,
-            server_bytes_per_second=self.server_link_gbit * GIGABIT,
+            server_bytes_per_second=self.server_gbit * GIGABIT,
             latency_seconds=self.latency_us * scenario.MICROSECOND,
-            num_servers=self.servers or max(1, num_trainers // 4),
+            num_servers=servers or max(1, num_trainers // 4),
             server_rows_per_second=self.server_cores / ((times.read + times.write) / 2 + wire),
             read_row_seconds=wire,
             write_row_seconds=wire,
@@ -90,7 +118,7 @@ class Assumptions:
         planned = f"planning on {counted(self.planners, 'core')}" if self.planners else "a plan that was made before"
         return (
             f"Predicted for {self.compute_ms:g} ms of compute a step, {self.after_rows:.0%} of it after the gradients "
-            f"of rows, links of {self.link_gbit:g} Gbit/s (servers {self.server_link_gbit:g}) and "
+            f"of rows, links of {self.link_gbit:g} Gbit/s (servers {self.server_gbit:g}) and "
             f"{self.latency_us:g} µs, {self.server_cores:g} cores a server, "
             f"{self.dense_mb:g} MB of dense gradients, {self.dense_hidden:.0%} of their sum hidden, {planned}. Timed "
             f"here: {1e6 * times.read:.2f} / {1e6 * times.write:.2f} µs to read / write a row, {1e6 * times.cache:.2f} "
@@ -98,52 +126,30 @@ class Assumptions:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """What the run costs."""
+
+    nodes: Annotated[
+        Path | None,
+        typer.Option(metavar="YAML", help="Node types with prices: what the run costs on how many of them."),
+    ] = None
+    samples: Annotated[
+        float | None, typer.Option(help="Samples of the whole run, for its cost. Default: the log's train split, once.")
+    ] = None
+
+
+@grouped
 def simulate(
     log: Annotated[
         str | None, typer.Argument(metavar="[LOG]", help="A prepared log; or none, with --synthetic.")
     ] = None,
-    synthetic: Annotated[
-        float | None, typer.Option(metavar="ROWS", help="A synthetic log with about so many rows, such as 2e10.")
-    ] = None,
-    trainers: Annotated[
-        str | None, typer.Option(metavar="N,N", help="Numbers of trainers. Default: 2,4,8,16,32,64; of nodes, 1 too.")
-    ] = None,
-    servers: Annotated[int | None, typer.Option(min=1, help="Default: one for four trainers, at least one.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples a step of each trainer.")] = 512,
-    cache: Annotated[
-        str, typer.Option(metavar="SIZE", help="Slots of each trainer: 50000 rows, or 2x what two steps need.")
-    ] = "1x",
-    steps: Annotated[int, typer.Option(min=4, metavar="NUM", help="Plan so many steps from the start.")] = STEPS,
-    policy: Annotated[str, typer.Option(help="lookahead, owner, none, or another of `foresee compare`.")] = "lookahead",
-    dim: Annotated[int, typer.Option(min=1, help="Columns of a row.")] = 64,
-    dtype: Annotated[str, typer.Option(help="Of the values: float32, bfloat16 or float16.")] = "float32",
-    optimizer: Annotated[str, typer.Option(help="Of the rows: its state travels with them.")] = "rowwise_adagrad",
-    compute_ms: Annotated[float, typer.Option(help="Forward and backward of one trainer, its rows at hand.")] = 8.0,
-    after_rows: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of that after the gradients of rows, which travel meanwhile.")
-    ] = 0.1,
-    link_gbit: Annotated[float, typer.Option(help="Of every trainer, each way.")] = 25.0,
-    server_link_gbit: Annotated[float | None, typer.Option(help="Of every server. Default: as a trainer's.")] = None,
-    latency_us: Annotated[float, typer.Option(min=0, help="One way between two machines.")] = 20.0,
-    message_us: Annotated[float, typer.Option(min=0, help="Sending a message to one more trainer.")] = 5.0,
-    wire_row_us: Annotated[float, typer.Option(min=0, help="Packing a row for the wire, on one core.")] = 0.2,
-    server_cores: Annotated[float, typer.Option(help="Of every server.")] = 16.0,
-    dense_mb: Annotated[float, typer.Option(min=0, help="Dense gradients, summed over trainers in every step.")] = 2.0,
-    dense_hidden: Annotated[float, typer.Option(min=0, max=1, help="Share of that behind backward.")] = 0.5,
-    planners: Annotated[
-        int, typer.Option(min=0, help="Cores that planning is spread over; 0: the plan was made before.")
-    ] = 1,
-    nodes: Annotated[
-        Path | None,
-        typer.Option(metavar="YAML", help="Node types with prices: what the run costs on how many of them."),
-    ] = None,
-    samples: Annotated[
-        float | None, typer.Option(help="Samples of the whole run, for its cost. Default: the log's train split, once.")
-    ] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures as CSV.")] = None,
-    page: Annotated[
-        Path | None, typer.Option(metavar="FILE", callback=drawable, help="Also draw them: one HTML file.")
-    ] = None,
+    *,
+    planning: Planning,
+    rows: RowForm,
+    network: Network,
+    priced: Priced,
+    output: Output,
 ) -> None:
     """What a cluster you do not have would do with your log: predicted step, bottleneck, memory.
 
@@ -167,52 +173,37 @@ def simulate(
     from foresee.tools.simulation import simulate as predicted
     from foresee.tools.simulation import time_rows
 
-    if nodes is not None and servers is not None:
+    if priced.nodes is not None and planning.servers is not None:
         raise ConfigError("--servers: with --nodes there is one on every node; leave it out")
-    assumed = Assumptions(
-        servers=servers, compute_ms=compute_ms, after_rows=after_rows, link_gbit=link_gbit,
-        server_link_gbit=link_gbit if server_link_gbit is None else server_link_gbit, latency_us=latency_us,
-        message_us=message_us, wire_row_us=wire_row_us, server_cores=server_cores, dense_mb=dense_mb,
-        dense_hidden=dense_hidden, planners=planners,
-    )  # fmt: skip
-    assumed.check()
-    console, size = terminal(), _one_size(cache)
-    many = scenario.numbers(trainers or (TRAINERS if nodes is None else bill.COUNTS), "--trainers")
-    source = _Source.of(log, synthetic, batch_size, steps)
-    layout = source.layout(dim, optimizer, dtype)
+    network.check()
+    console, size = terminal(), _one_size(planning.cache)
+    many = scenario.numbers(planning.trainers or (TRAINERS if priced.nodes is None else bill.COUNTS), "--trainers")
+    source = _Source.of(log, planning)
+    layout = source.layout(rows)
     times = time_rows(layout)
     terabytes = layout.num_rows * layout.row_bytes / 1e12
     about = (
-        f"{source.name}: {layout.num_rows:,} rows of {layout.row_bytes} bytes, {terabytes:.3g} TB; "
-        f"{steps} steps of {batch_size:,} samples a trainer planned by {policy}, from empty caches"
+        f"{source.name}: {layout.num_rows:,} rows of {layout.row_bytes} bytes, {terabytes:.3g} TB; {planning.steps} "
+        f"steps of {planning.batch_size:,} samples a trainer planned by {planning.policy}, from empty caches"
     )
-    setting = assumed.in_words(times)
-    if nodes is None:
-        clusters = [assumed.cluster(count, times) for count in many]
-        plans = [_planned(source, count, policy, size, layout, console) for count in many]
-        records = [
-            record_of(predicted(planned, cluster), cluster.speeds.compute_seconds)
-            for planned, cluster in zip(plans, clusters, strict=True)
-        ]
-        show(console, about, *as_tables(records), EXPLANATION, setting)
+    types, of_run = [], 0.0
+    if priced.nodes is not None:
+        of_run, types = source.num_samples(priced.samples), read_node_types(priced.nodes)
+    plans = [_planned(source, count, planning.policy, size, layout, console) for count in many]
+    if not types:
+        records = []
+        for planned in plans:
+            cluster = network.cluster(planned.sample.num_workers, planning.servers, times)
+            records.append(record_of(predicted(planned, cluster), cluster.speeds.compute_seconds))
+        setting = network.in_words(times)
+        show(console, about, Frame(STEP_COLUMNS, records).table(), Frame(NEED_COLUMNS, records).table())
+        show(console, EXPLANATION, setting)
     else:
-        of_run = source.num_samples(samples)
-        node_types, one_core = read_node_types(nodes), replace(assumed, server_cores=1.0)
-        plans = [_planned(source, count, policy, size, layout, console) for count in many]
-        bills = [
-            bill.billed(planned, node, one_core.cluster(planned.sample.num_workers, times), of_run)
-            for node in node_types
-            for planned in plans
-        ]
-        said = bill.notes([it.line for it in bills])
-        records = [
-            {**bill.bill_fields(it.line, note), **record_of(it.found, it.compute_seconds)}
-            for it, note in zip(bills, said, strict=True)
-        ]
+        records = bill.billed_records(plans, types, network, times, of_run)
         about += f"; {of_run:,.0f} samples on nodes with a price"
-        setting = bill.in_words(assumed)
-        show(console, about, bill.as_bill(bills, said), bill.EXPLANATION, setting)
-    _write(records, csv, page, about, setting, console)
+        setting = bill.in_words(network)
+        show(console, about, Frame(bill.COLUMNS, records).table(), bill.EXPLANATION, setting)
+    _write(records, output, about, setting, console)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,25 +216,23 @@ class _Source:
     num_steps: int
 
     @classmethod
-    def of(cls, log: str | None, synthetic: float | None, batch_size: int, num_steps: int) -> _Source:
+    def of(cls, log: str | None, planning: Planning) -> _Source:
         from foresee.data.click_log import ClickLog
 
+        synthetic = planning.synthetic
         if (log is None) == (synthetic is None):
             raise ConfigError("give a prepared log or --synthetic ROWS, one of the two")
         opened = None if log is None else ClickLog.open(log)
-        return cls(log=opened, synthetic=synthetic, batch_size=batch_size, num_steps=num_steps)
+        return cls(log=opened, synthetic=synthetic, batch_size=planning.batch_size, num_steps=planning.steps)
 
     @property
     def name(self) -> str:
         return f"a synthetic log of {self.synthetic:g} rows" if self.log is None else str(self.log.folder.place)
 
-    def layout(self, dim: int, optimizer: str, dtype: str) -> Layout:
+    def layout(self, rows: RowForm) -> Layout:
         from foresee.tools.simulation import SyntheticStream
 
-        if self.log is not None:
-            return scenario.row_layout(self.log, dim, optimizer, dtype)
-        stream = SyntheticStream(self.synthetic or 0, batch_size=1, num_steps=1)
-        return scenario.row_layout(stream, dim, optimizer, dtype)
+        return rows.layout(self.log or SyntheticStream(self.synthetic or 0, batch_size=1, num_steps=1))
 
     def num_samples(self, given: float | None) -> float:
         """Of the whole run."""
@@ -291,26 +280,18 @@ def _one_size(text: str) -> CacheSize:
     return size
 
 
-def _write(
-    records: list[Record], csv: Path | None, page: Path | None, about: str, setting: str, console: Console
-) -> None:
-    from foresee.tools.report.simulation import as_csv, write_simulation_page
+def _write(records: Sequence[Record], output: Output, about: str, setting: str, console: Console) -> None:
+    if output.csv is not None:
+        scenario.write_text(output.csv, as_csv(records))
+        show(console, f"wrote {output.csv}")
+    if output.page is not None:
+        from foresee.tools.report.simulation import write_simulation_page
 
-    if csv is not None:
-        scenario.write_text(csv, as_csv(records))
-        show(console, f"wrote {csv}")
-    if page is not None:
-        write_simulation_page(page, "A cluster on paper", records, introduction=about, setting=setting)
-        show(console, f"drew {page}")
+        write_simulation_page(output.page, "A cluster on paper", records, introduction=about, setting=setting)
+        show(console, f"drew {output.page}")
 
 
-if TYPE_CHECKING:
-    from foresee.tools.simulation import Simulated
-
-Record = dict[str, str | int | float]
-
-
-def record_of(found: Simulated, compute_seconds: float) -> Record:
+def record_of(found: Simulated, compute_seconds: float) -> dict[str, Value]:
     """One flat record."""
     from foresee.tools.cost import BEHIND, COMPUTE, DENSE, EXCHANGE, SERVER_LINK, SERVERS, TRAINER_LINK, WAITED
 
@@ -345,47 +326,29 @@ def record_of(found: Simulated, compute_seconds: float) -> Record:
     }
 
 
-def as_tables(records: Sequence[Record]) -> list[RenderableType]:
-    """Two tables: the step, and what everybody needs."""
-    step = _table(
-        records,
-        {
-            "trainers": ("trainers", ",d"),
-            "servers": ("servers", ",d"),
-            "predicted ms": ("step_ms", ",.2f"),
-            "limited by": ("bottleneck", ""),
-            "compute": ("compute_ms", ",.2f"),
-            "waiting": ("waited_ms", ",.2f"),
-            "exchange": ("exchange_ms", ",.2f"),
-            "dense": ("dense_ms", ",.2f"),
-            "samples/s": ("samples_per_second", ",.0f"),
-            "of compute": ("efficiency", ".0%"),
-        },
-    )
-    needs = _table(
-        records,
-        {
-            "trainers": ("trainers", ",d"),
-            "cache rows": ("cache_rows", ",d"),
-            "hit rate": ("hit_rate", ".1%"),
-            "fetched": ("fetched_rows", ",.0f"),
-            "critical KB": ("critical_kb", ",.0f"),
-            "busiest": ("critical_kb_most", ",.0f"),
-            "plan KB": ("plan_kb", ",.0f"),
-            "trainer GB": ("trainer_gb", ",.2f"),
-            "server GB": ("server_gb", ",.1f"),
-            "planner GB": ("planner_gb", ",.2f"),
-            "planning ms": ("planner_ms", ",.1f"),
-            "cores": ("planner_cores", ",.1f"),
-        },
-    )
-    return [step, needs]
-
-
-def _table(records: Sequence[Record], columns: dict[str, tuple[str, str]]) -> Table:
-    table = Table(*columns)
-    for column in table.columns:
-        column.justify = "left" if column.header == "limited by" else "right"
-    for record in records:
-        table.add_row(*(format(record[name], form) for name, form in columns.values()))
-    return table
+STEP_COLUMNS = (
+    Column("trainers", "trainers", ",d"),
+    Column("servers", "servers", ",d"),
+    Column("step_ms", "predicted ms", ",.2f"),
+    Column("bottleneck", "limited by"),
+    Column("compute_ms", "compute", ",.2f"),
+    Column("waited_ms", "waiting", ",.2f"),
+    Column("exchange_ms", "exchange", ",.2f"),
+    Column("dense_ms", "dense", ",.2f"),
+    Column("samples_per_second", "samples/s", ",.0f"),
+    Column("efficiency", "of compute", ".0%"),
+)
+NEED_COLUMNS = (
+    Column("trainers", "trainers", ",d"),
+    Column("cache_rows", "cache rows", ",d"),
+    Column("hit_rate", "hit rate", ".1%"),
+    Column("fetched_rows", "fetched", ",.0f"),
+    Column("critical_kb", "critical KB", ",.0f"),
+    Column("critical_kb_most", "busiest", ",.0f"),
+    Column("plan_kb", "plan KB", ",.0f"),
+    Column("trainer_gb", "trainer GB", ",.2f"),
+    Column("server_gb", "server GB", ",.1f"),
+    Column("planner_gb", "planner GB", ",.2f"),
+    Column("planner_ms", "planning ms", ",.1f"),
+    Column("planner_cores", "cores", ",.1f"),
+)

@@ -78,9 +78,12 @@ def _groups(needed: Sequence[int], width: int) -> list[list[int]]:
 
 def _part(table: Table, group: Sequence[int], sizes: Sequence[tuple[int, int]], width: int, *, first: bool) -> Table:
     part = Table(
-        title=table.title if first else None, title_justify="left", caption=table.caption if first else None,
-        show_header=table.show_header, header_style=table.header_style,
-    )  # fmt: skip
+        title=table.title if first else None,
+        title_justify="left",
+        caption=table.caption if first else None,
+        show_header=table.show_header,
+        header_style=table.header_style,
+    )
     widths = _widths([sizes[index] for index in group], width - FRAME * len(group))
     for index, size in zip(group, widths, strict=True):
         column = table.columns[index]

@@ -129,9 +129,7 @@ def _rows_written(volumes: Volumes) -> Int64:
     return volumes.evicted + volumes.pushed
 
 
-def _seconds(
-    asked: NDArray[np.bool_], rows: Int64, row_seconds: float, num_bytes: Int64, speeds: Speeds
-) -> Float64:  # fmt: skip
+def _seconds(asked: NDArray[np.bool_], rows: Int64, row_seconds: float, num_bytes: Int64, speeds: Speeds) -> Float64:
     of_all_servers = speeds.num_servers * speeds.server_bytes_per_second
     bytes_per_second = min(speeds.trainer_bytes_per_second, of_all_servers)
     each: Float64 = rows * row_seconds + num_bytes / bytes_per_second
@@ -202,16 +200,22 @@ def _ring(num_workers: int) -> float:
 def _by_exchange(volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> tuple[Float64, Float64]:
     """Rows and bytes [steps, workers, directions, exchanges]; sums over all workers go round a ring, with gradients."""
     bytes_of = np.array([row_bytes.of(kind) for kind in Kind], np.float64)
-    rows = np.stack([
-        volumes.transfers[..., Kind.GRAD, CRITICAL],
-        volumes.transfers[..., [Kind.VALUE, Kind.MOVE], CRITICAL].sum(axis=-1),
-        volumes.transfers[..., BACKGROUND].sum(axis=-1),
-    ], axis=-1).astype(np.float64)  # fmt: skip
-    num_bytes = np.stack([
-        volumes.transfers[..., Kind.GRAD, CRITICAL] * float(row_bytes.gradient),
-        (volumes.transfers[..., CRITICAL] * bytes_of)[..., [Kind.VALUE, Kind.MOVE]].sum(axis=-1),
-        (volumes.transfers[..., BACKGROUND] * bytes_of).sum(axis=-1),
-    ], axis=-1)  # fmt: skip
+    rows = np.stack(
+        [
+            volumes.transfers[..., Kind.GRAD, CRITICAL],
+            volumes.transfers[..., [Kind.VALUE, Kind.MOVE], CRITICAL].sum(axis=-1),
+            volumes.transfers[..., BACKGROUND].sum(axis=-1),
+        ],
+        axis=-1,
+    ).astype(np.float64)
+    num_bytes = np.stack(
+        [
+            volumes.transfers[..., Kind.GRAD, CRITICAL] * float(row_bytes.gradient),
+            (volumes.transfers[..., CRITICAL] * bytes_of)[..., [Kind.VALUE, Kind.MOVE]].sum(axis=-1),
+            (volumes.transfers[..., BACKGROUND] * bytes_of).sum(axis=-1),
+        ],
+        axis=-1,
+    )
     ring = _ring(volumes.num_workers)
     for exchange, urgency in ((GRADIENTS, CRITICAL), (LATER, BACKGROUND)):
         reduced = volumes.reduced[..., urgency, None]  # [steps, workers, one]

@@ -135,9 +135,11 @@ class _Playing:
     def __init__(self, volumes: Volumes, row_bytes: RowBytes, speeds: Speeds) -> None:
         num_steps, num_workers = volumes.num_steps, volumes.num_workers
         self.played = Played(
-            begin=np.zeros(num_steps + 1), waited=np.zeros(num_steps), exchanged=np.zeros(num_steps),
+            begin=np.zeros(num_steps + 1),
+            waited=np.zeros(num_steps),
+            exchanged=np.zeros(num_steps),
             late=np.zeros(num_steps),
-        )  # fmt: skip
+        )
         self._not_before, self._planner_seconds = volumes.not_before, speeds.planner_seconds
         self._read = exchanges.read_seconds(volumes, row_bytes, speeds)
         self._write = exchanges.write_seconds(volumes, row_bytes, speeds)
@@ -213,9 +215,15 @@ def _hidden_work(volumes: Volumes, exchange: Exchanges, speeds: Speeds) -> Float
 COMPUTE, WAITED, EXCHANGE, DENSE, BEHIND = "compute", "waiting for rows", "exchange", "dense sum", "background late"
 PARTS = (COMPUTE, WAITED, EXCHANGE, DENSE, BEHIND)
 PLANNER, READER, WRITER, TRAINER_LINK, SERVER_LINK, SERVERS, CORES, DEPENDENCY = (
-    "planner", "reading rows", "writing rows", "trainer link", "server link", "servers", "processor cores",
+    "planner",
+    "reading rows",
+    "writing rows",
+    "trainer link",
+    "server link",
+    "servers",
+    "processor cores",
     "write, then read",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

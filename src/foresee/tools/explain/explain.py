@@ -11,28 +11,32 @@ from __future__ import annotations
 
 import bisect
 import difflib
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 
+from foresee.arrays import Int64
 from foresee.data.click_log import ClickLog
 from foresee.data.stream import LogStream
-from foresee.engine.planned_step import Advance
+from foresee.engine.next_uses import looking_ahead
+from foresee.engine.planned_step import Advance, accesses_of, too_large
 from foresee.errors import DataError, PlanError, StoreError
-from foresee.plan import find
+from foresee.plan import find, make_planner
+from foresee.plan.baselines.ranked_eviction import BatchTooLargeError
 from foresee.plan.format.folder import SavedPlan
-from foresee.plan.record import Header
+from foresee.plan.record import Accesses, Header, Record
+from foresee.plan.replay import Replay
 from foresee.run.build import open_log, plan_header, saved_plan, table_layout, train_stream
 from foresee.run.config import RunConfig
 from foresee.store.disk import DiskReader
 from foresee.store.registry import DISK
+from foresee.tools.explain.figures import FetchGuard, PlannedStep, RowFollower, RowLife, StepAccount, StepFollower
 from foresee.tools.explain.paper_log import PaperLog, StoreSettings
-from foresee.tools.explain.replay import Decided, Played, decided_records, played_steps
-from foresee.tools.explain.row_life import RowFollower, RowLife
-from foresee.tools.explain.step_account import StepAccount, StepFollower
 
 TABLES_SHOWN = 8
 
@@ -139,16 +143,58 @@ class RunPlan:
             return cls(header, stream, RowNames(log), None, store_settings(config, log))
         return cls(file.header, stream, RowNames(log), file, store_settings(config, log))
 
-    def steps(self, advance: Advance | None) -> Iterator[Played]:
-        """Every step of the plan, in order."""
+    def steps(self, advance: Advance | None) -> Iterator[PlannedStep]:
+        """Replay the plan: every step, in order."""
+        header, decided = self.header, self._decided(advance)
+        replay = Replay(header.num_workers, header.capacity_rows)
+        # A guard names a write-back of at most this many steps ago.
+        written: deque[tuple[int, Int64]] = deque(maxlen=header.fetch_ahead_steps + 2)
+        for first, known_until in decided:
+            records = [first, *(next(decided)[0] for _ in range(header.num_workers - 1))]
+            guards = [_guard(record, written) for record in records]
+            step = replay.play(records)
+            written.append((step.step, np.concatenate([record.evict.row for record in records])))
+            yield PlannedStep(
+                step.step, records, step.used, step.arrived, step.sent, known_until, guards, replay.kept()
+            )
+
+    def _decided(self, advance: Advance | None) -> Iterator[tuple[Record, int]]:
+        """Every record, with the last step that the planner knew when it decided what leaves after it."""
         if self.saved is None:
-            return played_steps(self.header, decided_records(self.stream, self.header, advance))
-        last, failpoint = self.header.first_step + self.header.num_steps - 1, _window_of(self.header)
-        decided = (
-            Decided(record, last if failpoint is None else min(last, record.step + 1 + failpoint))
-            for record in self.saved.records()
-        )
-        return played_steps(self.header, decided)
+            yield from self._planned_again(advance)
+            return
+        last, ahead = self.header.first_step + self.header.num_steps - 1, _window_of(self.header)
+        for record in self.saved.records():
+            yield record, last if ahead is None else min(last, record.step + 1 + ahead)
+
+    def _planned_again(self, advance: Advance | None) -> Iterator[tuple[Record, int]]:
+        header, stream = self.header, self.stream
+
+        def accesses(num_steps: int) -> Iterator[Accesses]:
+            for batch, _ in zip(stream.batches(header.first_step), range(num_steps), strict=False):
+                yield accesses_of(batch)
+
+        planner = make_planner(header, accesses)
+        # With several workers a record waits for one more step's transfers after its evictions are decided.
+        late = int(header.num_workers > 1)
+        with looking_ahead(stream, header) as with_uses:
+            for step, touched in enumerate(accesses(header.num_steps), start=header.first_step):
+                try:
+                    records = planner.push(with_uses(step, touched))
+                except BatchTooLargeError as error:
+                    raise too_large(step, error.num_distinct, error.capacity_rows, stream) from None
+                yield from ((record, step - late) for record in records)
+                if advance is not None:
+                    advance()
+            last = header.first_step + header.num_steps - 1
+            yield from ((record, last) for record in planner.finish())
+
+
+def _guard(record: Record, written: Iterable[tuple[int, Int64]]) -> FetchGuard:
+    rows = [rows for step, rows in written if step == record.not_before]
+    return FetchGuard(
+        record.not_before, np.intersect1d(record.fetch.row, np.concatenate([np.empty(0, np.int64), *rows]))
+    )
 
 
 def store_settings(config: RunConfig, log: ClickLog) -> StoreSettings | None:
@@ -156,9 +202,11 @@ def store_settings(config: RunConfig, log: ClickLog) -> StoreSettings | None:
     if config.tables.store != DISK.name:
         return None
     return StoreSettings(
-        layout=table_layout(config, log), num_shards=max(1, config.num_servers),
-        commit_every_steps=config.train.commit_every_steps, evaluate_every_steps=config.train.evaluate_every_steps,
-    )  # fmt: skip
+        layout=table_layout(config, log),
+        num_shards=max(1, config.num_servers),
+        commit_every_steps=config.train.commit_every_steps,
+        evaluate_every_steps=config.train.evaluate_every_steps,
+    )
 
 
 def place_now(config: RunConfig, row: int) -> str | None:

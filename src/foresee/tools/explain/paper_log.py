@@ -27,8 +27,7 @@ from foresee.store.disk.index import IN_RECENT
 from foresee.store.disk.log import RowLog
 from foresee.store.disk.manifest import Chunks
 from foresee.store.layout import Layout, Table
-from foresee.tools.explain.replay import Played
-from foresee.tools.explain.row_life import Lay
+from foresee.tools.explain.figures import Lay, PlannedStep
 
 SECTOR_BYTES = 512
 COMPANIONS_SHOWN = 3
@@ -93,16 +92,21 @@ class PaperLog:
         self._settings, self._delay, self._name = settings, fetch_ahead_steps + 1, name
         self._file = PaperFile(self._layout)
         self._log = RowLog(
-            Path("paper"), self._layout, self._file.shape.chunk_bytes, _NoFiles(), Transfers(Way("mapped"), 0),
-            threading.Lock(), file=self._file,
-        )  # fmt: skip
-        self._steps: deque[Played] = deque()
+            Path("paper"),
+            self._layout,
+            self._file.shape.chunk_bytes,
+            _NoFiles(),
+            Transfers(Way("mapped"), 0),
+            threading.Lock(),
+            file=self._file,
+        )
+        self._steps: deque[PlannedStep] = deque()
         self._versions = 0
         self._commits: list[Chunks | None] = []
         self.lays: dict[int, Lay] = {}
         """Where it lay, by the step it was fetched for."""
 
-    def add(self, played: Played) -> None:
+    def add(self, played: PlannedStep) -> None:
         """Steps come in order; each is carried out once all fetches that may follow it at once are known."""
         self._steps.append(played)
         if len(self._steps) > self._delay:
@@ -115,7 +119,7 @@ class PaperLog:
             self._steps.popleft()
         return self.lays
 
-    def _carry_out(self, played: Played) -> None:
+    def _carry_out(self, played: PlannedStep) -> None:
         for record in played.records:
             self._write(record.evict.row, record.evict.known_next_use)
         done = played.step + 1

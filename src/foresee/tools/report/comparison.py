@@ -9,7 +9,6 @@ numbers that are not in the records.
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,30 +16,55 @@ from typing import TYPE_CHECKING
 
 from foresee.errors import InputError
 from foresee.io.optional import OptionalModule
-from foresee.tools.report.page import PALETTE, PageTable, Section, page, styled, write_page
+from foresee.tools.report.frame import Column, Frame, Record
+from foresee.tools.report.page import PALETTE, Section, page, styled, write_page
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 else:
     go = OptionalModule("plotly.graph_objects")
 
-Record = Mapping[str, str | int | float | None]
-COLUMNS = (
-    "policy", "trainers", "cache", "cache_rows", "steps", "batch_size", "hit_rate", "rows_per_step",
-    "critical_rows_per_step", "bytes_per_step", "critical_bytes_per_step", "stale_reads", "step_ms", "bottleneck",
+KEYS = (
+    "policy",
+    "trainers",
+    "cache",
+    "cache_rows",
+    "steps",
+    "batch_size",
+    "hit_rate",
+    "rows_per_step",
+    "critical_rows_per_step",
+    "bytes_per_step",
+    "critical_bytes_per_step",
+    "stale_reads",
+    "step_ms",
+    "bottleneck",
     "why_missing",
-)  # fmt: skip
+)
+"""The columns of the CSV."""
+COLUMNS = (
+    Column("policy", "policy"),
+    Column("hit_rate", "hit rate", ".1%"),
+    Column("rows_per_step", "rows", ",.0f"),
+    Column("critical_rows_per_step", "critical", ",.0f"),
+    Column("bytes_per_step", "MB", ",.2f", 1e-6),
+    Column("critical_bytes_per_step", "critical MB", ",.2f", 1e-6),
+    Column("stale_reads", "stale", ".0%"),
+    Column("step_ms", "step ms", ",.1f"),
+    Column("bottleneck", "limited by"),
+)
+"""What a terminal shows for one number of trainers and one cache."""
+PAGE_COLUMNS = (
+    COLUMNS[0],
+    Column("trainers", "trainers", "d"),
+    Column("cache_rows", "cache", ",d"),
+    *COLUMNS[1:6],
+    Column("stale_reads", "stale", ".1%"),
+    Column("step_ms", "ms", ",.2f"),
+    Column("bottleneck", "limit"),
+)
 OURS, BOUND = "lookahead", "belady"
 GREY = "#8a8f98"
-
-
-def as_csv(records: Sequence[Record]) -> str:
-    """One line for each record."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
 
 
 def write_comparison_page(
@@ -135,36 +159,14 @@ def _add_line(figure: go.Figure, policy: str, along: str, what: str, records: Se
 
 
 def _table(records: Sequence[Record]) -> Section:
-    head = ("policy", "trainers", "cache", "hit rate", "rows", "critical", "MB", "critical MB", "stale", "ms", "limit")
-    rows = [_cells(record) for record in records]
-    marked = frozenset(number for number, record in enumerate(records) if record["policy"] == OURS)
     notes = sorted({f"{r['policy']}, {r['trainers']}: {r['why_missing']}." for r in records if r["why_missing"]})
     return Section(
         heading="All figures",
         sentence="Rows and megabytes are those of a step and all trainers together; stale is the share of reads that "
         "miss an update; ms is predicted, and limit is what most of it is spent on.",
-        content=PageTable(columns=head, rows=rows, marked=marked),
+        content=Frame(PAGE_COLUMNS, records).page_table(lambda record: record["policy"] == OURS),
         notes=notes,
     )
-
-
-def _cells(record: Record) -> list[str]:
-    def shown(name: str, form: str, scale: float = 1.0) -> str:
-        return "–" if record[name] is None else format(_number(record, name) * scale, form)
-
-    return [
-        str(record["policy"]),
-        str(record["trainers"]),
-        shown("cache_rows", ",.0f"),
-        shown("hit_rate", ".1%"),
-        shown("rows_per_step", ",.0f"),
-        shown("critical_rows_per_step", ",.0f"),
-        shown("bytes_per_step", ",.2f", 1e-6),
-        shown("critical_bytes_per_step", ",.2f", 1e-6),
-        shown("stale_reads", ".1%"),
-        shown("step_ms", ",.2f"),
-        str(record["bottleneck"] or "–"),
-    ]
 
 
 def _of(records: Sequence[Record]) -> str:
@@ -215,14 +217,13 @@ def read_comparison(file: Path) -> list[Record]:
     try:
         with open(file, encoding="utf-8", newline="") as lines:
             reader = csv.DictReader(lines)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
+            if tuple(reader.fieldnames or ()) != KEYS:
                 raise InputError(
                     f"{file}: the columns are not those of a comparison; give a file that `foresee compare --csv` "
                     "wrote, or the folder of a run"
                 )
             records: list[Record] = [
-                {name: _value(name, row[name], file, number) for name in COLUMNS}
-                for number, row in enumerate(reader, 2)
+                {name: _value(name, row[name], file, number) for name in KEYS} for number, row in enumerate(reader, 2)
             ]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read ({error}); give a file that `foresee compare --csv` wrote") from None
@@ -242,12 +243,6 @@ def _value(name: str, cell: str | None, file: Path, line: int) -> str | int | fl
         raise InputError(f"{file}:{line}: {name} is {cell!r} and no number; write the file again") from None
 
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-else:
-    go = OptionalModule("plotly.graph_objects")
-
-
 @dataclass(frozen=True, slots=True)
 class Style:
     """How a policy's line looks."""
@@ -265,9 +260,15 @@ def curve_csv(capacities: Sequence[int], fetched: Mapping[str, Sequence[int]]) -
 
 
 def as_page(
-    title: str, note: str, capacities: Sequence[int], fetched: Mapping[str, Sequence[int]], *,
-    styles: Mapping[str, Style], capacity_rows: int, num_steps: int,
-) -> str:  # fmt: skip
+    title: str,
+    note: str,
+    capacities: Sequence[int],
+    fetched: Mapping[str, Sequence[int]],
+    *,
+    styles: Mapping[str, Style],
+    capacity_rows: int,
+    num_steps: int,
+) -> str:
     """`capacity_rows` is the run's own cache, marked in the picture."""
     figure = go.Figure()
     for name, rows in fetched.items():

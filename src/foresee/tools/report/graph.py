@@ -22,7 +22,7 @@ from foresee.graph.trained import run_config
 from foresee.io.optional import OptionalModule
 from foresee.io.units import in_megabytes
 from foresee.tools.report.page import PALETTE, PageTable, Section
-from foresee.tools.report.run_figures import colours_of, curve, styled
+from foresee.tools.report.run_figures import colours_of, curve, loss_figure, quality_figure, styled
 from foresee.tools.report.run_page import NO_SERIES, time_sections
 from foresee.tools.report.run_records import Point, RunRecords, read_run
 
@@ -91,18 +91,25 @@ def open_run(run: Path) -> GraphRun:
         epochs.append(Epoch(traversal=traversal, first_step=first_step, first_steps=first_steps, carried=before))
     row_bytes = build.table_layout(config, graph).row_bytes
     return GraphRun(
-        records=records, epochs=tuple(epochs), order=chosen.order.name, task=config.model.task,
-        partition_bytes=int(graph.partition_rows) * row_bytes, table_bytes=int(graph.num_nodes) * row_bytes,
-    )  # fmt: skip
+        records=records,
+        epochs=tuple(epochs),
+        order=chosen.order.name,
+        task=config.model.task,
+        partition_bytes=int(graph.partition_rows) * row_bytes,
+        table_bytes=int(graph.num_nodes) * row_bytes,
+    )
 
 
 def sections_of(run: GraphRun) -> list[Section]:
     """In the order in which a person asks: is it good, what was read and when, and was it fast."""
     points = [point for worker in run.records.workers for point in worker.points]
     return [
-        _summary(run, points), *_learning(run.records, points), *_order(run), *_bytes(run, points),
+        _summary(run, points),
+        *_learning(run.records, points),
+        *_order(run),
+        *_bytes(run, points),
         *time_sections(run.records),
-    ]  # fmt: skip
+    ]
 
 
 def _summary(run: GraphRun, points: Sequence[Point]) -> Section:
@@ -126,27 +133,19 @@ def _summary(run: GraphRun, points: Sequence[Point]) -> Section:
 
 def _learning(records: RunRecords, points: Sequence[Point]) -> list[Section]:
     train, valid = records.of_kind("train"), records.of_kind("valid")
-    losses: list[tuple[int, Any]] = [(point.step, point.loss) for point in points if point.loss is not None]
-    losses = losses or [(line["step"], line.get("loss")) for line in train]
-    if not losses and not valid:
+    if not valid and not any(point.loss is not None for point in points) and not train:
         return [Section(heading="Loss and MRR", sentence="This run has written no metrics yet.")]
-    loss = go.Figure()
-    curve(loss, "training loss", losses, BLUE, len(losses) < NUM_GRIDS)
-    styled(loss, x="step", y="loss of an edge or node (nats)", height_pixels=300)
     sentence = "Lower is better. Each point is the mean over the steps since the one before."
-    found = [Section(heading="Loss", sentence=sentence, content=loss)]
-    figure = go.Figure()
-    names = [name for name in FIGURES if any(line.get(name) is not None for line in valid)]
-    hits = sorted({name for line in valid for name in line if name.startswith("hits@")}, key=lambda it: int(it[5:]))
-    for colour, name in zip(PALETTE, [*names, *hits], strict=False):
-        points_of = [(line["step"], line.get(name)) for line in valid]
-        curve(figure, FIGURES.get(name, name.capitalize()), points_of, colour, True)
+    loss = loss_figure(points, train, valid, "loss of an edge or node (nats)")
+    found = [Section(heading="Loss", sentence=sentence, content=loss, legend=colours_of(loss))]
     if not valid:
         return [*found, Section(heading="MRR", sentence="The valid split has not been ranked yet.")]
-    styled(figure, x="step", y="on the valid split", height_pixels=300)
+    named = {name: words for name, words in FIGURES.items() if any(line.get(name) is not None for line in valid)}
+    hits = sorted({name for line in valid for name in line if name.startswith("hits@")}, key=lambda it: int(it[5:]))
+    quality = quality_figure({**named, **{name: name.capitalize() for name in hits}}, valid)
     sentence = "1 is the best there is: every right end ranked first, every class found."
-    heading = " and ".join(FIGURES[name] for name in names)
-    return [*found, Section(heading=heading, sentence=sentence, content=figure, legend=colours_of(figure))]
+    heading = " and ".join(named.values())
+    return [*found, Section(heading=heading, sentence=sentence, content=quality, legend=colours_of(quality))]
 
 
 def _order(run: GraphRun) -> list[Section]:
@@ -183,9 +182,16 @@ def grids_figure(traversal: Traversal) -> go.Figure:
     for column, end in enumerate(ends, start=1):
         shown = np.where((grid >= 0) & (grid <= end), grid, np.nan)
         figure.add_heatmap(
-            z=shown.tolist(), zmin=0, zmax=last, colorscale=SHADES, showscale=False, row=1, col=column,
-            hovertemplate="from partition %{y} to %{x}: state %{z}<extra></extra>", name="",
-        )  # fmt: skip
+            z=shown.tolist(),
+            zmin=0,
+            zmax=last,
+            colorscale=SHADES,
+            showscale=False,
+            row=1,
+            col=column,
+            hovertemplate="from partition %{y} to %{x}: state %{z}<extra></extra>",
+            name="",
+        )
     styled(figure, x="", y="", height_pixels=300)
     size = traversal.num_partitions - 0.5
     figure.update_xaxes(range=[-0.5, size], showgrid=False, zeroline=False, showticklabels=False, constrain="domain")
@@ -206,9 +212,16 @@ def buffer_figure(traversal: Traversal) -> go.Figure:
         there[state, number] = 1
     figure = go.Figure()
     figure.add_heatmap(
-        z=there.tolist(), x0=1, dx=1, showscale=False, colorscale=[[0, BLUE], [1, BLUE]], xgap=0, ygap=1,
-        hovertemplate="state %{x}: partition %{y} is there<extra></extra>", name="",
-    )  # fmt: skip
+        z=there.tolist(),
+        x0=1,
+        dx=1,
+        showscale=False,
+        colorscale=[[0, BLUE], [1, BLUE]],
+        xgap=0,
+        ygap=1,
+        hovertemplate="state %{x}: partition %{y} is there<extra></extra>",
+        name="",
+    )
     height = max(220, min(520, 90 + 14 * traversal.num_partitions))
     styled(figure, x="state", y="partition", height_pixels=height)
     figure.update_xaxes(showgrid=False, zeroline=False)
@@ -225,9 +238,13 @@ def swaps_figure(epochs: Sequence[Epoch]) -> go.Figure:
         total = list(accumulate(count for _, count in reads))
         last = number == len(epochs) - 1
         figure.add_scatter(
-            x=[*steps, epoch.first_steps[-1]], y=[*total, total[-1]], mode="lines", name=f"epoch {number + 1}",
-            line={"shape": "hv", "width": 2 if last else 1, "color": BLUE if last else GREY}, showlegend=False,
-        )  # fmt: skip
+            x=[*steps, epoch.first_steps[-1]],
+            y=[*total, total[-1]],
+            mode="lines",
+            name=f"epoch {number + 1}",
+            line={"shape": "hv", "width": 2 if last else 1, "color": BLUE if last else GREY},
+            showlegend=False,
+        )
     return styled(figure, x="step of the epoch", y="partitions read", height_pixels=320)
 
 

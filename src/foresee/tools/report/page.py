@@ -23,9 +23,18 @@ else:
 offline: Any = OptionalModule("plotly.offline")
 
 PALETTE = (
-    "#3b82c4", "#e07b39", "#3fa66b", "#a45fb8", "#c8515f", "#4bb3b3", "#c9a227", "#8a8f98", "#6f7fd0", "#b86f8f",
+    "#3b82c4",
+    "#e07b39",
+    "#3fa66b",
+    "#a45fb8",
+    "#c8515f",
+    "#4bb3b3",
+    "#c9a227",
+    "#8a8f98",
+    "#6f7fd0",
+    "#b86f8f",
     "#7a9a3a",
-)  # fmt: skip
+)
 """Told apart on white and on black."""
 
 STYLE = """

@@ -30,9 +30,14 @@ OTHER = "other"
 BETWEEN_STEPS = ("evaluate", "commit")
 IDEAL_PARTS = ("forward", "backward + dense sync", "forward + backward")
 COLOURS = {
-    "embedding access": "#3fa66b", "forward": "#7fb2e5", "backward + dense sync": "#3b82c4",
-    "forward + backward": "#5b9bd5", "row update": "#c9a227", "cache sync": "#e07b39", "other": "#9aa1ab",
-}  # fmt: skip
+    "embedding access": "#3fa66b",
+    "forward": "#7fb2e5",
+    "backward + dense sync": "#3b82c4",
+    "forward + backward": "#5b9bd5",
+    "row update": "#c9a227",
+    "cache sync": "#e07b39",
+    "other": "#9aa1ab",
+}
 VISIBLE_SHARE = 0.002
 """A part below this share of a step is not there."""
 
@@ -198,10 +203,13 @@ def disk_use(points: Sequence[Point], disk: int | None = None) -> DiskUse | None
     if not found:
         return None
     return DiskUse(
-        way=", ".join(sorted({one["way"] for one in found})), steps=max(1, sum(point.steps for point in counted)),
-        read=_direction(found, "read"), written=_direction(found, "written"),
-        syncs=sum(one["syncs"] for one in found), sync_seconds=sum(one["sync_seconds"] for one in found),
-    )  # fmt: skip
+        way=", ".join(sorted({one["way"] for one in found})),
+        steps=max(1, sum(point.steps for point in counted)),
+        read=_direction(found, "read"),
+        written=_direction(found, "written"),
+        syncs=sum(one["syncs"] for one in found),
+        sync_seconds=sum(one["sync_seconds"] for one in found),
+    )
 
 
 def num_disks(points: Sequence[Point]) -> int:
@@ -214,9 +222,12 @@ def _direction(found: Sequence[dict[str, Any]], name: str) -> Direction:
 
     seconds = total("seconds")
     return Direction(
-        num_bytes=total("bytes"), requests=total("requests"), seconds=seconds,
-        processor_seconds=total("processor_seconds"), depth=total("in_flight_seconds") / seconds if seconds else 0.0,
-    )  # fmt: skip
+        num_bytes=total("bytes"),
+        requests=total("requests"),
+        seconds=seconds,
+        processor_seconds=total("processor_seconds"),
+        depth=total("in_flight_seconds") / seconds if seconds else 0.0,
+    )
 
 
 def waiting_for(points: Sequence[Point], *, num_servers: int) -> str | None:

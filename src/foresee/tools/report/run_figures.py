@@ -9,7 +9,7 @@ hottest rows take, as a curve of about a hundred points. Rows without an access 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +71,12 @@ def skew_of(counts: NDArray[np.int64], *, num_rows: int, num_samples: int) -> Sk
     if places[-1] < num_rows:
         rows, accesses = np.append(rows, 1.0), np.append(accesses, 1.0)
     return Skew(
-        row_shares=tuple(rows.tolist()), access_shares=tuple(accesses.tolist()), num_rows=num_rows,
-        num_accesses=int(running[-1]), num_samples=num_samples,
-    )  # fmt: skip
+        row_shares=tuple(rows.tolist()),
+        access_shares=tuple(accesses.tolist()),
+        num_rows=num_rows,
+        num_accesses=int(running[-1]),
+        num_samples=num_samples,
+    )
 
 
 BLUE, ORANGE, GREEN, GREY = PALETTE[0], PALETTE[1], PALETTE[2], PALETTE[7]
@@ -100,15 +103,25 @@ def colours_of(figure: go.Figure) -> dict[str, str]:
     return found if len(found) > 1 else {}
 
 
-def loss_figure(points: Sequence[Point], train: Sequence[Line], valid: Sequence[Line]) -> go.Figure:
-    """The points have it more often than the metrics; an older run has only those."""
+def loss_figure(
+    points: Sequence[Point], train: Sequence[Line], valid: Sequence[Line], y: str = "loss (nats)"
+) -> go.Figure:
+    """Draw the loss from the points, which have it more often than the metrics; an older run has only those."""
     figure = go.Figure()
     losses: list[tuple[int, Any]] = [(point.step, point.loss) for point in points if point.loss is not None]
     losses = losses or [(line["step"], line.get("loss")) for line in train]
     curve(figure, "training loss", losses, BLUE, len(losses) < MARKED_POINTS_MAX)
     judged = [(line["step"], line.get("log_loss")) for line in valid]
     curve(figure, "log loss on the valid split", judged, ORANGE, True)
-    return styled(figure, x="step", y="loss (nats)", height_pixels=320)
+    return styled(figure, x="step", y=y, height_pixels=320)
+
+
+def quality_figure(names: Mapping[str, str], valid: Sequence[Line]) -> go.Figure:
+    """Draw several figures of the valid split, each under the name that it has in the legend."""
+    figure = go.Figure()
+    for colour, (key, name) in zip(PALETTE, names.items(), strict=False):
+        curve(figure, name, [(line["step"], line.get(key)) for line in valid], colour, True)
+    return styled(figure, x="step", y="on the valid split", height_pixels=300)
 
 
 def task_figure(name: str, train: Sequence[Line], valid: Sequence[Line], best: float | None) -> go.Figure:
@@ -133,16 +146,30 @@ def breakdown_figure(of_workers: dict[str, Breakdown]) -> go.Figure:
             continue
         values = [mean_ideal.get(part, 0.0), *(of_workers[name].parts[part] for name in names)]
         figure.add_bar(
-            orientation="h", name=part, y=["ideal", *names], x=_milliseconds(values), marker_color=colour,
-            text=[_duration(value) if value > 0.06 * longest else "" for value in values], textposition="inside",
-            insidetextanchor="middle", textangle=0, textfont={"color": "#10151c"},
+            orientation="h",
+            name=part,
+            y=["ideal", *names],
+            x=_milliseconds(values),
+            marker_color=colour,
+            text=[_duration(value) if value > 0.06 * longest else "" for value in values],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            textfont={"color": "#10151c"},
             hovertemplate="%{y}, " + part + ": %{x:.3f} ms a step<extra></extra>",
-        )  # fmt: skip
+        )
     totals = [sum(mean_ideal.values()), *(of_workers[name].step_seconds for name in names)]
     figure.add_scatter(
-        mode="text", y=["ideal", *names], x=_milliseconds(totals), text=[f" {_duration(total)}" for total in totals],
-        textposition="middle right", showlegend=False, hoverinfo="skip", name="step", cliponaxis=False,
-    )  # fmt: skip
+        mode="text",
+        y=["ideal", *names],
+        x=_milliseconds(totals),
+        text=[f" {_duration(total)}" for total in totals],
+        textposition="middle right",
+        showlegend=False,
+        hoverinfo="skip",
+        name="step",
+        cliponaxis=False,
+    )
     styled(figure, x="milliseconds a step", y="", height_pixels=90 + 46 * (len(names) + 1))
     figure.update_layout(barmode="stack", bargap=0.3, margin={"r": 70}, uniformtext={"mode": "hide", "minsize": 9})
     figure.update_yaxes(autorange="reversed", showgrid=False)
@@ -156,10 +183,15 @@ def breakdown_over_run_figure(points: Sequence[Point]) -> go.Figure:
     for part, colour in COLOURS.items():
         if part in visible:
             figure.add_scatter(
-                x=[point.step for point in points], y=_milliseconds(one[part] for one in parts), name=part,
-                mode="lines", line={"width": 0.5, "color": colour}, fillcolor=colour, stackgroup="step",
+                x=[point.step for point in points],
+                y=_milliseconds(one[part] for one in parts),
+                name=part,
+                mode="lines",
+                line={"width": 0.5, "color": colour},
+                fillcolor=colour,
+                stackgroup="step",
                 hovertemplate=part + ": %{y:.3f} ms<extra></extra>",
-            )  # fmt: skip
+            )
     styled(figure, x="step", y="milliseconds a step", height_pixels=340)
     figure.update_yaxes(rangemode="tozero")
     return figure
@@ -204,9 +236,13 @@ def links_figure(links: Sequence[LinkTraffic]) -> go.Figure:
         of_kind = {link.name: link.bytes_a_step[kind] for link in links if kind in link.bytes_a_step}
         if any(of_kind.values()):
             figure.add_bar(
-                orientation="h", name=kind, y=names, x=[of_kind.get(name, 0.0) / MEGABYTE for name in names],
-                marker_color=colour, hovertemplate="%{y}, " + kind + ": %{x:.4f} MB a step<extra></extra>",
-            )  # fmt: skip
+                orientation="h",
+                name=kind,
+                y=names,
+                x=[of_kind.get(name, 0.0) / MEGABYTE for name in names],
+                marker_color=colour,
+                hovertemplate="%{y}, " + kind + ": %{x:.4f} MB a step<extra></extra>",
+            )
     styled(figure, x="megabytes a step", y="", height_pixels=90 + 34 * len(names))
     figure.update_layout(barmode="stack", bargap=0.3)
     figure.update_yaxes(showgrid=False)
@@ -243,10 +279,16 @@ def disk_figure(points: Sequence[Point]) -> go.Figure:
             curve = [(step, value(getattr(use, name), use)) for step, use in uses]
             there = [(step, y) for step, y in curve if y is not None]
             figure.add_scatter(
-                x=[step for step, _ in there], y=[y for _, y in there], name=name, mode="lines+markers",
-                line={"color": colour, "width": 2}, marker={"size": 4}, showlegend=not place,
-                row=place // 2 + 1, col=place % 2 + 1,
-            )  # fmt: skip
+                x=[step for step, _ in there],
+                y=[y for _, y in there],
+                name=name,
+                mode="lines+markers",
+                line={"color": colour, "width": 2},
+                marker={"size": 4},
+                showlegend=not place,
+                row=place // 2 + 1,
+                col=place % 2 + 1,
+            )
     styled(figure, x="", y="", height_pixels=640)
     figure.update_layout(margin={"t": 34})
     figure.update_annotations(font_size=13)
@@ -268,10 +310,16 @@ def tables_figure(names: Sequence[str], sizes: Sequence[int], rates: Sequence[fl
     labels = [f"{name} · {size:,} rows" for name, size in zip(names, sizes, strict=True)]
     figure = go.Figure()
     figure.add_bar(
-        orientation="h", y=labels[::-1], x=[100 * rate for rate in rates][::-1], marker_color=GREEN, name="hit rate",
-        text=[f"{rate:.1%}" for rate in rates][::-1], textposition="outside", cliponaxis=False,
+        orientation="h",
+        y=labels[::-1],
+        x=[100 * rate for rate in rates][::-1],
+        marker_color=GREEN,
+        name="hit rate",
+        text=[f"{rate:.1%}" for rate in rates][::-1],
+        textposition="outside",
+        cliponaxis=False,
         hovertemplate="%{y}: %{x:.2f} %<extra></extra>",
-    )  # fmt: skip
+    )
     styled(figure, x="percent of the distinct rows of a step", y="", height_pixels=90 + 24 * len(labels))
     figure.update_xaxes(range=[0, 112], tickvals=[0, 25, 50, 75, 100])
     figure.update_yaxes(type="category", dtick=1, tickfont={"size": 11}, showgrid=False)
@@ -286,11 +334,16 @@ def skew_figure(skew: Skew, cache_share: float | None) -> go.Figure:
     marks = sorted({0.001, 0.01, 0.1} | ({float(f"{cache_share:.2g}")} if cache_share else set()))
     marks = [share for share in marks if skew.row_shares[0] <= share <= 1]
     figure.add_scatter(
-        mode="markers+text", x=[100 * share for share in marks], y=[100 * skew.of_hottest(share) for share in marks],
+        mode="markers+text",
+        x=[100 * share for share in marks],
+        y=[100 * skew.of_hottest(share) for share in marks],
         text=[f"{100 * share:.3g} % of rows: {skew.of_hottest(share):.0%}" for share in marks],
-        textposition="bottom right", marker={"color": ORANGE, "size": 8}, name="marks", showlegend=False,
+        textposition="bottom right",
+        marker={"color": ORANGE, "size": 8},
+        name="marks",
+        showlegend=False,
         hoverinfo="skip",
-    )  # fmt: skip
+    )
     styled(figure, x="hottest rows, percent of all rows", y="percent of all accesses", height_pixels=340)
     figure.update_xaxes(type="log", dtick=1, range=[None, 2.25])
     figure.update_yaxes(range=[0, 106])
@@ -304,9 +357,12 @@ def curve(
     there = [(x, y) for x, y in points if y is not None]
     if there:
         figure.add_scatter(
-            x=[x for x, _ in there], y=[y for _, y in there], name=name, mode="lines+markers" if markers else "lines",
+            x=[x for x, _ in there],
+            y=[y for _, y in there],
+            name=name,
+            mode="lines+markers" if markers else "lines",
             line={"color": colour, "width": 2, "dash": dash},
-        )  # fmt: skip
+        )
 
 
 def _milliseconds(seconds: Iterable[float]) -> list[float]:

@@ -107,13 +107,19 @@ def _speed_rows(workers: Sequence[WorkerRecords]) -> list[tuple[str, str, str]]:
     points = [point for worker in workers for point in worker.points]
     said = "forward and backward with all rows at hand take"
     return [
-        ("a step", f"{1e3 * mean.step_seconds:.2f} ms", f"{over:.2f} times the ideal: {said} "
-         f"{1e3 * mean.ideal_seconds:.2f} ms" if over else ""),
+        (
+            "a step",
+            f"{1e3 * mean.step_seconds:.2f} ms",
+            f"{over:.2f} times the ideal: {said} {1e3 * mean.ideal_seconds:.2f} ms" if over else "",
+        ),
         ("waited for rows", f"{mean.waited / mean.step_seconds:.1%}" if mean.step_seconds else "-", "of a step"),
         ("hit rate", f"{hit_rate(points):.1%}", "of a step's rows were not fetched"),
-        ("lookups a step", f"{sum(p.lookups for p in points) / max(1, sum(p.steps for p in points)):,.0f}",
-         "by each worker"),
-    ]  # fmt: skip
+        (
+            "lookups a step",
+            f"{sum(p.lookups for p in points) / max(1, sum(p.steps for p in points)):,.0f}",
+            "by each worker",
+        ),
+    ]
 
 
 def _learning(records: RunRecords, workers: Sequence[WorkerRecords], best_auc: float | None) -> list[Section]:
@@ -304,9 +310,13 @@ def _disk_table(points: Sequence[Point], num_servers: int) -> PageTable:
         name = f"server {number} " if num_servers else ""
         for what, moved in (("reads", use.read), ("writes", use.written)):
             figures_a_step = (
-                moved.num_bytes / use.steps / 1e6, moved.requests / use.steps, moved.request_bytes / 1e3, moved.depth,
-                1e3 * moved.seconds / use.steps, 1e3 * moved.processor_seconds / use.steps,
-            )  # fmt: skip
+                moved.num_bytes / use.steps / 1e6,
+                moved.requests / use.steps,
+                moved.request_bytes / 1e3,
+                moved.depth,
+                1e3 * moved.seconds / use.steps,
+                1e3 * moved.processor_seconds / use.steps,
+            )
             syncs = _short(1e3 * use.sync_seconds / use.steps) if what == "writes" else ""
             rows.append((f"{name}{what}", *map(_short, figures_a_step), syncs))
     columns = ("", "MB", "requests", "kB each", "at once", "ms", "ms of a processor", "ms of syncs")
@@ -360,15 +370,24 @@ def _summed(workers: Sequence[WorkerRecords]) -> list[Point]:
             by_step.setdefault(point.step, []).append(point)
     return [
         Point(
-            step=step, steps=some[0].steps, seconds=some[0].seconds, tracks={}, ahead={}, store_bytes=[], peer_bytes=[],
-            lookups=sum(point.lookups for point in some), unique=sum(point.unique for point in some),
-            fetched=sum(point.fetched for point in some), evicted=sum(point.evicted for point in some),
+            step=step,
+            steps=some[0].steps,
+            seconds=some[0].seconds,
+            tracks={},
+            ahead={},
+            store_bytes=[],
+            peer_bytes=[],
+            lookups=sum(point.lookups for point in some),
+            unique=sum(point.unique for point in some),
+            fetched=sum(point.fetched for point in some),
+            evicted=sum(point.evicted for point in some),
             refilled=sum(point.refilled for point in some),
-            received=sum(point.received for point in some), occupied=sum(point.occupied for point in some),
+            received=sum(point.received for point in some),
+            occupied=sum(point.occupied for point in some),
             loss=_mean([point.loss for point in some if point.loss is not None]),
         )
         for step, some in sorted(by_step.items())
-    ]  # fmt: skip
+    ]
 
 
 def _mean(values: Sequence[float]) -> float | None:

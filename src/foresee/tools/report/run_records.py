@@ -224,13 +224,21 @@ def _worker(lines: list[Line], begun: float) -> WorkerRecords:
             unique = [old + new for old, new in zip(unique, line["unique"], strict=True)]
             fetched = [old + new for old, new in zip(fetched, line["fetched"], strict=True)]
     return WorkerRecords(
-        worker=start["worker"], start=start, points=tuple(points), spans=tuple(spans),
-        unique_by_table=tuple(unique), fetched_by_table=tuple(fetched),
-    )  # fmt: skip
+        worker=start["worker"],
+        start=start,
+        points=tuple(points),
+        spans=tuple(spans),
+        unique_by_table=tuple(unique),
+        fetched_by_table=tuple(fetched),
+    )
 
 
 def _span(line: Line, offset: float) -> Span:
     return Span(
-        track=line["lane"], what=line["what"], step=line["step"], begin=line["begin"] + offset,
-        end=line["end"] + offset, num_bytes=line["bytes"],
-    )  # fmt: skip
+        track=line["lane"],
+        what=line["what"],
+        step=line["step"],
+        begin=line["begin"] + offset,
+        end=line["end"] + offset,
+        num_bytes=line["bytes"],
+    )

@@ -22,9 +22,13 @@ else:
     go = OptionalModule("plotly.graph_objects")
 
 TRACKS = {
-    "train": "training", "update": "row update", "exchange": "exchange", "reader": "fetch", "planner": "plan",
+    "train": "training",
+    "update": "row update",
+    "exchange": "exchange",
+    "reader": "fetch",
+    "planner": "plan",
     "writer": "write back",
-}  # fmt: skip
+}
 """From top to bottom. Row update: of workers that update during backward; exchange: in the background, with others."""
 SHOWN_STEPS = 6
 WINDOWS_MAX = 8
@@ -102,11 +106,13 @@ def windows(workers: Sequence[WorkerRecords]) -> list[Window]:
     kept = [whole[int(k * len(whole) / WINDOWS_MAX)] for k in range(WINDOWS_MAX)] if len(whole) > WINDOWS_MAX else whole
     return [
         Window(
-            piece[0], piece[-1],
-            min(steps[piece[0]][0] for steps in found), max(steps[piece[-1]][1] for steps in found),
+            piece[0],
+            piece[-1],
+            min(steps[piece[0]][0] for steps in found),
+            max(steps[piece[-1]][1] for steps in found),
         )
         for piece in kept
-    ]  # fmt: skip
+    ]
 
 
 def _steps(spans: Sequence[Span]) -> dict[int, tuple[float, float]]:
@@ -145,9 +151,12 @@ def timeline_figure(workers: Sequence[WorkerRecords], found: Sequence[Window]) -
     figure.update_layout(barmode="overlay", bargap=0.2)
     figure.update_xaxes(rangemode="tozero", showgrid=False, zeroline=False)
     figure.update_yaxes(
-        tickvals=sorted(titles), ticktext=[titles[place] for place in sorted(titles)], showgrid=False, zeroline=False,
+        tickvals=sorted(titles),
+        ticktext=[titles[place] for place in sorted(titles)],
+        showgrid=False,
+        zeroline=False,
         range=[max(places.values()) + 0.6, -1.4],
-    )  # fmt: skip
+    )
     if len(found) > 1:
         _offer(figure, found, owner, shown)
     return figure
@@ -190,8 +199,11 @@ def _bar(window: Window, drawn: list[tuple[float, Span, _Look]]) -> go.Bar:
     begins = [max(span.begin, window.begin) - window.begin for _, span, _ in drawn]
     ends = [min(span.end, window.end) - window.begin for _, span, _ in drawn]
     return go.Bar(
-        orientation="h", name=drawn[0][2].name, marker={"color": drawn[0][2].colour, "line": {"width": 0}},
-        y=[place for place, _, _ in drawn], width=0.78,
+        orientation="h",
+        name=drawn[0][2].name,
+        marker={"color": drawn[0][2].colour, "line": {"width": 0}},
+        y=[place for place, _, _ in drawn],
+        width=0.78,
         base=[round(begin * MILLISECONDS, 3) for begin in begins],
         x=[round((end - begin) * MILLISECONDS, 3) for begin, end in zip(begins, ends, strict=True)],
         customdata=[
@@ -199,7 +211,7 @@ def _bar(window: Window, drawn: list[tuple[float, Span, _Look]]) -> go.Bar:
             for _, span, _ in drawn
         ],
         hovertemplate="%{customdata[0]}, step %{customdata[1]}: %{customdata[2]} ms%{customdata[3]}<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _bytes(num_bytes: int) -> str:
@@ -211,10 +223,16 @@ def _steps_of(window: Window, workers: Sequence[WorkerRecords], places: dict[tup
     steps = _steps(workers[0].spans)
     numbers = range(window.first_step, window.last_step + 1)
     return go.Scatter(
-        x=[round((steps[step][0] - window.begin) * MILLISECONDS, 3) for step in numbers], y=[-HEADER] * len(numbers),
+        x=[round((steps[step][0] - window.begin) * MILLISECONDS, 3) for step in numbers],
+        y=[-HEADER] * len(numbers),
         text=[f"▏{step:,}" for step in numbers],
-        mode="text", textposition="middle right", name="steps", showlegend=False, hoverinfo="skip", cliponaxis=False,
-    )  # fmt: skip
+        mode="text",
+        textposition="middle right",
+        name="steps",
+        showlegend=False,
+        hoverinfo="skip",
+        cliponaxis=False,
+    )
 
 
 def _headers(workers: Sequence[WorkerRecords], places: dict[tuple[int, str], float]) -> dict[float, str]:

@@ -6,13 +6,12 @@ Everything is a prediction, and every heading says so. Never: numbers that are n
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foresee.io.optional import OptionalModule
+from foresee.tools.report.frame import Record, Value
 from foresee.tools.report.page import PALETTE, PageTable, Section, styled, write_page
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 else:
     go = OptionalModule("plotly.graph_objects")
 
-Record = Mapping[str, str | int | float]
 PARTS = {
     "compute_ms": "compute",
     "waited_ms": "waiting for rows",
@@ -34,15 +32,6 @@ MEMORY = {"trainer_gb": "a trainer", "server_gb": "a server's rows", "planner_gb
 
 BEST = "knee of all"
 """What the note of a priced record begins with, if no other has less cost × hours."""
-
-
-def as_csv(records: Sequence[Record]) -> str:
-    """One line for each number of trainers."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
 
 
 def write_simulation_page(
@@ -63,23 +52,32 @@ def sections(records: Sequence[Record], setting: str) -> list[Section]:
 
 def _bill(records: Sequence[Record]) -> Section:
     figure, names = go.Figure(), list(dict.fromkeys(str(record["node"]) for record in records))
-    fitting = [record for record in records if record["cost"] != ""]
+    fitting = [record for record in records if record["cost"] is not None]
     for place, name in enumerate(names):
         own = [record for record in fitting if record["node"] == name]
         figure.add_scatter(
-            x=[record["hours"] for record in own], y=[record["cost"] for record in own], name=name,
-            text=[f"{record['nodes']}" for record in own], textposition="top center", mode="lines+markers+text",
+            x=[record["hours"] for record in own],
+            y=[record["cost"] for record in own],
+            name=name,
+            text=[f"{record['nodes']}" for record in own],
+            textposition="top center",
+            mode="lines+markers+text",
             line={"color": PALETTE[place % len(PALETTE)]},
-        )  # fmt: skip
+        )
     knees = [record for record in fitting if "knee" in str(record["note"])]
     figure.add_scatter(
-        x=[record["hours"] for record in knees], y=[record["cost"] for record in knees], name="knee", mode="markers",
+        x=[record["hours"] for record in knees],
+        y=[record["cost"] for record in knees],
+        name="knee",
+        mode="markers",
         marker={"symbol": "circle-open", "size": 18, "color": "#8a8f98", "line": {"width": 2}},
-    )  # fmt: skip
+    )
     figure = styled(figure, x="predicted hours", y="cost")
     figure.update_xaxes(type="log")
     figure.update_yaxes(type="log")
-    refused = {f"{record['nodes']} × {record['node']}: {record['note']}" for record in records if record["cost"] == ""}
+    refused = {
+        f"{record['nodes']} × {record['node']}: {record['note']}" for record in records if record["cost"] is None
+    }
     return Section(
         heading="Predicted cost over hours",
         sentence="A point for each number of nodes, which stands beside it. The knee has the least cost × hours."
@@ -123,7 +121,7 @@ def _steps(records: Sequence[Record], trainers: Sequence[str]) -> go.Figure:
 def _throughput(records: Sequence[Record], trainers: Sequence[str]) -> go.Figure:
     figure = go.Figure()
     predicted = [record["samples_per_second"] for record in records]
-    ideal = [float(record["samples_per_second"]) / float(record["efficiency"]) for record in records]
+    ideal = [float(record["samples_per_second"] or 0) / float(record["efficiency"] or 1) for record in records]
     figure.add_scatter(x=trainers, y=predicted, name="predicted", mode="lines+markers", line={"color": PALETTE[0]})
     line = {"color": "#8a8f98", "dash": "dot"}
     figure.add_scatter(x=trainers, y=ideal, name="compute alone", mode="lines", line=line)
@@ -158,5 +156,7 @@ def _table(records: Sequence[Record]) -> Section:
     )
 
 
-def _shown(value: str | int | float) -> str:
+def _shown(value: Value) -> str:
+    if value is None:
+        return ""
     return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

@@ -1,20 +1,43 @@
-"""Everything that happens to one row: when it was used, how it came, why it stayed, moved, left.
+"""What a plan does with one row (`RowLife`) and in one step (`StepAccount`), as figures.
 
-In: the steps of a plan, played. Out: a `RowLife`: stays, each from a fetch to a write-back, with the uses, moves,
-copies and gradients in between. Why a row was given up is looked up, not assumed: the rows that stayed in its place are
-watched until the row's own next use.
+In: the steps of a plan, replayed into rows. A row's life is a list of stays in a cache, each from a fetch to a
+write-back. Why a row was given up is looked up, not assumed: the rows that stayed in its place are watched until the
+row's own next use. The followers read each step once and keep only what they still watch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from foresee.arrays import Int64
-from foresee.plan.record import NOT_KNOWN, Kind, Record
-from foresee.tools.explain.replay import FetchGuard, Played, RowTransfer
+from foresee.plan.record import NOT_KNOWN, UNKNOWN_VERSION, Kind, Record
+from foresee.plan.replay import Played, RowTransfer
+from foresee.tools.explain.measured import MeasuredStep
+
+
+@dataclass(frozen=True, slots=True)
+class FetchGuard:
+    """Why the fetch of a record cannot be issued earlier."""
+
+    not_before: int
+    written: Int64
+    """Rows of the fetch that were written back after that very step; none: it is the bound on staging, or the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep(Played):
+    """A replayed step, with what the planner knew when it decided it."""
+
+    known_until: int
+    """The last step that the planner had read."""
+    guards: Sequence[FetchGuard]
+    kept: Sequence[Int64]
+    """Rows in each worker's cache after the step."""
+
 
 KEPT_WATCHED_MAX = 8
 """So many write-backs are compared with what stayed; each costs a pass over the window."""
@@ -161,7 +184,7 @@ class RowFollower:
         self._watched: list[tuple[Left, Int64]] = []
         """Write-backs, and the rows that stayed then and were not used since."""
 
-    def add(self, played: Played) -> None:
+    def add(self, played: PlannedStep) -> None:
         users = [worker for worker, rows in enumerate(played.used) if self._in(rows)]
         self._watch(played, used=bool(users))
         self._fetched(played)
@@ -178,7 +201,7 @@ class RowFollower:
     def _in(self, rows: Int64) -> bool:
         return bool((rows == self.life.row).any())
 
-    def _fetched(self, played: Played) -> None:
+    def _fetched(self, played: PlannedStep) -> None:
         for record, guard in zip(played.records, played.guards, strict=True):
             place = np.flatnonzero(record.fetch.row == self.life.row)
             if not len(place):
@@ -203,7 +226,7 @@ class RowFollower:
             return "itself" if self._in(guard.written) else "others"
         return "start" if guard.not_before < self.life.first_step else "staging"
 
-    def _used(self, played: Played, users: list[int]) -> None:
+    def _used(self, played: PlannedStep, users: list[int]) -> None:
         stay = self.life.stays[-1]
         slots = {worker: played.records[worker].unique[played.used[worker] == self.life.row] for worker in users}
         owner = [worker for worker in users if np.isin(slots[worker], played.records[worker].apply).any()]
@@ -234,7 +257,7 @@ class RowFollower:
                 )
             )
 
-    def _left(self, played: Played, record: Record, place: int) -> None:
+    def _left(self, played: PlannedStep, record: Record, place: int) -> None:
         worker, evict = record.worker, record.evict
         ends = played.step == self.life.first_step + self.life.num_steps - 1
         left = Left(
@@ -252,7 +275,7 @@ class RowFollower:
             left.kept = Kept(num_rows=len(played.kept[worker]))
         self._watched.append((left, np.sort(played.kept[worker]) if left.kept else np.empty(0, np.int64)))
 
-    def _watch(self, played: Played, *, used: bool) -> None:
+    def _watch(self, played: PlannedStep, *, used: bool) -> None:
         """Looks for the rows that stayed when this one left, until this one is used again or the window ends."""
         watched, self._watched = self._watched, []
         for left, rows in watched:
@@ -267,3 +290,182 @@ class RowFollower:
                 left.next_use = played.step
             else:
                 self._watched.append((left, remaining))
+
+
+ROWS_NAMED_MAX = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class Fetching:
+    """The reads of one worker for the step."""
+
+    num_rows: int
+    num_first: int
+    """Never trained before: their first value follows from the seed."""
+    last_used: list[int]
+    """Of the others, the steps that updated them last, ascending."""
+    not_before: int
+    steps_ahead: int
+    """Steps that can compute while the read is under way."""
+    guard: Literal["rows", "staging", "start"]
+    guarding: list[int]
+    """Rows of the fetch that were written back after `not_before`."""
+    rows: list[int]
+    """Some of them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Traffic:
+    """Rows of one kind that go from or to a worker."""
+
+    num_critical: int = 0
+    num_background: int = 0
+
+    def add(self, num_rows: int, critical: bool) -> None:
+        if critical:
+            self.num_critical += num_rows
+        else:
+            self.num_background += num_rows
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_critical + self.num_background
+
+
+@dataclass(slots=True, kw_only=True)
+class Leaving:
+    """What one worker gives up after the step."""
+
+    num_rows: int
+    num_needed: int
+    """Rows that the next step puts into slots of this worker."""
+    num_used_again: int = 0
+    """Of those given up, used again in a step that the planner knew."""
+    nearest_use: int | None = None
+    rows: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerAccount:
+    """One worker's part in the step."""
+
+    worker: int
+    num_samples: int
+    num_lookups: int
+    num_rows: int
+    num_hits: int
+    fetching: Fetching
+    received: dict[str, Traffic]
+    """Before the step: copies and moves, by kind."""
+    gradients_sent: Traffic
+    gradients_received: Traffic
+    sent: dict[str, Traffic]
+    """After the step, for later ones: copies and moves, by kind."""
+    num_applied: int
+    leaving: Leaving
+    num_cached: int
+    """Rows in its cache after the step."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StepAccount:
+    """One step of a plan."""
+
+    step: int
+    last_step: int
+    planner: str
+    window_steps: int | None
+    capacity_rows: int
+    fetch_ahead_steps: int
+    known_until: int
+    workers: list[WorkerAccount]
+    measured: list[MeasuredStep] = field(default_factory=list)
+    """What the run recorded of this step, if it did."""
+
+
+def _worker_account(played: PlannedStep, record: Record) -> WorkerAccount:
+    worker = record.worker
+    received = {kind.name: Traffic() for kind in (Kind.VALUE, Kind.MOVE)}
+    sent = {kind.name: Traffic() for kind in (Kind.VALUE, Kind.MOVE)}
+    gradients_sent, gradients_received = Traffic(), Traffic()
+    for transfer in played.arrived:
+        if transfer.target == worker:
+            received[transfer.kind.name].add(len(transfer.rows), transfer.critical)
+    for transfer in played.sent:
+        if transfer.kind != Kind.GRAD and transfer.source == worker:
+            sent[transfer.kind.name].add(len(transfer.rows), transfer.critical)
+        elif transfer.kind == Kind.GRAD and worker in (transfer.source, transfer.target):
+            mine = gradients_sent if transfer.source == worker else gradients_received
+            mine.add(len(transfer.rows), transfer.critical)
+    arrived = sum(traffic.num_rows for traffic in received.values())
+    return WorkerAccount(
+        worker=worker,
+        num_samples=len(record.samples),
+        num_lookups=len(record.inverse),
+        num_rows=len(record.unique),
+        num_hits=len(record.unique) - len(record.fetch) - arrived,
+        fetching=_fetching(played, record),
+        received=received,
+        gradients_sent=gradients_sent,
+        gradients_received=gradients_received,
+        sent=sent,
+        num_applied=len(record.apply),
+        leaving=Leaving(num_rows=len(record.evict), num_needed=0, rows=_some(record.evict.row)),
+        num_cached=len(played.kept[worker]),
+    )
+
+
+def _fetching(played: PlannedStep, record: Record) -> Fetching:
+    fetch, guard = record.fetch, played.guards[record.worker]
+    again = fetch.version[(fetch.version != UNKNOWN_VERSION) & (fetch.version > 0)] - 1
+    return Fetching(
+        num_rows=len(fetch),
+        num_first=int(np.count_nonzero(fetch.version == 0)),
+        last_used=np.sort(again).tolist(),
+        not_before=record.not_before,
+        steps_ahead=record.step - 1 - record.not_before,
+        guard="rows" if len(guard.written) else "start" if record.not_before < 0 else "staging",
+        guarding=guard.written.tolist(),
+        rows=_some(fetch.row),
+    )
+
+
+def _some(rows: Int64) -> list[int]:
+    return [int(row) for row in rows[:ROWS_NAMED_MAX]]
+
+
+class StepFollower:
+    """Waits for one step, then watches what it gave up."""
+
+    def __init__(self, account: StepAccount) -> None:
+        self.account = account
+        self._watched: list[Int64] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to be found out."""
+        return bool(self.account.workers) and not any(len(rows) for rows in self._watched)
+
+    def add(self, played: PlannedStep) -> None:
+        if played.step == self.account.step:
+            self.account.workers = [_worker_account(played, record) for record in played.records]
+            self.account.known_until = played.known_until
+            self._watched = [record.evict.row for record in played.records]
+        elif self.account.workers:
+            self._look(played)
+
+    def _look(self, played: PlannedStep) -> None:
+        for worker, account in enumerate(self.account.workers):
+            leaving, rows = account.leaving, self._watched[worker]
+            if played.step == self.account.step + 1:
+                leaving.num_needed = len(played.records[worker].fetch) + sum(
+                    len(transfer.rows) for transfer in played.arrived if transfer.target == worker
+                )
+            if played.step > self.account.known_until:
+                self._watched[worker] = rows[:0]
+                continue
+            used = np.isin(rows, np.concatenate(list(played.used)))
+            leaving.num_used_again += int(np.count_nonzero(used))
+            if used.any() and leaving.nearest_use is None:
+                leaving.nearest_use = played.step
+            self._watched[worker] = rows[~used]
