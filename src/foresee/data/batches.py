@@ -123,7 +123,7 @@ class Batches:
 
         Args:
             first_step: From here on.
-            always: The first so many, too.
+            always: Number of first batches to yield as well.
 
         Yields:
             Batches, each with the item it was made from.
@@ -143,7 +143,7 @@ class Batches:
 
         Args:
             first_step: The first item that is wanted.
-            always: The first so many are wanted, too.
+            always: Number of first items that are wanted as well.
         """
         if first_step and not always and hasattr(self._source, "epochs_from"):
             return first_step, self._source.epochs_from(first_step)

@@ -52,7 +52,7 @@ def look_up(store: Store, batch: Batch, pooling: Pooling, threads: Threads = ONE
     groups = look_up_groups(store, batch, pooling, threads)
     if not store.layout.widths:
         return groups[0].embeddings
-    return cast("torch.Tensor", in_feature_order(groups))  # or the list: whoever has several widths knows
+    return cast("torch.Tensor", in_feature_order(groups))  # a list if tables have several widths
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class Run:
         self.bytes_moved = 0  # of rows between store and cache, so far
         self.times = PipelineTimes()
         self.failed = False
-        """Rows are half updated, half written or stale: no state of any step, and never to be committed."""
+        """Rows are half updated, half written or stale. They belong to no step and must never be committed."""
         self._counters = Counters()
         self._planned: PlannedSteps | None = None
         self._active: tuple[Pipeline, Caches] | None = None  # while the loop runs
@@ -285,7 +285,7 @@ class Run:
     def _never_committed_after(self, kind: type[BaseException]) -> Iterator[None]:
         """Mark the run as failed if the block raises.
 
-        Rows that are half updated, half written or stale are no state of any step: nobody may commit them. The block
+        Rows that are half updated, half written or stale belong to no step and must not be committed. The block
         may run on the training thread or the update thread; what the pipeline's threads find is raised here, too, by
         `Pipeline.ready` and by `Pipeline.check` in `flush`. `failed` is only ever set, so no lock is needed.
         """

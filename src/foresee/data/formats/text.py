@@ -105,7 +105,7 @@ def _pieces(stream: IO[bytes], where: str, packing: str, num_bytes: int) -> Iter
 
 
 def _read_up_to(stream: IO[bytes], num_bytes: int) -> tuple[bytes, Exception | None]:
-    """Read so many bytes, fewer at the end. Of a stream that fails: those before the failure, and what was raised.
+    """Read up to a number of bytes. If the stream fails, return the bytes before the failure and the exception.
 
     `read1` of a packed stream returns everything unpacked before it raises; `read` discards it.
     """
@@ -121,7 +121,7 @@ def _read_up_to(stream: IO[bytes], num_bytes: int) -> tuple[bytes, Exception | N
 
 
 def _unreadable(failure: Exception, where: str, packing: str, num_lines: int) -> DataError:
-    """The error for a stream that fails after so many whole lines."""
+    """Return the error for a stream that fails after a number of whole lines."""
     if not packing:
         return DataError(f"{where}: cannot be read ({failure}); check the disk or fetch it again.")
     early = isinstance(failure, EOFError) or "Truncated" in str(failure)

@@ -77,7 +77,7 @@ class Tables:
         Place | None, "A .npy file with a row of numbers for each line of --node-file, or for each number of a node."
     ] = None
     labels: Annotated[Place | None, "A .npy file with a class for each node, in the same order; below 0: none."] = None
-    unpacked_max_gb: Annotated[int, "Refuse an archive that unpacks to more than so many GB."] = UNPACKED_MAX_GB
+    unpacked_max_gb: Annotated[int, "Refuse an archive that unpacks to more than this many GB."] = UNPACKED_MAX_GB
 
     def __post_init__(self) -> None:
         own = tuple(path for path in (self.node_file, self.features, self.labels) if path is not None)
